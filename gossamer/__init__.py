@@ -1,0 +1,1 @@
+"""gossamer makes thin networks fast."""

@@ -1,0 +1,200 @@
+"""The interface that every place where code runs implements: Device, Buffer, Kernel."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gossamer.errors import DeviceError
+
+DIALECT = Path(__file__).with_name("dialect.h")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device offers; kernels are chosen and sized by these."""
+
+    units: int
+    memory_bytes: int
+    local_bytes: int
+    local_bytes_opt_in: int
+    group_size: int
+    subgroup_size: int
+    cache_bytes: int = 0
+    graph: bool = False
+    ballot: bool = False
+    fp16: bool = False
+    b1_mma: bool = False
+    cooperative: bool = False
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One kernel function of one file, specialised by macros.
+
+    path: the `.cl` or `.cu` file; `.cl` files get dialect.h in front.
+    defines: macros, in order; a value may be any C text (an expression's statements too).
+    architectures: the oldest and newest CUDA architectures it is built for.
+    dynamic_local: whether it takes a DYNAMIC_LOCAL_PARAMETER as its last parameter.
+    """
+
+    path: Path
+    function: str
+    defines: tuple[tuple[str, str], ...] = ()
+    architectures: tuple[str, str] = ("sm_75", "sm_100")
+    dynamic_local: bool = False
+
+    @staticmethod
+    def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
+           **options: Any) -> KernelSource:
+        items = tuple((name, str(value)) for name, value in (defines or {}).items())
+        return KernelSource(path, function, items, **options)
+
+    def text(self) -> str:
+        """The whole translation unit."""
+        lines = [f"#define {name} {_one_line(value)}" for name, value in self.defines]
+        if self.path.suffix == ".cl":
+            lines.append(DIALECT.read_text())
+        lines.append(self.path.read_text())
+        return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " \\\n")
+
+
+class Buffer(abc.ABC):
+    """Device memory. Freed when the last reference goes."""
+
+    device: Device
+    nbytes: int
+
+    @abc.abstractmethod
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        """A part of this buffer, `offset` bytes in (a multiple of `Device.alignment`), that
+        keeps the whole alive."""
+
+
+class Kernel(abc.ABC):
+    """A compiled kernel function."""
+
+    name: str
+    source: KernelSource
+    registers: int | None = None
+    """Registers a thread, where the compiler tells."""
+    spill_bytes: int | None = None
+    """Bytes a thread keeps in off-chip local memory, where the compiler tells."""
+
+
+Argument = Buffer | int | float | np.generic | None
+"""A kernel argument: int means int32, float means float32, None a null pointer."""
+
+
+class Device(abc.ABC):
+    """One place where plans run. Obtain one from `gossamer.device.find`."""
+
+    api: ClassVar[str]
+    index: int
+    description: str
+    driver: str
+    limits: Limits
+    alignment: int = 256
+
+    @property
+    def name(self) -> str:
+        """What a user types: host, opencl:0, cuda:1."""
+        return self.api if self.api == "host" else f"{self.api}:{self.index}"
+
+    @property
+    def compiles(self) -> bool:
+        """Whether kernels can be compiled and launched here (not on the host)."""
+        return True
+
+    @abc.abstractmethod
+    def compile(self, source: KernelSource) -> Kernel:
+        """The kernel built for this device, from memory or the disk cache when seen before.
+
+        Raises CompileError with the build log.
+        """
+
+    @abc.abstractmethod
+    def empty(self, nbytes: int, purpose: str) -> Buffer:
+        """Uninitialised memory. Raises OutOfMemoryError naming the purpose and the bytes."""
+
+    @abc.abstractmethod
+    def upload(self, array: np.ndarray, purpose: str) -> Buffer:
+        """New memory that holds a copy of the array's bytes; complete when it returns."""
+
+    @abc.abstractmethod
+    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        """Copies a contiguous array's bytes to the start of the buffer, in the stream's order.
+        The array may be changed once this returns."""
+
+    @abc.abstractmethod
+    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        """Fills a contiguous array from the start of the buffer; complete when it returns."""
+
+    @abc.abstractmethod
+    def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        """Copies within the device, in the stream's order."""
+
+    @abc.abstractmethod
+    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
+               arguments: Sequence[Argument], *, local_bytes: int = 0,
+               stream: Any = None) -> None:
+        """Runs `groups` work-groups of `group_size` work-items (one to three dimensions).
+        No launch happens when a dimension is 0. local_bytes sizes the dynamic local memory."""
+
+    @abc.abstractmethod
+    def synchronize(self, stream: Any = None) -> None:
+        """Waits for all work of the stream (None: the default one).
+        Raises DeviceError when a kernel failed."""
+
+    @abc.abstractmethod
+    def create_stream(self) -> Any: ...
+
+    @abc.abstractmethod
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        """Microseconds that the device spends on work(stream), by its own events."""
+
+    def capture(self, work: Callable[[Any], None], stream: Any = None) -> Callable[[], None] | None:
+        """work(stream) recorded as a graph: calling the result replays it in the stream's order.
+        None where the device has no graphs."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.description}>"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One device as discovered: usable, or the reason why not."""
+
+    name: str
+    description: str
+    driver: str
+    units: int
+    memory_bytes: int
+    problem: str | None
+    """None: it built and ran a one-line kernel. Otherwise one line that says why it is not
+    offered."""
+
+
+def self_check(device: Device) -> None:
+    """Builds and runs a one-line kernel and compares its result.
+
+    Raises DeviceError when the result is wrong; compile and launch errors pass through.
+    """
+    source = KernelSource.of(Path(__file__).with_name("self_check.cl"), "self_check")
+    values = np.arange(1, 65, dtype=np.float32)
+    buffer = device.upload(values, "the self-check")
+    device.launch(device.compile(source), (1,), (64,), (buffer, 64))
+    result = np.zeros_like(values)
+    device.read(buffer, result)
+    if not np.array_equal(result, values * 2 + 1):
+        raise DeviceError(f"{device.name} built a one-line kernel but computed wrong numbers")

@@ -1,0 +1,77 @@
+/* One kernel dialect, two compilers: OpenCL C 1.2 and CUDA C++ (NVRTC).
+ *
+ * Kernels are written in OpenCL C 1.2 with the macros below. Sizes are kernel arguments, tile
+ * sizes are macros. Pointer parameters carry GLOBAL or LOCAL_POINTER; LOCAL arrays stand at the
+ * outermost scope of a kernel; no kernel returns before a BARRIER. */
+
+#ifdef __OPENCL_VERSION__
+
+#define KERNEL __kernel
+#define GLOBAL __global
+#define LOCAL __local
+#define LOCAL_POINTER __local
+#define CONSTANT_TABLE __constant
+#define RESTRICT restrict
+#define INLINE inline
+#define UNROLL _Pragma("unroll")
+#define LAUNCH_BOUNDS(threads, groups)
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define LOCAL_ID(d) ((int)get_local_id(d))
+#define GROUP_ID(d) ((int)get_group_id(d))
+#define LOCAL_SIZE(d) ((int)get_local_size(d))
+#define GROUP_COUNT(d) ((int)get_num_groups(d))
+#define FMA(a, b, c) fma(a, b, c)
+#define MAKE4(x, y, z, w) ((float4)(x, y, z, w))
+#define ATOMIC_OR(pointer, value) atomic_or(pointer, value)
+#define POPCOUNT(x) popcount(x)
+/* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
+#define DYNAMIC_LOCAL_PARAMETER(type, name) , __local type *name
+#define DYNAMIC_LOCAL(type, name)
+
+#else
+
+#define KERNEL extern "C" __global__
+#define GLOBAL
+#define LOCAL __shared__
+#define LOCAL_POINTER
+#define CONSTANT_TABLE static __device__ const
+#define RESTRICT __restrict__
+#define INLINE static __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define LAUNCH_BOUNDS(threads, groups) __launch_bounds__(threads, groups)
+#define BARRIER() __syncthreads()
+#define LOCAL_ID(d) ((int)((d) == 0 ? threadIdx.x : (d) == 1 ? threadIdx.y : threadIdx.z))
+#define GROUP_ID(d) ((int)((d) == 0 ? blockIdx.x : (d) == 1 ? blockIdx.y : blockIdx.z))
+#define LOCAL_SIZE(d) ((int)((d) == 0 ? blockDim.x : (d) == 1 ? blockDim.y : blockDim.z))
+#define GROUP_COUNT(d) ((int)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
+#define FMA(a, b, c) fmaf(a, b, c)
+#define MAKE4(x, y, z, w) make_float4(x, y, z, w)
+#define ATOMIC_OR(pointer, value) atomicOr(pointer, value)
+#define POPCOUNT(x) __popc(x)
+#define DYNAMIC_LOCAL_PARAMETER(type, name)
+#define DYNAMIC_LOCAL(type, name) extern __shared__ type name[];
+
+typedef unsigned char uchar;
+typedef unsigned int uint;
+typedef unsigned long long ulong;
+
+#endif
+
+/* Address of four floats at a 16-byte boundary. */
+#define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
+#define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))
+#define LOCAL_LOAD4(pointer) (*(const LOCAL_POINTER float4 *)(pointer))
+#define LOCAL_STORE4(pointer, value) (*(LOCAL_POINTER float4 *)(pointer) = (value))
+
+#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
+
+/* Arithmetic of expressions: VALUE is the type they are computed in. */
+#ifndef VALUE
+#define VALUE float
+#endif
+#define ZERO ((VALUE)0)
+#define ONE ((VALUE)1)
+/* a NaN argument stays a NaN, as in NumPy */
+#define MAXIMUM(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
+#define MINIMUM(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
+#define SIGMOID(x) ((x) >= ZERO ? ONE / (ONE + exp(-(x))) : exp(x) / (ONE + exp(x)))

@@ -1,0 +1,179 @@
+"""Expressions: element-wise arithmetic as data, with one meaning in NumPy and one in C.
+
+A fused chain of element-wise ops and the epilogue of a convolution are both an Expression, so
+every function below is defined once for the host, the reference and the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Function:
+    """A scalar function of `arity` arguments and some constants known when compiling.
+
+    numpy(args..., *constants) must keep the dtype of its arguments; `c` is a format string with
+    {0}, {1}... for the arguments and {c0}, {c1}... for the constants.
+    """
+
+    arity: int
+    numpy: Callable[..., np.ndarray]
+    c: str
+    flops: int = 1
+
+
+def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(condition != 0, x, y)
+
+
+def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """A comparison whose result is 1 or 0 in the dtype of its arguments, as kernels see it."""
+    return lambda a, b: compare(a, b).astype(np.result_type(a))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    # exp of a negative number only: no overflow at either end
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "add": Function(2, np.add, "({0} + {1})"),
+    "sub": Function(2, np.subtract, "({0} - {1})"),
+    "mul": Function(2, np.multiply, "({0} * {1})"),
+    "div": Function(2, np.divide, "({0} / {1})"),
+    "pow": Function(2, np.power, "pow({0}, {1})"),
+    "min": Function(2, np.minimum, "MINIMUM({0}, {1})"),
+    "max": Function(2, np.maximum, "MAXIMUM({0}, {1})"),
+    "less": Function(2, _truth(np.less), "(({0} < {1}) ? ONE : ZERO)"),
+    "less_equal": Function(2, _truth(np.less_equal), "(({0} <= {1}) ? ONE : ZERO)"),
+    "greater": Function(2, _truth(np.greater), "(({0} > {1}) ? ONE : ZERO)"),
+    "greater_equal": Function(2, _truth(np.greater_equal), "(({0} >= {1}) ? ONE : ZERO)"),
+    "equal": Function(2, _truth(np.equal), "(({0} == {1}) ? ONE : ZERO)"),
+    "and": Function(2, _truth(np.logical_and), "(({0} != ZERO && {1} != ZERO) ? ONE : ZERO)"),
+    "or": Function(2, _truth(np.logical_or), "(({0} != ZERO || {1} != ZERO) ? ONE : ZERO)"),
+    "not": Function(1, lambda x: (x == 0).astype(x.dtype), "(({0} == ZERO) ? ONE : ZERO)"),
+    "where": Function(3, _select, "(({0} != ZERO) ? {1} : {2})"),
+    "neg": Function(1, np.negative, "(-{0})"),
+    "abs": Function(1, np.abs, "(({0} < ZERO) ? -{0} : {0})"),
+    "exp": Function(1, np.exp, "exp({0})", 4),
+    "log": Function(1, np.log, "log({0})", 4),
+    "sqrt": Function(1, np.sqrt, "sqrt({0})", 2),
+    "tanh": Function(1, np.tanh, "tanh({0})", 6),
+    "floor": Function(1, np.floor, "floor({0})"),
+    "sigmoid": Function(1, _sigmoid, "SIGMOID({0})", 6),
+    "sign": Function(1, np.sign, "(({0} > ZERO) ? ONE : (({0} < ZERO) ? -ONE : {0}))"),
+    "relu": Function(1, lambda x: np.maximum(x, 0), "MAXIMUM({0}, ZERO)"),
+    "clip": Function(
+        1, lambda x, low, high: np.clip(x, low, high), "MINIMUM(MAXIMUM({0}, {c0}), {c1})", 2
+    ),
+    "leaky_relu": Function(
+        1, lambda x, slope: np.where(x < 0, x * slope, x).astype(x.dtype),
+        "(({0} < ZERO) ? {0} * {c0} : {0})",
+    ),
+    "prelu": Function(2, lambda x, slope: np.where(x < 0, x * slope, x),
+                      "(({0} < ZERO) ? {0} * {1} : {0})"),
+    "hard_sigmoid": Function(
+        1, lambda x, alpha, beta: np.clip(x * alpha + beta, 0, 1).astype(x.dtype),
+        "MINIMUM(MAXIMUM({0} * {c0} + {c1}, ZERO), ONE)", 3,
+    ),
+    "constant": Function(0, lambda value: np.float64(value), "{c0}", 0),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One function applied to earlier values, named by index: the expression's inputs come
+    first, then the results of the steps before this one."""
+
+    function: str
+    arguments: tuple[int, ...]
+    constants: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Steps over `inputs` values. `outputs` names the values that leave (default: the last)."""
+
+    inputs: int
+    steps: tuple[Step, ...] = ()
+    outputs: tuple[int, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        count = self.inputs
+        for step in self.steps:
+            function = FUNCTIONS[step.function]
+            if len(step.arguments) != function.arity or any(a >= count for a in step.arguments):
+                raise ValueError(f"bad arguments in {step}")
+            count += 1
+        if not self.outputs:
+            object.__setattr__(self, "outputs", (count - 1,))
+
+    @property
+    def flops(self) -> int:
+        """Operations for one element."""
+        return sum(FUNCTIONS[step.function].flops for step in self.steps)
+
+    @property
+    def is_identity(self) -> bool:
+        return not self.steps and self.outputs == (0,)
+
+    def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
+        """The outputs for NumPy arrays, broadcast against each other; keeps their dtype."""
+        known = list(values)
+        dtype = np.result_type(*[v.dtype for v in values]) if values else np.dtype("float64")
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                function = FUNCTIONS[step.function]
+                constants = [dtype.type(c) for c in step.constants]
+                result = function.numpy(*[known[a] for a in step.arguments], *constants)
+                known.append(np.asarray(result, dtype=dtype))
+        return [known[index] for index in self.outputs]
+
+    def c_statements(
+        self, variables: Sequence[str], literal: Callable[[float], str], prefix: str
+    ) -> tuple[list[str], list[str]]:
+        """Assignments `VALUE <prefix>i = ...;`, one a step, and the names of the outputs.
+        VALUE is the dialect's name of the arithmetic type."""
+        names = list(variables)
+        lines = []
+        for index, step in enumerate(self.steps):
+            text = FUNCTIONS[step.function].c.format(
+                *[names[a] for a in step.arguments],
+                **{f"c{i}": literal(c) for i, c in enumerate(step.constants)},
+            )
+            names.append(f"{prefix}{index}")
+            lines.append(f"VALUE {prefix}{index} = {text};")
+        return lines, [names[index] for index in self.outputs]
+
+    def then(self, other: Expression) -> Expression:
+        """This expression followed by another that takes its single output as input 0; the
+        other's further inputs are appended to this one's."""
+        extra = other.inputs - 1
+        moved = {old: old if old < self.inputs else old + extra
+                 for old in range(self.inputs + len(self.steps))}
+        steps = [Step(s.function, tuple(moved[a] for a in s.arguments), s.constants)
+                 for s in self.steps]
+        here = {0: moved[self.outputs[0]]}
+        here.update({i: self.inputs + i - 1 for i in range(1, other.inputs)})
+        base = self.inputs + extra + len(self.steps)
+        for index, step in enumerate(other.steps):
+            here[other.inputs + index] = base + index
+            steps.append(Step(step.function, tuple(here[a] for a in step.arguments),
+                              step.constants))
+        return Expression(self.inputs + extra, tuple(steps),
+                          tuple(here[o] for o in other.outputs))
+
+
+def apply(function: str, *constants: float) -> Expression:
+    """The expression of one function of its own inputs."""
+    arity = FUNCTIONS[function].arity
+    return Expression(arity, (Step(function, tuple(range(arity)), constants),))
+
+
+def identity() -> Expression:
+    return Expression(1)

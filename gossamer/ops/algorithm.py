@@ -1,0 +1,188 @@
+"""The contract between an op and the ways to compute it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.expression import Expression, identity
+from gossamer.tensor import TensorSpec
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Element-wise arithmetic applied to each result before it is stored.
+
+    expression: input 0 is the result; input i + 1 is operand i.
+    operands: for each further input "channel" (a constant, one value an output channel, found
+    in the weights as `operand<i>`) or "tensor" (a run-time input of the output's shape).
+    """
+
+    expression: Expression = field(default_factory=identity)
+    operands: tuple[str, ...] = ()
+
+    @property
+    def tensor_count(self) -> int:
+        return self.operands.count("tensor")
+
+
+@dataclass(frozen=True)
+class WeightsInfo:
+    """What an algorithm may know of the weights when it is chosen."""
+
+    density: float = 1.0
+    pattern: str = ""
+    """Hash of which weights are nonzero; empty when none is zero."""
+    binary: bool = False
+    """Every output channel's weights are +a or -a for one a > 0."""
+
+
+class Problem(abc.ABC):
+    """One op instance; subclasses are frozen dataclasses, one an op.
+
+    Activations are counted as inputs (the op's own, then the epilogue's tensor operands);
+    constants go by name in `weights`.
+    """
+
+    op: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Logical specs of the run-time inputs, in the default layout."""
+
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    @abc.abstractmethod
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Names and shapes of the constants this op takes."""
+
+    @property
+    @abc.abstractmethod
+    def flops(self) -> int:
+        """Floating-point operations; a multiply-add counts as two."""
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes moved when every input, weight and output crosses memory once."""
+        weights = sum(4 * int(np.prod(shape)) for shape in self.weight_shapes.values())
+        return weights + sum(spec.nbytes for spec in (*self.inputs, *self.outputs))
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """A short text for tables: '3x3 s2 64x56x56 -> 128x28x28'."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A config with the layouts and the precision it works in: what is measured and chosen."""
+
+    config: tuple[tuple[str, int | str], ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    precision: str = "fp32"
+    workspace: int = 0
+    """Bytes of scratch memory that a launch needs."""
+
+    def __getitem__(self, key: str) -> Any:
+        return dict(self.config)[key]
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.config)
+
+
+class Weights:
+    """A layer's constants, and their packed forms on one device, made once and shared by every
+    batch size."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str = "") -> None:
+        self.arrays = dict(arrays)
+        self.layer = layer
+        self._device = device
+        self._packed: dict[str, Buffer] = {}
+
+    def packed(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Buffer:
+        """The device memory of pack(arrays), made at the first call with this key."""
+        if key not in self._packed:
+            array = np.ascontiguousarray(pack(self.arrays))
+            self._packed[key] = self._device.upload(array, f"weights of {self.layer}")
+        return self._packed[key]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._packed.values())
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch whose arguments are known but for the run-time buffers: a callable
+    argument is called with (inputs, outputs, workspace)."""
+
+    kernel: Kernel
+    groups: tuple[int, ...]
+    group_size: tuple[int, ...]
+    arguments: tuple[Argument | Callable[..., Argument], ...]
+    local_bytes: int = 0
+
+
+@dataclass
+class State:
+    """A variant made ready: compiled kernels and packed weights."""
+
+    problem: Problem
+    variant: Variant
+    device: Device
+    launches: list[Launch] = field(default_factory=list)
+    data: Any = None
+
+
+class Algorithm(abc.ABC):
+    """One way to compute an op. Instances are stateless."""
+
+    op: ClassVar[str]
+    name: ClassVar[str]
+    family: ClassVar[str] = "dense"
+
+    @abc.abstractmethod
+    def supports(self, problem: Any, device: Device) -> str | None:
+        """None when it can compute the problem on the device; else the reason, as shown to the
+        user."""
+
+    @abc.abstractmethod
+    def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
+        """Variants in the order of expected speed. The first always works."""
+
+    @abc.abstractmethod
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        """Packs weights and compiles kernels, once a plan and batch size."""
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        """Computes the problem; returns as soon as the work is queued."""
+        for step in state.launches:
+            arguments = [a(inputs, outputs, workspace) if callable(a) else a
+                         for a in step.arguments]
+            state.device.launch(step.kernel, step.groups, step.group_size, arguments,
+                                local_bytes=step.local_bytes, stream=stream)
+
+
+def input_buffer(index: int) -> Callable[..., Argument]:
+    return lambda inputs, outputs, workspace: inputs[index]
+
+
+def output_buffer(index: int) -> Callable[..., Argument]:
+    return lambda inputs, outputs, workspace: outputs[index]
+
+
+def workspace_buffer(inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                     workspace: Buffer | None) -> Argument:
+    return workspace
