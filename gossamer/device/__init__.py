@@ -1,0 +1,127 @@
+"""Where code runs: finding the devices of this machine and keeping one instance of each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from gossamer.device.base import Device, Found, self_check
+from gossamer.device.host import HostDevice
+from gossamer.errors import DeviceError, GossamerError
+
+__all__ = ["devices", "find"]
+
+
+class _Candidate:
+    """A device that may work: opened and checked once, when somebody asks for it."""
+
+    def __init__(self, name: str, description: str, open_device: Callable[[], Device],
+                 preferred: bool) -> None:
+        self.name = name
+        self.description = description
+        self.preferred = preferred
+        self.problem: str | None = None
+        self.device: Device | None = None
+        self._open = open_device
+        self._lock = threading.Lock()
+        self._checked = False
+
+    def check(self) -> Device | None:
+        """The device when it works; else None, and `problem` says why."""
+        with self._lock:
+            if not self._checked:
+                self._checked = True
+                try:
+                    device = self._open()
+                    if device.compiles:
+                        self_check(device)
+                    self.device = device
+                except Exception as error:  # a driver may fail in any way; it is not offered then
+                    self.problem = _one_line(error)
+            return self.device
+
+    def found(self) -> Found:
+        device = self.check()
+        if device is None:
+            return Found(self.name, self.description, "", 0, 0, self.problem)
+        return Found(self.name, device.description, device.driver, device.limits.units,
+                     device.limits.memory_bytes, None)
+
+
+_lock = threading.Lock()
+_candidates: list[_Candidate] | None = None
+
+
+def devices() -> list[Found]:
+    """Every device of this machine in the order of preference, the unusable ones with the
+    reason. Builds and runs a one-line kernel on each, once a process."""
+    return [candidate.found() for candidate in _all()]
+
+
+def find(name: str | None = None) -> Device:
+    """The device of that name (host, opencl:0, cuda:1; a name without index means index 0), or
+    the best one: CUDA, else an OpenCL GPU, else the host. The same instance every time.
+
+    Raises DeviceError when there is no such device or it cannot be used.
+    """
+    if name is None:
+        return next(device for candidate in _all() if candidate.preferred
+                    for device in [candidate.check()] if device is not None)
+    wanted = name.strip().lower()
+    if wanted in ("cuda", "opencl"):
+        wanted += ":0"
+    for candidate in _all():
+        if wanted in (candidate.name, f"{candidate.name}:0"):
+            device = candidate.check()
+            if device is None:
+                raise DeviceError(f"device {candidate.name} cannot be used: {candidate.problem}")
+            return device
+    usable = ", ".join(found.name for found in devices() if found.problem is None)
+    raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}")
+
+
+def _all() -> list[_Candidate]:
+    global _candidates
+    with _lock:
+        if _candidates is None:
+            _candidates = [
+                *_cuda(),
+                *_opencl(),
+                _Candidate("host", "NumPy", HostDevice, True),
+            ]
+        return _candidates
+
+
+def _opencl() -> Iterator[_Candidate]:
+    try:
+        from gossamer.device import opencl
+    except ImportError:
+        yield _missing("opencl", "any OpenCL device",
+                       "PyOpenCL is not installed: pip install 'gossamer[opencl]'")
+        return
+    found = opencl.handles()
+    if not found:
+        yield _missing("opencl", "any OpenCL device",
+                       "no OpenCL driver found; on Debian: apt-get install pocl-opencl-icd")
+    for index, handle in enumerate(found):
+        yield _Candidate(
+            f"opencl:{index}", opencl.describe(handle),
+            lambda handle=handle, index=index: opencl.OpenCLDevice(handle, index),  # type: ignore[misc]
+            opencl.is_gpu(handle),
+        )
+
+
+def _cuda() -> Iterator[_Candidate]:
+    return iter(())
+
+
+def _missing(name: str, description: str, problem: str) -> _Candidate:
+    def fail() -> Device:
+        raise DeviceError(problem)
+
+    return _Candidate(name, description, fail, False)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, GossamerError) else f"{type(error).__name__}: {text}"

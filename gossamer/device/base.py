@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, OutOfMemoryError
 
 DIALECT = Path(__file__).with_name("dialect.h")
 
@@ -169,6 +169,34 @@ class Device(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.description}>"
+
+
+def check_view(buffer: Buffer, offset: int, nbytes: int) -> None:
+    """Raises ValueError unless a view of the buffer may start and end there."""
+    if offset % buffer.device.alignment:
+        raise ValueError(f"a view on {buffer.device.name} starts at a multiple of "
+                         f"{buffer.device.alignment} bytes, got {offset}")
+    if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
+        raise ValueError(f"a view of {nbytes} bytes at {offset} leaves a buffer of "
+                         f"{buffer.nbytes} bytes")
+
+
+def check_transfer(buffer: Buffer, array: np.ndarray) -> None:
+    """Raises ValueError unless the array's bytes can go to or come from the buffer."""
+    if not array.flags.c_contiguous:
+        raise ValueError("only a C-contiguous array is copied to or from a device")
+    if array.nbytes > buffer.nbytes:
+        raise ValueError(f"an array of {array.nbytes} bytes does not fit a buffer of "
+                         f"{buffer.nbytes} bytes")
+
+
+def out_of_memory(device: Device, nbytes: int, purpose: str,
+                  free: int | None = None) -> OutOfMemoryError:
+    """The error for an allocation that failed; `free` where the driver tells it."""
+    have = (f"{free} bytes are free" if free is not None
+            else f"it has {device.limits.memory_bytes} bytes in all")
+    return OutOfMemoryError(f"{device.name} has no room for {nbytes} bytes ({purpose}): {have}; "
+                            "use a smaller batch or another device")
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@
 #define GLOBAL __global
 #define LOCAL __local
 #define LOCAL_POINTER __local
+#define ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define CONSTANT_TABLE __constant
 #define RESTRICT restrict
-#define INLINE inline
+#define INLINE static inline
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups)
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
@@ -34,6 +35,7 @@
 #define GLOBAL
 #define LOCAL __shared__
 #define LOCAL_POINTER
+#define ALIGNED(bytes) __align__(bytes)
 #define CONSTANT_TABLE static __device__ const
 #define RESTRICT __restrict__
 #define INLINE static __device__ __forceinline__

@@ -1,0 +1,156 @@
+"""The host: NumPy on plain memory. Always there, needs no driver, compiles nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gossamer.device.base import (
+    Argument,
+    Buffer,
+    Device,
+    Kernel,
+    KernelSource,
+    Limits,
+    check_transfer,
+    check_view,
+    out_of_memory,
+)
+from gossamer.errors import DeviceError
+from gossamer.tensor import TensorSpec
+
+_ALIGNMENT = 64
+
+
+class HostBuffer(Buffer):
+    """Host memory; algorithms see it as NumPy arrays through `array`."""
+
+    device: HostDevice
+
+    def __init__(self, device: HostDevice, data: np.ndarray) -> None:
+        self.device = device
+        self.nbytes = data.nbytes
+        self.bytes = data
+        """The memory as a flat uint8 array."""
+
+    def view(self, offset: int, nbytes: int) -> HostBuffer:
+        check_view(self, offset, nbytes)
+        return HostBuffer(self.device, self.bytes[offset : offset + nbytes])
+
+    def array(self, shape: TensorSpec | Sequence[int],
+              dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
+        """The start of this memory as a C-contiguous array that shares it: of a shape and dtype
+        (float32 when none is given), or of a spec's stored shape and dtype."""
+        if isinstance(shape, TensorSpec):
+            dtype = shape.stored_dtype if dtype is None else dtype
+            shape = shape.stored_shape
+        kind = np.dtype(np.float32 if dtype is None else dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        if size > self.nbytes:
+            raise ValueError(f"shape {tuple(shape)} of {kind} needs {size} bytes, "
+                             f"the buffer has {self.nbytes}")
+        return self.bytes[:size].view(kind).reshape(tuple(shape))
+
+
+class HostDevice(Device):
+    """NumPy on this machine. Streams do not exist: work is done when a call returns."""
+
+    api = "host"
+    alignment = _ALIGNMENT
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.description = _processor_name()
+        self.driver = f"NumPy {np.__version__}"
+        self.limits = Limits(
+            units=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1,
+            memory_bytes=_memory_bytes(),
+            local_bytes=0,
+            local_bytes_opt_in=0,
+            group_size=1,
+            subgroup_size=1,
+        )
+
+    @property
+    def compiles(self) -> bool:
+        return False
+
+    def compile(self, source: KernelSource) -> NoReturn:
+        raise DeviceError(f"the host compiles no kernels, asked for {source.function} of "
+                          f"{source.path.name}; use an OpenCL or CUDA device")
+
+    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
+               arguments: Sequence[Argument], *, local_bytes: int = 0,
+               stream: Any = None) -> NoReturn:
+        raise DeviceError(f"the host launches no kernels, asked for {kernel.name}; "
+                          "use an OpenCL or CUDA device")
+
+    def empty(self, nbytes: int, purpose: str) -> HostBuffer:
+        try:
+            data = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise out_of_memory(self, nbytes, purpose) from None
+        start = -data.ctypes.data % _ALIGNMENT
+        return HostBuffer(self, data[start : start + nbytes])
+
+    def upload(self, array: np.ndarray, purpose: str) -> HostBuffer:
+        buffer = self.empty(array.nbytes, purpose)
+        self.write(buffer, np.ascontiguousarray(array))
+        return buffer
+
+    def wrap(self, array: np.ndarray) -> HostBuffer:
+        """A buffer that shares a C-contiguous array's memory and keeps it alive."""
+        if not array.flags.c_contiguous:
+            raise ValueError("only a C-contiguous array can be wrapped")
+        return HostBuffer(self, array.reshape(-1).view(np.uint8))
+
+    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+        _bytes_of(buffer)[: array.nbytes] = array.reshape(-1).view(np.uint8)
+
+    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+        array.reshape(-1).view(np.uint8)[...] = _bytes_of(buffer)[: array.nbytes]
+
+    def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        _bytes_of(target)[:nbytes] = _bytes_of(source)[:nbytes]
+
+    def synchronize(self, stream: Any = None) -> None:
+        pass
+
+    def create_stream(self) -> None:
+        return None
+
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        start = time.perf_counter()
+        work(stream)
+        return (time.perf_counter() - start) * 1e6
+
+
+def _bytes_of(buffer: Buffer) -> np.ndarray:
+    assert isinstance(buffer, HostBuffer)
+    return buffer.bytes
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

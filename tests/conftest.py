@@ -1,0 +1,163 @@
+"""Fixtures of every test: the devices that work here, and the networks beside the checkout."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from gossamer.device.base import Device
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+_OCLGRIND_LOG = Path(tempfile.mkdtemp(prefix="gossamer-tests-")) / "oclgrind.log"
+
+hypothesis.settings.register_profile(
+    "gossamer", derandomize=True, database=None, deadline=None, max_examples=25,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("gossamer")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-device", default="", metavar="NAMES",
+        help="fail unless these devices work here, e.g. pocl,oclgrind",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "expect_oclgrind: plants a fault that Oclgrind must find")
+    # read by Oclgrind when its first context is made
+    os.environ["OCLGRIND_DATA_RACES"] = "1"
+    os.environ["OCLGRIND_LOG"] = str(_OCLGRIND_LOG)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    required = [name for name in session.config.getoption("--require-device").split(",") if name]
+    absent = [name for name in required if name not in working_devices()]
+    if absent:
+        pytest.exit(f"required devices do not work here: {', '.join(absent)} "
+                    f"(working: {', '.join(working_devices())})", returncode=1)
+    if os.environ.get("CI") == "true" and not SHARED.is_dir():
+        pytest.exit(f"the networks of the tests are missing: no folder {SHARED}", returncode=1)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(_OCLGRIND_LOG.parent, ignore_errors=True)
+
+
+@cache
+def working_devices() -> dict[str, Device]:
+    """The devices that work here, by the names that tests show."""
+    from gossamer.device import devices, find
+
+    found: dict[str, Device] = {}
+    for entry in devices():
+        if entry.problem is None:
+            found.setdefault(_test_name(entry.name, entry.description), find(entry.name))
+    return dict(sorted(found.items(), key=lambda item: item[0] != "host"))
+
+
+def _test_name(name: str, description: str) -> str:
+    if "Portable Computing Language" in description:
+        return "pocl"
+    if "Oclgrind" in description:
+        return "oclgrind"
+    return name.removesuffix(":0") if name.startswith("cuda") else name
+
+
+def is_slow(device: Device) -> bool:
+    """Whether the device interprets its kernels (Oclgrind): give it tiny shapes only."""
+    return bool(getattr(device, "is_simulator", False))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for fixture in ("device", "compiled_device"):
+        if fixture in metafunc.fixturenames:
+            names = [name for name, device in working_devices().items()
+                     if fixture == "device" or device.compiles]
+            metafunc.parametrize(fixture, names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> Device:
+    """Every device that works here: host, pocl, oclgrind, cuda."""
+    return working_devices()[request.param]
+
+
+@pytest.fixture(scope="session")
+def compiled_device(request: pytest.FixtureRequest) -> Device:
+    """Every device that works here and compiles kernels: all but the host."""
+    return working_devices()[request.param]
+
+
+def oclgrind_log() -> str:
+    """What Oclgrind has complained of so far."""
+    return _OCLGRIND_LOG.read_text() if _OCLGRIND_LOG.exists() else ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    before = len(oclgrind_log())
+    result = yield
+    complaints = oclgrind_log()[before:]
+    if complaints and item.get_closest_marker("expect_oclgrind") is None:
+        pytest.fail(f"Oclgrind found a fault in a kernel:\n{complaints}", pytrace=False)
+    return result
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of networks and data beside the checkout."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no folder {SHARED} with the networks and data of the tests")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def shared_model(
+    shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """shared_model("mobilenetv2"): the path of that network as an .onnx file."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def unpack(name: str) -> Path:
+        target = folder / f"{name}.onnx"
+        if not target.exists():
+            packed = shared / "models" / f"{name}.onnx.gz"
+            if not packed.exists():
+                pytest.skip(f"no file {packed}")
+            with gzip.open(packed) as source, open(target, "wb") as unpacked:
+                shutil.copyfileobj(source, unpacked)
+        return target
+
+    return unpack
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _not_tested():
+        terminalreporter.write_line(f"not tested: {line}")
+
+
+def _not_tested() -> list[str]:
+    from gossamer.device import devices
+
+    lines = [f"{entry.name} ({entry.problem})" for entry in devices() if entry.problem]
+    working = working_devices()
+    if not any(entry.name.startswith("opencl") and entry.problem for entry in devices()):
+        if "pocl" not in working:
+            lines.append("OpenCL on the processor (PoCL was not found; on Debian: "
+                         "apt-get install pocl-opencl-icd)")
+        if "oclgrind" not in working:
+            lines.append("kernels under Oclgrind (not found; pip install 'pyopencl[oclgrind]')")
+    if not SHARED.is_dir():
+        lines.append(f"real networks (no folder {SHARED})")
+    return lines

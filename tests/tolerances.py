@@ -1,0 +1,51 @@
+"""Every tolerance of the tests. Floats are judged by normalised error against a float64
+reference; integers and bits must be equal."""
+
+from __future__ import annotations
+
+import numpy as np
+
+FLOAT32 = 1e-5
+"""For every op without an entry of its own."""
+
+BY_OP: dict[str, float] = {
+    "conv2d": FLOAT32,
+    "conv_transpose2d": FLOAT32,
+    "gemm": FLOAT32,
+    "matmul": FLOAT32,
+    "batch_norm": FLOAT32,
+    "elementwise": FLOAT32,
+    "pool": FLOAT32,
+    "reduce": FLOAT32,
+    "resize": FLOAT32,
+    "softmax": FLOAT32,
+    "network": FLOAT32,
+}
+
+
+def tolerance(op: str) -> float:
+    """The largest normalised error allowed for float32 results of an op."""
+    return BY_OP.get(op, FLOAT32)
+
+
+def normalised_error(y: np.ndarray, reference: np.ndarray) -> float:
+    """The largest, over the images (first dimension), of |y - r| / |r| in 2-norms.
+
+    0 for an empty array; |y| itself where an image's reference is zero; infinite where one is
+    NaN or infinite and the other is not the same.
+    """
+    y, reference = np.asarray(y, np.float64), np.asarray(reference, np.float64)
+    if y.shape != reference.shape:
+        raise AssertionError(f"shape {y.shape} where the reference has {reference.shape}")
+    if reference.size == 0:
+        return 0.0
+    images = reference.shape[0] if reference.ndim > 1 else 1
+    y, reference = y.reshape(images, -1), reference.reshape(images, -1)
+    finite = np.isfinite(reference)
+    if not np.array_equal(y[~finite], reference[~finite], equal_nan=True):
+        return float("inf")
+    y, reference = np.where(finite, y, 0), np.where(finite, reference, 0)
+    difference = np.linalg.norm(y - reference, axis=1)
+    size = np.linalg.norm(reference, axis=1)
+    error = np.where(size > 0, difference / np.where(size > 0, size, 1), difference)
+    return float("inf") if np.isnan(error).any() else float(error.max())
