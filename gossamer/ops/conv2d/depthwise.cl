@@ -1,0 +1,98 @@
+/* Depthwise convolution: each output channel reads one input channel.
+ *
+ * A work-item computes ROWS by COLUMNS neighbouring outputs of VECTOR channels and holds each
+ * input row of its window in registers, so that an input is loaded once for all the taps and
+ * outputs of the work-item that need it. Neighbouring work-items take neighbouring channels where
+ * CHANNELS_FIRST (NHWC), else neighbouring columns. Layouts come as strides; the epilogue's tensor
+ * operands lie like y. VECTOR is 4 (channels together in memory, MULTIPLIER 1) or 1. */
+
+#define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
+#define WINDOW_W ((COLUMNS - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
+
+#if VECTOR == 4
+#define LANES float4
+#define NO_LANES MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define LOAD_LANES(pointer) LOAD4(pointer)
+#define STORE_LANES(pointer, value) STORE4(pointer, value)
+#define EPILOGUE_LANES(value, channel, index) EPILOGUE4(value, channel, index)
+#define ACCUMULATE(sum, a, b)         \
+    (sum).x = FMA((a).x, (b).x, (sum).x); \
+    (sum).y = FMA((a).y, (b).y, (sum).y); \
+    (sum).z = FMA((a).z, (b).z, (sum).z); \
+    (sum).w = FMA((a).w, (b).w, (sum).w);
+#else
+#define LANES float
+#define NO_LANES 0.0f
+#define LOAD_LANES(pointer) (*(pointer))
+#define STORE_LANES(pointer, value) (*(pointer) = (value))
+#define EPILOGUE_LANES(value, channel, index) EPILOGUE(value, channel, index)
+#define ACCUMULATE(sum, a, b) (sum) = FMA(a, b, sum);
+#endif
+
+KERNEL LAUNCH_BOUNDS(GROUP, 1) void depthwise(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
+    int items, int channels, int weight_stride, int height, int width, int out_height,
+    int out_width, int pad_top, int pad_left, int x_image, int x_channel, int x_row, int x_column,
+    int y_image, int y_channel, int y_row, int y_column EPILOGUE_PARAMETERS)
+{
+    int item = GROUP_ID(0) * GROUP + LOCAL_ID(0);
+    if (item < items) {
+        int units = channels / VECTOR;
+        int tiles_x = CEIL_DIV(out_width, COLUMNS), tiles_y = CEIL_DIV(out_height, ROWS);
+#if CHANNELS_FIRST
+        int channel = item % units * VECTOR;
+        int rest = item / units;
+        int first_column = rest % tiles_x * COLUMNS;
+        rest /= tiles_x;
+        int first_row = rest % tiles_y * ROWS;
+        int image = rest / tiles_y;
+#else
+        int first_column = item % tiles_x * COLUMNS;
+        int rest = item / tiles_x;
+        int first_row = rest % tiles_y * ROWS;
+        rest /= tiles_y;
+        int channel = rest % units * VECTOR;
+        int image = rest / units;
+#endif
+        x += image * x_image + channel / MULTIPLIER * x_channel;
+        weight += channel;
+        LANES taps[KERNEL_H * KERNEL_W];
+        UNROLL for (int tap = 0; tap < KERNEL_H * KERNEL_W; tap++)
+            taps[tap] = LOAD_LANES(weight + tap * weight_stride);
+        LANES sum[ROWS * COLUMNS];
+        UNROLL for (int i = 0; i < ROWS * COLUMNS; i++)
+            sum[i] = NO_LANES;
+
+        UNROLL for (int wy = 0; wy < WINDOW_H; wy++) {
+            int row = first_row * STRIDE_Y - pad_top + wy;
+            LANES line[WINDOW_W];
+            UNROLL for (int wx = 0; wx < WINDOW_W; wx++) {
+                int column = first_column * STRIDE_X - pad_left + wx;
+                line[wx] = NO_LANES;
+                if ((uint)row < (uint)height && (uint)column < (uint)width)
+                    line[wx] = LOAD_LANES(x + row * x_row + column * x_column);
+            }
+            UNROLL for (int i = 0; i < ROWS; i++)
+                UNROLL for (int r = 0; r < KERNEL_H; r++)
+                    if (i * STRIDE_Y + r * DILATION_Y == wy) {
+                        UNROLL for (int j = 0; j < COLUMNS; j++)
+                            UNROLL for (int s = 0; s < KERNEL_W; s++) {
+                                ACCUMULATE(sum[i * COLUMNS + j],
+                                           line[j * STRIDE_X + s * DILATION_X],
+                                           taps[r * KERNEL_W + s])
+                            }
+                    }
+        }
+        UNROLL for (int i = 0; i < ROWS; i++)
+            UNROLL for (int j = 0; j < COLUMNS; j++) {
+                int row = first_row + i, column = first_column + j;
+                if (row < out_height && column < out_width) {
+                    int index = image * y_image + channel * y_channel + row * y_row
+                                + column * y_column;
+                    LANES value = sum[i * COLUMNS + j];
+                    EPILOGUE_LANES(value, channel, index)
+                    STORE_LANES(y + index, value);
+                }
+            }
+    }
+}

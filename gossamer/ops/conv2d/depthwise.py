@@ -1,0 +1,99 @@
+"""depthwise: one input channel an output channel, on registers alone; memory-bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+
+_SOURCE = Path(__file__).with_name("depthwise.cl")
+_GROUP = 128
+_SHAPES = ((2, 4), (1, 4), (1, 2), (1, 1))
+_MAX_TAPS = 49
+_MAX_DILATION = 8
+
+
+class Depthwise(Algorithm):
+    op = "conv2d"
+    name = "depthwise"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.compiles:
+            return f"{device.name} compiles no kernels"
+        if not problem.is_depthwise:
+            return f"needs one group a channel, has {problem.groups} for {problem.channels}"
+        if problem.kernel[0] * problem.kernel[1] > _MAX_TAPS:
+            return f"more than {_MAX_TAPS} taps do not fit the registers"
+        if max(problem.dilation) > _MAX_DILATION:
+            return f"dilation above {_MAX_DILATION} makes windows too wide for registers"
+        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
+            return "a tensor has 2^31 elements or more"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        filling = device.limits.units * 1024
+        outputs = problem.outputs[0].size / 4
+        shapes = sorted(_SHAPES, key=lambda s: (outputs / (s[0] * s[1]) < filling, -s[0] * s[1]))
+        if all(outputs / (rows * columns) < filling for rows, columns in shapes):
+            shapes.reverse()
+        for rows, columns in shapes:
+            for layout in ("NHWC", "NCHW"):
+                x = problem.inputs[0].with_layout(layout)
+                y = problem.outputs[0].with_layout(layout)
+                yield Variant((("rows", rows), ("columns", columns)),
+                              (x, *[y] * problem.epilogue.tensor_count), (y,))
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        x, y = variant.inputs[0], variant.outputs[0]
+        nhwc = x.layout == "NHWC"
+        multiplier = problem.out_channels // problem.channels
+        vector = 4 if nhwc and multiplier == 1 and problem.channels % 4 == 0 else 1
+        source = KernelSource.of(_SOURCE, "depthwise", {
+            "ROWS": variant["rows"],
+            "COLUMNS": variant["columns"],
+            "KERNEL_H": problem.kernel[0],
+            "KERNEL_W": problem.kernel[1],
+            "STRIDE_Y": problem.stride[0],
+            "STRIDE_X": problem.stride[1],
+            "DILATION_Y": problem.dilation[0],
+            "DILATION_X": problem.dilation[1],
+            "MULTIPLIER": multiplier,
+            "VECTOR": vector,
+            "CHANNELS_FIRST": int(nhwc),
+            "GROUP": _GROUP,
+            **epilogue_macros(problem.epilogue),
+        })
+        packed = weights.packed("taps by channels, depthwise", _pack)
+        items = (problem.batch * -(-problem.out_height // variant["rows"])
+                 * -(-problem.out_width // variant["columns"]) * problem.out_channels // vector)
+        launch = Launch(
+            device.compile(source), (-(-items // _GROUP),), (_GROUP,),
+            (input_buffer(0), packed, output_buffer(0), items, problem.out_channels,
+             -(-problem.out_channels // 4) * 4, problem.height, problem.width,
+             problem.out_height, problem.out_width, *problem.pads[:2], *x.strides, *y.strides,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
+        return State(problem, variant, device, [launch])
+
+
+def _pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(R * S, M rounded up to 4)."""
+    weight = arrays["weight"].astype(np.float32)
+    m = weight.shape[0]
+    packed = np.zeros((weight.shape[2] * weight.shape[3], -(-m // 4) * 4), dtype=np.float32)
+    packed[:, :m] = weight.reshape(m, -1).T
+    return packed

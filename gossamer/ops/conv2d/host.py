@@ -1,0 +1,171 @@
+"""conv2d on the host: lowering with BLAS, and depthwise by shifted planes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+
+_CACHED_FLOATS = 48 * 1024
+"""Floats of one block of depthwise work: with its scratch it stays in a core's L2."""
+
+
+class HostIm2col(Algorithm):
+    """The input unrolled image by image to (C R S, E F) and multiplied by the weights in BLAS;
+    a pointwise convolution needs no unrolling."""
+
+    op = "conv2d"
+    name = "host_im2col"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        columns = 0
+        if not problem.is_pointwise:
+            columns = 4 * problem.depth * problem.out_height * problem.out_width
+        yield Variant((), problem.inputs, problem.outputs, workspace=columns)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        weight = weights.arrays["weight"].astype(np.float32)
+        matrix = weight.reshape(problem.groups, problem.out_channels // problem.groups, -1)
+        return State(problem, variant, device,
+                     data=(np.ascontiguousarray(matrix), _float32(weights)))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
+        matrix, constants = state.data
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        if y.size == 0:
+            return
+        plane = problem.out_height * problem.out_width
+        product = y.reshape(problem.batch, problem.groups, -1, plane)
+        if problem.is_pointwise:
+            np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1, plane), out=product)
+        else:
+            assert workspace is not None
+            columns = workspace.array((problem.depth, plane), np.dtype("float32"))  # type: ignore[attr-defined]
+            for image, results in zip(_padded(x, problem), product, strict=True):
+                per_group = problem.channels // problem.groups
+                for group in range(problem.groups):
+                    part = image[group * per_group : (group + 1) * per_group]
+                    _unroll(part, problem, columns)
+                    np.matmul(matrix[group], columns, out=results[group])
+        operands = operand_arrays(problem.epilogue, constants, tensors, 4)
+        for image in range(problem.batch):
+            own = [o if o.shape[0] == 1 else o[image : image + 1] for o in operands]
+            apply_in_place(problem.epilogue, y[image : image + 1], own)
+
+
+class HostDepthwise(Algorithm):
+    """Each tap multiplies the whole padded plane, shifted; blocks of channels stay in cache.
+
+    Rows are kept at their padded length, so that the shift by a tap is one offset and NumPy's
+    inner loop runs over the whole plane; the few sums that straddle two rows are dropped at the
+    end. With stride 2 the plane is first split by the parity of its rows and columns."""
+
+    op = "conv2d"
+    name = "host_depthwise"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if device.compiles:
+            return "runs on the host only"
+        if not problem.is_depthwise:
+            return f"needs one group a channel, has {problem.groups} for {problem.channels}"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        yield Variant((), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        taps = weights.arrays["weight"].astype(np.float32).reshape(problem.out_channels, -1)
+        return State(problem, variant, device, data=(taps, _float32(weights)))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
+        taps, constants = state.data
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        operands = operand_arrays(problem.epilogue, constants, tensors, 4)
+        multiplier = problem.out_channels // problem.channels
+        plane = (problem.height + 4) * (problem.width + 4)
+        block = max(1, min(problem.channels, _CACHED_FLOATS // plane))
+        for image in range(problem.batch):
+            for first in range(0, problem.channels, block):
+                part = x[image : image + 1, first : first + block]
+                lanes = slice(first * multiplier, (first + block) * multiplier)
+                target = y[image : image + 1, lanes]
+                _shifted_sums(np.repeat(part, multiplier, axis=1) if multiplier > 1 else part,
+                              taps[lanes], problem, target)
+                own = [o[:, lanes] if o.shape[0] == 1 else o[image : image + 1, lanes]
+                       for o in operands]
+                apply_in_place(problem.epilogue, target, own)
+
+
+def _float32(weights: Weights) -> dict[str, np.ndarray]:
+    return {name: array.astype(np.float32) for name, array in weights.arrays.items()
+            if name != "weight"}
+
+
+def _padded(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
+    top, left, bottom, right = problem.pads
+    if problem.pads == (0, 0, 0, 0):
+        return x
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+
+
+def _unroll(image: np.ndarray, problem: Conv2dProblem, columns: np.ndarray) -> None:
+    """Fills the (C R S, E F) matrix of one padded image."""
+    height, width = problem.out_height, problem.out_width
+    target = columns.reshape(-1, *problem.kernel, height, width)
+    for r in range(problem.kernel[0]):
+        for s in range(problem.kernel[1]):
+            y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
+            target[:, r, s] = image[:, y0 : y0 + (height - 1) * problem.stride[0] + 1
+                                    : problem.stride[0],
+                                    x0 : x0 + (width - 1) * problem.stride[1] + 1
+                                    : problem.stride[1]]
+
+
+def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
+                  target: np.ndarray) -> None:
+    """target[0, c] = sum over taps of taps[c, tap] * x[0, c] shifted by the tap."""
+    padded = _padded(x, problem)[0]
+    stride_y, stride_x = problem.stride
+    height, width = problem.out_height, problem.out_width
+    phases: dict[tuple[int, int], np.ndarray] = {}
+    row_length = -(-padded.shape[2] // stride_x)
+    count = (height - 1) * row_length + width
+    sums = np.zeros((len(padded), height * row_length), dtype=np.float32)
+    scratch = np.empty((len(padded), count), dtype=np.float32)
+    for r in range(problem.kernel[0]):
+        for s in range(problem.kernel[1]):
+            y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
+            phase = (y0 % stride_y, x0 % stride_x)
+            if phase not in phases:
+                phases[phase] = _phase(padded, phase, problem.stride, row_length)
+            start = y0 // stride_y * row_length + x0 // stride_x
+            tap = taps[:, r * problem.kernel[1] + s, None]
+            np.multiply(phases[phase][:, start : start + count], tap, out=scratch)
+            sums[:, :count] += scratch
+    target[0] = sums.reshape(-1, height, row_length)[:, :, :width]
+
+
+def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
+           row_length: int) -> np.ndarray:
+    """Every stride-th row and column from the phase on, flattened at one row length."""
+    part = padded[:, phase[0] :: stride[0], phase[1] :: stride[1]]
+    if part.shape[2] < row_length:
+        part = np.pad(part, ((0, 0), (0, 0), (0, row_length - part.shape[2])))
+    return np.ascontiguousarray(part).reshape(len(part), -1)

@@ -1,0 +1,262 @@
+/* Convolution as a tiled matrix product whose left matrix is never stored: output pixels by taps,
+ * gathered from the input while tiles are filled (implicit im2col).
+ *
+ *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
+ *
+ * A work-group computes TILE_P pixels by TILE_M output channels; a work-item WORK_P by WORK_M of
+ * them, from tiles of TILE_K taps in local memory that are filled one step ahead. With SPLIT_K > 1
+ * that many sets of work-items share a tile's taps and their sums are added at the end: more
+ * parallelism where pixels are few.
+ *
+ * POINTWISE: tap k is channel k of the pixel itself. Otherwise taps[k / VECTOR] holds the tap's
+ * offset in x and its row and column.
+ * VECTOR: 4 where four consecutive taps lie together in x (NHWC, channels a multiple of 4), else 1.
+ * PIXELS_FIRST: neighbouring work-items load neighbouring pixels (NCHW), else neighbouring taps.
+ * OUT_NHWC: layout of y, and of the epilogue's tensor operands. OUT_VECTOR: 4 where the output
+ * channels of a group are a multiple of 4 and lie together. */
+
+#define THREADS_P (TILE_P / WORK_P)
+#define THREADS_M (TILE_M / WORK_M)
+#define SET (THREADS_P * THREADS_M)
+#define GROUP (SET * SPLIT_K)
+#define A_STRIDE (TILE_P + 4)
+#define A_UNITS (TILE_P * TILE_K / VECTOR)
+#define A_LOADS CEIL_DIV(A_UNITS, GROUP)
+#define B_UNITS (TILE_K * TILE_M / 4)
+#define B_LOADS CEIL_DIV(B_UNITS, GROUP)
+#define TILE_WORDS (TILE_K * (A_STRIDE + TILE_M))
+#define SUM_WORDS (SPLIT_K > 1 ? SPLIT_K * TILE_P * TILE_M : 0)
+#define LOCAL_WORDS (2 * TILE_WORDS > SUM_WORDS ? 2 * TILE_WORDS : SUM_WORDS)
+
+#if PIXELS_FIRST
+#define UNIT_PIXEL(unit) ((unit) % TILE_P)
+#define UNIT_TAP(unit) ((unit) / TILE_P * VECTOR)
+#else
+#define UNIT_PIXEL(unit) ((unit) / (TILE_K / VECTOR))
+#define UNIT_TAP(unit) ((unit) % (TILE_K / VECTOR) * VECTOR)
+#endif
+
+#if VECTOR == 4
+#define UNIT float4
+#define LOAD_UNIT(pointer) LOAD4(pointer)
+#define ZERO_UNIT MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#else
+#define UNIT float
+#define LOAD_UNIT(pointer) (*(pointer))
+#define ZERO_UNIT 0.0f
+#endif
+
+#if OUT_NHWC
+#define OUT_INDEX(pixel, channel) ((pixel) * all_channels + (channel))
+#else
+#define OUT_INDEX(pixel, channel) \
+    (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
+#endif
+
+#define FETCH(first_tap)                                                                      \
+    {                                                                                         \
+        UNROLL for (int i = 0; i < A_LOADS; i++) {                                            \
+            int unit = item + i * GROUP;                                                      \
+            int tap = (first_tap) + UNIT_TAP(unit);                                           \
+            a_next[i] = ZERO_UNIT;                                                            \
+            if ((A_UNITS % GROUP == 0 || unit < A_UNITS) && tap < depth && base[i] != OUTSIDE) \
+                FETCH_A(i, tap)                                                               \
+        }                                                                                     \
+        UNROLL for (int i = 0; i < B_LOADS; i++) {                                            \
+            int unit = item + i * GROUP;                                                      \
+            int tap = (first_tap) + unit / (TILE_M / 4);                                      \
+            int m = first_m + unit % (TILE_M / 4) * 4;                                        \
+            b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                        \
+            if ((B_UNITS % GROUP == 0 || unit < B_UNITS) && tap < depth && m < weight_stride)  \
+                b_next[i] = LOAD4(weight + tap * weight_stride + m);                          \
+        }                                                                                     \
+    }
+
+#define OUTSIDE (-0x7fffffff)
+
+#if POINTWISE
+#define FETCH_A(i, tap) a_next[i] = LOAD_UNIT(x + base[i] + (tap) * x_tap);
+#else
+#define FETCH_A(i, tap)                                                                 \
+    {                                                                                   \
+        int2 place = taps[(tap) / VECTOR];                                              \
+        int row = origin[i].x + (place.y >> 16), column = origin[i].y + (place.y & 0xffff); \
+        if ((uint)row < (uint)height && (uint)column < (uint)width)                     \
+            a_next[i] = LOAD_UNIT(x + base[i] + place.x);                               \
+    }
+#endif
+
+#if VECTOR == 4
+#define STORE_UNIT(tile, tap, pixel, value)                  \
+    (tile)[((tap) + 0) * A_STRIDE + (pixel)] = (value).x;    \
+    (tile)[((tap) + 1) * A_STRIDE + (pixel)] = (value).y;    \
+    (tile)[((tap) + 2) * A_STRIDE + (pixel)] = (value).z;    \
+    (tile)[((tap) + 3) * A_STRIDE + (pixel)] = (value).w;
+#else
+#define STORE_UNIT(tile, tap, pixel, value) (tile)[(tap) * A_STRIDE + (pixel)] = (value);
+#endif
+
+#define STASH(tile)                                                                       \
+    {                                                                                     \
+        UNROLL for (int i = 0; i < A_LOADS; i++) {                                        \
+            int unit = item + i * GROUP;                                                  \
+            if (A_UNITS % GROUP == 0 || unit < A_UNITS) {                                 \
+                STORE_UNIT(tile, UNIT_TAP(unit), UNIT_PIXEL(unit), a_next[i])             \
+            }                                                                             \
+        }                                                                                 \
+        UNROLL for (int i = 0; i < B_LOADS; i++) {                                        \
+            int unit = item + i * GROUP;                                                  \
+            if (B_UNITS % GROUP == 0 || unit < B_UNITS)                                   \
+                LOCAL_STORE4((tile) + TILE_K * A_STRIDE + unit * 4, b_next[i]);           \
+        }                                                                                 \
+    }
+
+/* Work-item rows and columns come in runs of four, spread over the tile so that the four-wide
+ * reads of neighbouring work-items fall in different banks. */
+#define ROW(thread, i) ((i) / 4 * (4 * THREADS_P) + (thread) * 4 + (i) % 4)
+#define COLUMN(thread, j) ((j) / 4 * (4 * THREADS_M) + (thread) * 4 + (j) % 4)
+
+#if OUT_VECTOR == 4
+#define EMIT(pixel, m, value)                                                  \
+    if ((pixel) < pixels && (m) < out_channels) {                              \
+        int channel = group * out_channels + (m);                              \
+        int index = OUT_INDEX(pixel, channel);                                 \
+        EPILOGUE4(value, channel, index)                                       \
+        STORE4(y + index, value);                                              \
+    }
+#else
+#define EMIT_ONE(pixel, m, lane)                                               \
+    if ((m) < out_channels) {                                                  \
+        int channel = group * out_channels + (m);                              \
+        int index = OUT_INDEX(pixel, channel);                                 \
+        EPILOGUE(lane, channel, index)                                         \
+        y[index] = lane;                                                       \
+    }
+#define EMIT(pixel, m, value)                                                  \
+    if ((pixel) < pixels) {                                                    \
+        EMIT_ONE(pixel, (m) + 0, value.x)                                      \
+        EMIT_ONE(pixel, (m) + 1, value.y)                                      \
+        EMIT_ONE(pixel, (m) + 2, value.z)                                      \
+        EMIT_ONE(pixel, (m) + 3, value.w)                                      \
+    }
+#endif
+
+KERNEL LAUNCH_BOUNDS(GROUP, 1) void im2col_gemm(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
+    const GLOBAL int2 *RESTRICT taps, int pixels, int out_channels, int depth, int weight_stride,
+    int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,
+    int pad_left, int x_image, int x_row, int x_column, int x_tap, int x_group, int all_channels
+    EPILOGUE_PARAMETERS)
+{
+    LOCAL ALIGNED(16) float tiles[LOCAL_WORDS];
+
+    int item = LOCAL_ID(0);
+    int m_tiles = CEIL_DIV(out_channels, TILE_M);
+    int first_m = GROUP_ID(0) % m_tiles * TILE_M;
+    int first_pixel = GROUP_ID(0) / m_tiles * TILE_P;
+    int group = GROUP_ID(1);
+    x += group * x_group;
+    weight += group * depth * weight_stride;
+
+    int base[A_LOADS];
+#if !POINTWISE
+    int2 origin[A_LOADS];
+#endif
+    UNROLL for (int i = 0; i < A_LOADS; i++) {
+        int pixel = first_pixel + UNIT_PIXEL(item + i * GROUP);
+        int place = pixel % plane;
+        int row = place / out_width * stride_y - pad_top;
+        int column = place % out_width * stride_x - pad_left;
+        base[i] = pixel < pixels ? pixel / plane * x_image + row * x_row + column * x_column
+                                 : OUTSIDE;
+#if !POINTWISE
+        origin[i].x = row;
+        origin[i].y = column;
+#endif
+    }
+
+    float sum[WORK_P][WORK_M];
+    UNROLL for (int i = 0; i < WORK_P; i++)
+        UNROLL for (int j = 0; j < WORK_M; j++)
+            sum[i][j] = 0.0f;
+
+    int set = item / SET;
+    int thread_m = item % SET % THREADS_M;
+    int thread_p = item % SET / THREADS_M;
+
+    UNIT a_next[A_LOADS];
+    float4 b_next[B_LOADS];
+    FETCH(0)
+    STASH(tiles)
+    BARRIER();
+
+    int steps = CEIL_DIV(depth, TILE_K);
+    for (int step = 0; step < steps; step++) {
+        int current = (step & 1) * TILE_WORDS;
+        if (step + 1 < steps)
+            FETCH((step + 1) * TILE_K)
+        UNROLL for (int k = 0; k < TILE_K / SPLIT_K; k++) {
+            int tap = k * SPLIT_K + set;
+            int a_row = current + tap * A_STRIDE;
+            int b_row = current + TILE_K * A_STRIDE + tap * TILE_M;
+            float4 a[WORK_P / 4], b[WORK_M / 4];
+            UNROLL for (int i = 0; i < WORK_P / 4; i++)
+                a[i] = LOCAL_LOAD4(tiles + a_row + ROW(thread_p, 4 * i));
+            UNROLL for (int j = 0; j < WORK_M / 4; j++)
+                b[j] = LOCAL_LOAD4(tiles + b_row + COLUMN(thread_m, 4 * j));
+            UNROLL for (int i = 0; i < WORK_P / 4; i++)
+                UNROLL for (int j = 0; j < WORK_M / 4; j++) {
+                    sum[4 * i + 0][4 * j + 0] = FMA(a[i].x, b[j].x, sum[4 * i + 0][4 * j + 0]);
+                    sum[4 * i + 0][4 * j + 1] = FMA(a[i].x, b[j].y, sum[4 * i + 0][4 * j + 1]);
+                    sum[4 * i + 0][4 * j + 2] = FMA(a[i].x, b[j].z, sum[4 * i + 0][4 * j + 2]);
+                    sum[4 * i + 0][4 * j + 3] = FMA(a[i].x, b[j].w, sum[4 * i + 0][4 * j + 3]);
+                    sum[4 * i + 1][4 * j + 0] = FMA(a[i].y, b[j].x, sum[4 * i + 1][4 * j + 0]);
+                    sum[4 * i + 1][4 * j + 1] = FMA(a[i].y, b[j].y, sum[4 * i + 1][4 * j + 1]);
+                    sum[4 * i + 1][4 * j + 2] = FMA(a[i].y, b[j].z, sum[4 * i + 1][4 * j + 2]);
+                    sum[4 * i + 1][4 * j + 3] = FMA(a[i].y, b[j].w, sum[4 * i + 1][4 * j + 3]);
+                    sum[4 * i + 2][4 * j + 0] = FMA(a[i].z, b[j].x, sum[4 * i + 2][4 * j + 0]);
+                    sum[4 * i + 2][4 * j + 1] = FMA(a[i].z, b[j].y, sum[4 * i + 2][4 * j + 1]);
+                    sum[4 * i + 2][4 * j + 2] = FMA(a[i].z, b[j].z, sum[4 * i + 2][4 * j + 2]);
+                    sum[4 * i + 2][4 * j + 3] = FMA(a[i].z, b[j].w, sum[4 * i + 2][4 * j + 3]);
+                    sum[4 * i + 3][4 * j + 0] = FMA(a[i].w, b[j].x, sum[4 * i + 3][4 * j + 0]);
+                    sum[4 * i + 3][4 * j + 1] = FMA(a[i].w, b[j].y, sum[4 * i + 3][4 * j + 1]);
+                    sum[4 * i + 3][4 * j + 2] = FMA(a[i].w, b[j].z, sum[4 * i + 3][4 * j + 2]);
+                    sum[4 * i + 3][4 * j + 3] = FMA(a[i].w, b[j].w, sum[4 * i + 3][4 * j + 3]);
+                }
+        }
+        if (step + 1 < steps)
+            STASH(tiles + TILE_WORDS - current)
+        BARRIER();
+    }
+
+#if SPLIT_K > 1
+    UNROLL for (int i = 0; i < WORK_P; i++)
+        UNROLL for (int j = 0; j < WORK_M; j += 4) {
+            int word = (set * TILE_P + ROW(thread_p, i)) * TILE_M + COLUMN(thread_m, j);
+            LOCAL_STORE4(tiles + word,
+                         MAKE4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]));
+        }
+    BARRIER();
+    for (int unit = item; unit < TILE_P * TILE_M / 4; unit += GROUP) {
+        float4 value = LOCAL_LOAD4(tiles + unit * 4);
+        UNROLL for (int other = 1; other < SPLIT_K; other++) {
+            float4 part = LOCAL_LOAD4(tiles + other * TILE_P * TILE_M + unit * 4);
+            value.x += part.x;
+            value.y += part.y;
+            value.z += part.z;
+            value.w += part.w;
+        }
+        int pixel = first_pixel + unit / (TILE_M / 4);
+        int m = first_m + unit % (TILE_M / 4) * 4;
+        EMIT(pixel, m, value)
+    }
+#else
+    UNROLL for (int i = 0; i < WORK_P; i++)
+        UNROLL for (int j = 0; j < WORK_M; j += 4) {
+            float4 value = MAKE4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+            int pixel = first_pixel + ROW(thread_p, i);
+            int m = first_m + COLUMN(thread_m, j);
+            EMIT(pixel, m, value)
+        }
+#endif
+}

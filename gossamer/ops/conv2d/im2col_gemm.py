@@ -1,0 +1,179 @@
+"""im2col_gemm: convolution as a tiled matrix product with implicit im2col, in the dialect.
+
+Source: convolution in OpenCL by im2col and a tiled GEMM (64 x 64 tiles in local memory, 8 x 4
+results a work-item), here with the recombined matrix never stored and the epilogue fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device, KernelSource, Limits
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("im2col_gemm.cl")
+_LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Pixels, output channels and taps of a work-group's tile; results of a work-item; sets of
+    work-items that share a tile's taps."""
+
+    tile_p: int
+    tile_m: int
+    tile_k: int
+    work_p: int
+    work_m: int
+    split_k: int = 1
+
+    @property
+    def group(self) -> int:
+        return self.tile_p // self.work_p * (self.tile_m // self.work_m) * self.split_k
+
+    @property
+    def local_bytes(self) -> int:
+        tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
+        sums = self.split_k * self.tile_p * self.tile_m if self.split_k > 1 else 0
+        return 4 * max(tiles, sums)
+
+
+TILES = (
+    Tile(64, 64, 16, 8, 4),
+    Tile(128, 128, 16, 8, 8),
+    Tile(128, 96, 16, 8, 8),
+    Tile(128, 64, 16, 8, 8),
+    Tile(128, 48, 16, 8, 4),
+    Tile(128, 32, 16, 8, 4),
+    Tile(128, 24, 16, 4, 4),
+    Tile(128, 16, 16, 4, 4),
+    Tile(64, 32, 16, 4, 4),
+    Tile(32, 32, 32, 4, 4, 4),
+    Tile(16, 32, 32, 4, 4, 8),
+    Tile(16, 16, 64, 4, 4, 16),
+)
+
+
+class Im2colGemm(Algorithm):
+    op = "conv2d"
+    name = "im2col_gemm"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.compiles:
+            return f"{device.name} compiles no kernels"
+        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
+            return "a tensor has 2^31 elements or more"
+        if not _fitting(device.limits):
+            return f"{device.name} has only {device.limits.local_bytes} bytes of local memory"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        tiles = sorted(_fitting(device.limits), key=lambda t: _cost(problem, t, device.limits))
+        for tile in tiles:
+            for source, target in _LAYOUTS:
+                config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
+                x = problem.inputs[0].with_layout(source)
+                y = problem.outputs[0].with_layout(target)
+                yield Variant(config, (x, *[y] * problem.epilogue.tensor_count), (y,))
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        tile = Tile(**dict(variant.config))
+        x, y = variant.inputs[0], variant.outputs[0]
+        nhwc = x.layout == "NHWC"
+        vector = 4 if nhwc and problem.channels // problem.groups % 4 == 0 else 1
+        per_group = problem.out_channels // problem.groups
+        out_nhwc = y.layout == "NHWC"
+        # float4 columns of the NCHW layout are not neighbours; NHWC rows must stay aligned
+        out_vector = 4 if out_nhwc and per_group % 4 == 0 else 1
+        source = KernelSource.of(_SOURCE, "im2col_gemm", {
+            **{key.upper(): value for key, value in variant.config},
+            "VECTOR": vector,
+            "POINTWISE": int(problem.is_pointwise),
+            "PIXELS_FIRST": int(not nhwc),
+            "OUT_NHWC": int(out_nhwc),
+            "OUT_VECTOR": out_vector,
+            **epilogue_macros(problem.epilogue),
+        })
+        kernel = device.compile(source)
+        stride = -(-per_group // 4) * 4
+        packed = weights.packed(f"taps by channels, {'rsc' if nhwc else 'crs'}",
+                                lambda arrays: _pack(arrays, problem, nhwc))
+        x_image, x_channel, x_row, x_column = x.strides
+        taps = None
+        if not problem.is_pointwise:
+            key = f"tap table {x.strides[1:]} {problem.dilation} {vector}"
+            taps = weights.packed(key, lambda _: _tap_table(problem, x, nhwc, vector))
+        groups_m = -(-per_group // tile.tile_m)
+        groups_p = -(-problem.pixels // tile.tile_p)
+        launch = Launch(
+            kernel, (groups_m * groups_p, problem.groups), (tile.group, 1),
+            (input_buffer(0), packed, output_buffer(0), taps, problem.pixels, per_group,
+             problem.depth, stride, problem.height, problem.width, problem.out_width,
+             problem.out_height * problem.out_width, *problem.stride, *problem.pads[:2],
+             x_image, x_row, x_column, x_channel, x_channel * (problem.channels // problem.groups),
+             problem.out_channels,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
+        return State(problem, variant, device, [launch])
+
+
+def _fitting(limits: Limits) -> list[Tile]:
+    return [tile for tile in TILES
+            if tile.local_bytes <= limits.local_bytes and tile.group <= limits.group_size]
+
+
+def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
+    """Rough cycles of one multiprocessor: the work of the fullest one, at the rate that its
+    resident work-groups can keep up."""
+    per_group = problem.out_channels // problem.groups
+    groups = -(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
+    rounds = -(-groups // max(limits.units, 1))
+    taps = -(-problem.depth // tile.tile_k) * tile.tile_k / tile.split_k
+    fused = tile.work_p * tile.work_m
+    reads = tile.work_p + tile.work_m
+    per_tap = tile.group / 128 * (fused + 1.5 * reads)
+    resident = min(rounds, 2048 // tile.group, 8)
+    latency = -(-problem.depth // tile.tile_k) * 700 + 1500
+    return max(rounds * taps * per_tap, rounds / max(resident, 1) * (latency + taps * fused * 0.6))
+
+
+def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
+          channels_last: bool) -> np.ndarray:
+    """(groups, taps, M/groups rounded up to 4), taps ordered (r, s, c) or (c, r, s)."""
+    weight = arrays["weight"].astype(np.float32)
+    groups, m = problem.groups, problem.out_channels // problem.groups
+    order = (0, 3, 4, 2, 1) if channels_last else (0, 2, 3, 4, 1)
+    split = weight.reshape(groups, m, -1, *problem.kernel).transpose(order).reshape(groups, -1, m)
+    packed = np.zeros((*split.shape[:2], -(-m // 4) * 4), dtype=np.float32)
+    packed[:, :, :m] = split
+    return packed
+
+
+def _tap_table(problem: Conv2dProblem, x: TensorSpec, channels_last: bool,
+               vector: int) -> np.ndarray:
+    """For each tap (or four): its offset in x from the window's corner, and row << 16 | column."""
+    channels = problem.channels // problem.groups
+    _, x_channel, x_row, x_column = x.strides
+    c, r, s = np.meshgrid(np.arange(channels), np.arange(problem.kernel[0]),
+                          np.arange(problem.kernel[1]), indexing="ij")
+    rows, columns = r * problem.dilation[0], s * problem.dilation[1]
+    offsets = c * x_channel + rows * x_row + columns * x_column
+    table = np.stack([offsets, rows << 16 | columns], axis=-1).astype(np.int32)
+    if channels_last:
+        table = table.transpose(1, 2, 0, 3)
+    return table.reshape(-1, 2)[::vector]

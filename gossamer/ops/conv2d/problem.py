@@ -1,0 +1,101 @@
+"""The conv2d problem: one convolution of an (N, C, H, W) tensor with its epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Epilogue, Problem, WeightsInfo
+from gossamer.ops.epilogue import epilogue_inputs
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class Conv2dProblem(Problem):
+    """y[n, m] = epilogue(sum over c, r, s of weight[m, c, r, s] * x[n, c, ...]).
+
+    pads: (top, left, bottom, right) zeros. Weights: `weight` (M, C/groups, R, S) and the
+    epilogue's channel operands.
+    """
+
+    op: ClassVar[str] = "conv2d"
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    out_channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    weights_info: WeightsInfo = field(default_factory=WeightsInfo)
+
+    @property
+    def out_height(self) -> int:
+        span = (self.kernel[0] - 1) * self.dilation[0] + 1
+        return (self.height + self.pads[0] + self.pads[2] - span) // self.stride[0] + 1
+
+    @property
+    def out_width(self) -> int:
+        span = (self.kernel[1] - 1) * self.dilation[1] + 1
+        return (self.width + self.pads[1] + self.pads[3] - span) // self.stride[1] + 1
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of the whole batch."""
+        return self.batch * self.out_height * self.out_width
+
+    @property
+    def depth(self) -> int:
+        """Length of one output's inner product: C/groups * R * S."""
+        return self.channels // self.groups * self.kernel[0] * self.kernel[1]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """1x1, stride 1, no padding: a matrix product as it stands."""
+        return self.kernel == (1, 1) and self.stride == (1, 1) and self.pads == (0, 0, 0, 0)
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups == self.channels and self.channels > 1
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        x = default_spec((self.batch, self.channels, self.height, self.width))
+        return (x, *epilogue_inputs(self.epilogue, self.outputs[0].shape))
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (default_spec((self.batch, self.out_channels, self.out_height, self.out_width)),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight": (self.out_channels, self.channels // self.groups, *self.kernel)
+        }
+        for index, kind in enumerate(self.epilogue.operands):
+            if kind == "channel":
+                shapes[f"operand{index}"] = (self.out_channels,)
+        return shapes
+
+    @property
+    def flops(self) -> int:
+        per_output = 2 * self.depth + self.epilogue.expression.flops
+        return self.outputs[0].size * per_output
+
+    def describe(self) -> str:
+        size = "x".join(map(str, self.kernel))
+        extras = ""
+        if self.stride != (1, 1):
+            extras += f" s{self.stride[0]}" if self.stride[0] == self.stride[1] else (
+                f" s{self.stride[0]}x{self.stride[1]}")
+        if self.dilation != (1, 1):
+            extras += f" d{self.dilation[0]}"
+        if self.groups > 1:
+            extras += f" g{self.groups}"
+        return (f"{size}{extras} {self.channels}x{self.height}x{self.width} -> "
+                f"{self.out_channels}x{self.out_height}x{self.out_width}")

@@ -1,0 +1,131 @@
+"""Epilogues on the two sides: macros for kernels, in-place NumPy for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from gossamer.device.base import Argument, Buffer
+from gossamer.expression import Expression
+from gossamer.ops.algorithm import Epilogue, Weights, input_buffer
+from gossamer.tensor import TensorSpec, default_spec
+
+
+def c_float(value: float) -> str:
+    """A float32 literal that both C dialects read back exactly."""
+    value = float(np.float32(value))
+    if np.isnan(value):
+        return "NAN"
+    if np.isinf(value):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    return f"({value!r}f)" if "e" in repr(value) or "." in repr(value) else f"({value!r}.0f)"
+
+
+def epilogue_macros(epilogue: Epilogue) -> dict[str, str]:
+    """The macros by which a kernel takes and applies an epilogue.
+
+    EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float;
+    EPILOGUE4 rewrites a float4 of four consecutive channels whose operands lie together in
+    memory: channel and index must be multiples of 4.
+    """
+    count = len(epilogue.operands)
+    parameters = "".join(f", const GLOBAL float *RESTRICT operand{i}" for i in range(count))
+    places = ["channel" if kind == "channel" else "index" for kind in epilogue.operands]
+
+    def body(variable: str, operands: Sequence[str], prefix: str) -> str:
+        lines, results = epilogue.expression.c_statements([variable, *operands], c_float, prefix)
+        return f"{{ {' '.join(lines)} {variable} = {results[0]}; }}"
+
+    scalar = body("value", [f"operand{i}[{place}]" for i, place in enumerate(places)], "e")
+    loads = " ".join(f"float4 v{i} = LOAD4(operand{i} + ({place}));"
+                     for i, place in enumerate(places))
+    lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(count)], "e")
+                     for lane in "xyzw")
+    return {
+        "EPILOGUE_PARAMETERS": parameters,
+        "EPILOGUE(value, channel, index)": scalar,
+        "EPILOGUE4(value, channel, index)": f"{{ {loads} {lanes} }}",
+    }
+
+
+def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
+                       channels: int) -> list[Argument | Callable[..., Argument]]:
+    """The kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to a
+    multiple of 4 values so that they can be read as vectors."""
+    arguments: list[Argument | Callable[..., Argument]] = []
+    tensor = first_tensor_input
+    for index, kind in enumerate(epilogue.operands):
+        if kind == "tensor":
+            arguments.append(input_buffer(tensor))
+            tensor += 1
+        else:
+            name = f"operand{index}"
+            arguments.append(weights.packed(f"{name} padded", _channel_vector(name, channels)))
+    return arguments
+
+
+def _channel_vector(name: str, channels: int) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        padded = np.zeros(-(-channels // 4) * 4, dtype=np.float32)
+        padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))
+        return padded
+    return pack
+
+
+def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
+                   tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
+    """The operands as arrays that broadcast against an (N, C, ...) result of this rank."""
+    result = []
+    remaining = iter(tensors)
+    for index, kind in enumerate(epilogue.operands):
+        if kind == "tensor":
+            result.append(next(remaining))
+        else:
+            vector = arrays[f"operand{index}"].reshape(-1)
+            result.append(vector.reshape((1, -1) + (1,) * (rank - 2)))
+    return result
+
+
+def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
+    """Rewrites a host result by its epilogue; a chain of simple steps needs no new memory."""
+    expression = epilogue.expression
+    if not _is_simple_chain(expression):
+        result[...] = expression.evaluate(result, *operands)[0]
+        return
+    for step in expression.steps:
+        others = [operands[a - 1] for a in step.arguments[1:]]
+        _IN_PLACE[step.function](result, *others, *step.constants)
+
+
+_IN_PLACE: dict[str, Callable[..., object]] = {
+    "add": lambda y, b: np.add(y, b, out=y),
+    "sub": lambda y, b: np.subtract(y, b, out=y),
+    "mul": lambda y, b: np.multiply(y, b, out=y),
+    "relu": lambda y: np.maximum(y, 0, out=y),
+    "clip": lambda y, low, high: np.clip(y, np.float32(low), np.float32(high), out=y),
+    "sign": lambda y: np.sign(y, out=y),
+}
+
+
+def _is_simple_chain(expression: Expression) -> bool:
+    """Whether each step takes the one before it first, and operands otherwise."""
+    current = 0
+    for index, step in enumerate(expression.steps):
+        if step.function not in _IN_PLACE or step.arguments[0] != current:
+            return False
+        if any(not 0 < a < expression.inputs for a in step.arguments[1:]):
+            return False
+        current = expression.inputs + index
+    return expression.outputs == (current,)
+
+
+def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorSpec, ...]:
+    """The specs of the run-time operands of an epilogue over results of this shape."""
+    return (default_spec(shape),) * epilogue.tensor_count
+
+
+def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """Host buffers as arrays in memory order."""
+    return [buffer.array(spec.stored_shape, spec.stored_dtype)  # type: ignore[attr-defined]
+            for buffer, spec in zip(buffers, specs, strict=True)]

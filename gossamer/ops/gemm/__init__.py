@@ -1,0 +1,8 @@
+"""Matrix product with constant weights."""
+
+from gossamer.ops.gemm.algorithms import FewRowsGemm, HostGemm, TiledGemm
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.gemm.reference import reference
+from gossamer.ops.op import Op
+
+OP = Op("gemm", GemmProblem, reference, (FewRowsGemm(), TiledGemm(), HostGemm()))

@@ -1,0 +1,126 @@
+"""gemm's algorithms: tiled, by way of a pointwise convolution; few rows; BLAS on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import (
+    apply_in_place,
+    buffers_as_arrays,
+    epilogue_arguments,
+    epilogue_macros,
+    operand_arrays,
+)
+from gossamer.ops.gemm.problem import GemmProblem
+
+_FEW_ROWS = Path(__file__).with_name("few_rows.cl")
+
+
+class TiledGemm(Algorithm):
+    """The convolution's tiled product over images of one pixel."""
+
+    op = "gemm"
+    name = "tiled_gemm"
+    _convolution = Im2colGemm()
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return self._convolution.supports(_pointwise(problem), device)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for variant in self._convolution.variants(_pointwise(problem), device):
+            if {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"}:
+                yield replace(variant, inputs=problem.inputs, outputs=problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        convolution = _pointwise(problem)
+        images = replace(variant,
+                         inputs=tuple(s.with_layout("NHWC") for s in convolution.inputs),
+                         outputs=tuple(s.with_layout("NHWC") for s in convolution.outputs))
+        state = self._convolution.prepare(weights, convolution, images, device)
+        return State(problem, variant, device, state.launches)
+
+
+class FewRowsGemm(Algorithm):
+    """At most four rows: a reduction a column, bound by reading the weights."""
+
+    op = "gemm"
+    name = "few_rows"
+    most_rows = 4
+    _groups = (64, 128, 256)
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if not device.compiles:
+            return f"{device.name} compiles no kernels"
+        if problem.rows > self.most_rows:
+            return f"{problem.rows} rows, takes at most {self.most_rows}"
+        if problem.columns * problem.depth >= 2**31:
+            return "2^31 weights or more"
+        return None
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        groups = [g for g in self._groups if g <= device.limits.group_size] or [1]
+        for group in groups:
+            yield Variant((("group", group),), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
+            "ROWS": problem.rows,
+            "GROUP": variant["group"],
+            "VECTOR": 4 if problem.depth % 4 == 0 else 1,
+            **epilogue_macros(problem.epilogue),
+        }))
+        packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
+        launch = Launch(kernel, (problem.columns,), (variant["group"],),
+                        (input_buffer(0), packed, output_buffer(0), problem.columns,
+                         problem.depth,
+                         *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))
+        return State(problem, variant, device, [launch])
+
+
+class HostGemm(Algorithm):
+    op = "gemm"
+    name = "host_gemm"
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else None
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        yield Variant((), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        arrays = {name: a.astype(np.float32) for name, a in weights.arrays.items()}
+        return State(problem, variant, device, data=arrays)
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: GemmProblem = state.problem  # type: ignore[assignment]
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        np.matmul(x, state.data["weight"].T, out=y)
+        operands = operand_arrays(problem.epilogue, state.data, tensors, 2)
+        apply_in_place(problem.epilogue, y, operands)
+
+
+def _pointwise(problem: GemmProblem) -> Conv2dProblem:
+    return Conv2dProblem(problem.rows, problem.depth, 1, 1, problem.columns, (1, 1),
+                         epilogue=problem.epilogue)

@@ -1,0 +1,51 @@
+/* A matrix product of at most ROWS rows: each work-group reduces one column of the result, its
+ * work-items striding along the weights' contiguous rows. Memory-bound: every weight is read once.
+ * VECTOR is 4 where the depth is a multiple of 4, else 1. GROUP is a power of two. */
+
+#if VECTOR == 4
+#define PIECE float4
+#define LOAD_PIECE(pointer) LOAD4(pointer)
+#define DOT(sum, a, b) \
+    sum = FMA((a).x, (b).x, sum); sum = FMA((a).y, (b).y, sum); \
+    sum = FMA((a).z, (b).z, sum); sum = FMA((a).w, (b).w, sum);
+#else
+#define PIECE float
+#define LOAD_PIECE(pointer) (*(pointer))
+#define DOT(sum, a, b) sum = FMA(a, b, sum);
+#endif
+
+KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
+    int columns, int depth EPILOGUE_PARAMETERS)
+{
+    LOCAL float partial[ROWS * GROUP];
+    int item = LOCAL_ID(0);
+    int channel = GROUP_ID(0);
+
+    float sum[ROWS];
+    UNROLL for (int row = 0; row < ROWS; row++)
+        sum[row] = 0.0f;
+    for (int k = item * VECTOR; k < depth; k += GROUP * VECTOR) {
+        PIECE w = LOAD_PIECE(weight + channel * depth + k);
+        UNROLL for (int row = 0; row < ROWS; row++) {
+            PIECE a = LOAD_PIECE(x + row * depth + k);
+            DOT(sum[row], a, w)
+        }
+    }
+    UNROLL for (int row = 0; row < ROWS; row++)
+        partial[row * GROUP + item] = sum[row];
+    BARRIER();
+    for (int half = GROUP / 2; half > 0; half /= 2) {
+        if (item < half) {
+            UNROLL for (int row = 0; row < ROWS; row++)
+                partial[row * GROUP + item] += partial[row * GROUP + item + half];
+        }
+        BARRIER();
+    }
+    if (item < ROWS) {
+        float value = partial[item * GROUP];
+        int index = item * columns + channel;
+        EPILOGUE(value, channel, index)
+        y[index] = value;
+    }
+}

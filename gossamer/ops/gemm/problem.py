@@ -1,0 +1,51 @@
+"""The gemm problem: a run-time matrix times constant weights, with an epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Epilogue, Problem, WeightsInfo
+from gossamer.ops.epilogue import epilogue_inputs
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class GemmProblem(Problem):
+    """y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), j being the channel.
+
+    Weights: `weight` (columns, depth) and the epilogue's channel operands.
+    """
+
+    op: ClassVar[str] = "gemm"
+
+    rows: int
+    columns: int
+    depth: int
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    weights_info: WeightsInfo = field(default_factory=WeightsInfo)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        x = default_spec((self.rows, self.depth))
+        return (x, *epilogue_inputs(self.epilogue, self.outputs[0].shape))
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (default_spec((self.rows, self.columns)),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {"weight": (self.columns, self.depth)}
+        for index, kind in enumerate(self.epilogue.operands):
+            if kind == "channel":
+                shapes[f"operand{index}"] = (self.columns,)
+        return shapes
+
+    @property
+    def flops(self) -> int:
+        return self.rows * self.columns * (2 * self.depth + self.epilogue.expression.flops)
+
+    def describe(self) -> str:
+        return f"{self.rows}x{self.depth} * {self.depth}x{self.columns}"
