@@ -1,0 +1,145 @@
+"""Photos in, arrays out: reads image files and prepares them for a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from gossamer.errors import InputError
+
+CHANNEL_ORDERS = ("rgb", "bgr", "grey")
+ROUNDINGS = ("none", "signed8", "sign")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a photo becomes a network's input: y = (v * scale - mean) / std, for v in 0 to 255.
+
+    size: (height, width) of the result; None keeps what resize leaves.
+    resize: length that the short side is scaled to before the centre is cropped to `size`;
+    None scales straight to `size`.
+    channels: "rgb", "bgr" or "grey"; mean and std are given in this order, one number or one a
+    channel.
+    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 from
+    0 up and -1 below.
+    """
+
+    size: tuple[int, int] | None = None
+    resize: int | None = None
+    channels: str = "rgb"
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    rounding: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.channels not in CHANNEL_ORDERS:
+            raise InputError(f"channel order {self.channels!r}: expected one of "
+                             f"{', '.join(CHANNEL_ORDERS)}")
+        if self.rounding not in ROUNDINGS:
+            raise InputError(f"rounding {self.rounding!r}: expected one of "
+                             f"{', '.join(ROUNDINGS)}")
+        allowed = (1,) if self.channels == "grey" else (1, 3)
+        for option, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in allowed:
+                raise InputError(f"{option} has {len(values)} numbers; {self.channels} images "
+                                 f"take {' or '.join(map(str, allowed))}")
+        if 0.0 in self.std:
+            raise InputError("std has a zero, by which nothing can be divided")
+        if any(length < 1 for length in (*(self.size or ()), self.resize or 1)):
+            raise InputError(f"size {self.size}, resize {self.resize}: lengths are 1 or more")
+        if self.size and self.resize and self.resize < max(self.size):
+            raise InputError(f"resize {self.resize} leaves less than size {self.size} to crop")
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """The network's input for one photo: (height, width, 3) uint8 in, (channels, height,
+        width) float32 out."""
+        values = np.asarray(self._sized(Image.fromarray(image)), dtype=np.float32)
+        if self.channels == "bgr":
+            values = values[:, :, ::-1]
+        if values.ndim == 2:
+            values = values[:, :, None]
+        mean, std = (np.asarray(numbers, dtype=np.float32) for numbers in (self.mean, self.std))
+        values = (values * np.float32(self.scale) - mean) / std
+        if self.rounding == "signed8":
+            values = np.clip(np.floor(values * 128) / 128, -1, 127 / 128)
+        elif self.rounding == "sign":
+            values = np.where(values >= 0, 1, -1)
+        return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
+
+    def batch(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """The prepared photos, (N, channels, height, width)."""
+        prepared = [self(image) for image in images]
+        if len({values.shape for values in prepared}) > 1:
+            raise InputError("images of different sizes make no batch; give --size")
+        return np.stack(prepared)
+
+    def _sized(self, image: Image.Image) -> Image.Image:
+        if self.channels == "grey":
+            image = image.convert("L")
+        if self.resize is not None:
+            short = min(image.size)
+            width, height = (self.resize * length // short for length in image.size)
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+            if self.size is not None:
+                left = round((width - self.size[1]) / 2)
+                top = round((height - self.size[0]) / 2)
+                image = image.crop((left, top, left + self.size[1], top + self.size[0]))
+        elif self.size is not None and image.size != self.size[::-1]:
+            image = image.resize(self.size[::-1], Image.Resampling.BILINEAR)
+        return image
+
+
+PRESETS = {
+    "imagenet": Preprocessing(size=(224, 224), resize=256, scale=1 / 255,
+                              mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    "caffe": Preprocessing(size=(227, 227), resize=256, channels="bgr",
+                           mean=(104.0, 117.0, 123.0)),
+    "unit": Preprocessing(scale=1 / 255),
+    "signed8": Preprocessing(scale=2 / 255, mean=(1.0,), rounding="signed8"),
+    "binary": Preprocessing(channels="grey", mean=(127.5,), rounding="sign"),
+    "none": Preprocessing(),
+}
+
+
+def load_image(path: str | Path) -> np.ndarray:
+    """A photo as (height, width, 3) uint8 in RGB, upright as its EXIF orientation says.
+
+    Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
+    Raises InputError for a file that is missing, no image, truncated or too large.
+    """
+    path = Path(path)
+    try:
+        with Image.open(path) as file:
+            upright = ImageOps.exif_transpose(file)
+            return np.asarray(_to_rgb(upright, path))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such image file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder, expected an image file") from None
+    except UnidentifiedImageError:
+        raise InputError(f"{path}: not an image that can be read (PNG, JPEG, ...)") from None
+    except Image.DecompressionBombError:
+        raise InputError(f"{path}: too many pixels; scale it down first") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        # Pillow's decoders raise all three for damaged files
+        raise InputError(f"{path}: damaged image ({' '.join(str(error).split())})") from None
+
+
+def _to_rgb(image: Image.Image, path: Path) -> Image.Image:
+    if image.mode == "F":
+        raise InputError(f"{path}: has floating-point pixels; save it with 8 or 16 bits a channel")
+    if image.mode.startswith("I"):
+        wide = np.asarray(image).astype(np.int64)
+        if wide.size and (wide.min() < 0 or wide.max() > 65535):
+            raise InputError(f"{path}: has pixels outside 0 to 65535; save it with 16 bits")
+        image = Image.fromarray(np.round(wide / 257).astype(np.uint8))
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, rgba)
+    return image.convert("RGB")
