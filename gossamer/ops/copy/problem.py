@@ -1,0 +1,136 @@
+"""Strided copies: transpose, slice, split, expand and changes of layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class CopyProblem(Problem):
+    """output[i0, i1, ...] = input[starts + steps * i], each output dimension along one input
+    dimension.
+
+    dims: for each output dimension the input dimension it walks, or None where it repeats.
+    steps: for each output dimension, input positions a step (may be negative).
+    starts: for each input dimension, its position at output index 0.
+    Specs in other than the default layout make a change of layout, whose paddings are written
+    as zero.
+    Raises ValueError when a position outside of the input would be read.
+    """
+
+    op: ClassVar[str] = "copy"
+    input: TensorSpec
+    output: TensorSpec
+    dims: tuple[int | None, ...]
+    steps: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.input.dtype != self.output.dtype:
+            raise ValueError(f"a copy keeps the dtype, got {self.input} -> {self.output}")
+        if len(self.dims) != len(self.output.shape) or len(self.steps) != len(self.dims):
+            raise ValueError(f"dims {self.dims} and steps {self.steps} do not fit {self.output}")
+        if len(self.starts) != len(self.input.shape):
+            raise ValueError(f"starts {self.starts} do not fit {self.input}")
+        if self.output.size == 0:
+            return
+        low, high = list(self.starts), list(self.starts)
+        for size, dim, step in zip(self.output.shape, self.dims, self.steps, strict=True):
+            if dim is not None:
+                low[dim] += min(0, step * (size - 1))
+                high[dim] += max(0, step * (size - 1))
+        if any(first < 0 or last >= size
+               for first, last, size in zip(low, high, self.input.shape, strict=True)):
+            raise ValueError(f"positions {low} to {high} are not all in {self.input}")
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (self.output,)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def least_bytes(self) -> int:
+        read = min(self.input.size, self.output.size) * self.input.stored_dtype.itemsize
+        return read + self.output.nbytes
+
+    @property
+    def is_free_of_layout(self) -> bool:
+        """Whether any layout will do: the specs are the default ones."""
+        return all(spec == default_spec(spec.shape, spec.dtype)
+                   for spec in (self.input, self.output))
+
+    def describe(self) -> str:
+        return f"{self.input} -> {self.output}"
+
+
+def convert(source: TensorSpec, target: TensorSpec) -> CopyProblem:
+    """The same tensor in another layout, or with other paddings."""
+    rank = len(source.shape)
+    if source.shape != target.shape:
+        raise ValueError(f"a change of layout keeps the shape, got {source} -> {target}")
+    return CopyProblem(source, target, tuple(range(rank)), (1,) * rank, (0,) * rank)
+
+
+def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
+    """Output dimension i is input dimension permutation[i]."""
+    rank = len(source.shape)
+    if sorted(permutation) != list(range(rank)):
+        raise ValueError(f"permutation {tuple(permutation)} does not fit {source}")
+    shape = tuple(source.shape[dim] for dim in permutation)
+    return CopyProblem(source, default_spec(shape, source.dtype), tuple(permutation),
+                       (1,) * rank, (0,) * rank)
+
+
+def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
+           axes: Sequence[int] | None = None, steps: Sequence[int] | None = None) -> CopyProblem:
+    """ONNX Slice: negative and out-of-range positions as there."""
+    rank = len(source.shape)
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    bounds = [slice(None)] * rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step == 0:
+            raise ValueError("a slice's step is 0")
+        bounds[axis] = slice(start, end, step)
+    ranges = [range(size)[bound] for size, bound in zip(source.shape, bounds, strict=True)]
+    return CopyProblem(source, default_spec(tuple(map(len, ranges)), source.dtype),
+                       tuple(range(rank)), tuple(r.step for r in ranges),
+                       tuple(r.start for r in ranges))
+
+
+def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProblem, ...]:
+    """One copy for each part along the axis."""
+    size = source.shape[axis]
+    if sum(sizes) != size:
+        raise ValueError(f"sizes {tuple(sizes)} do not add up to axis {axis} of {source}")
+    ends = [sum(sizes[:i + 1]) for i in range(len(sizes))]
+    return tuple(slice_(source, [end - part], [end], [axis])
+                 for part, end in zip(sizes, ends, strict=True))
+
+
+def expand(source: TensorSpec, shape: Sequence[int]) -> CopyProblem:
+    """NumPy broadcasting to a shape that the input broadcasts to."""
+    missing = len(shape) - len(source.shape)
+    dims: list[int | None] = [None] * missing
+    for dim, (have, want) in enumerate(zip(source.shape, shape[missing:], strict=True)):
+        if have not in (1, want):
+            raise ValueError(f"{source} does not broadcast to {tuple(shape)}")
+        dims.append(dim if have == want else None)
+    return CopyProblem(source, default_spec(tuple(shape), source.dtype), tuple(dims),
+                       (1,) * len(shape), (0,) * len(source.shape))

@@ -1,0 +1,94 @@
+/* Strided copies of up to six dimensions, outermost first: sizes n, source strides s, target
+ * strides t, all in elements. With BOUNDED, an element is read where low <= index < high along
+ * every dimension and `fill` is written elsewhere; the source offset then is that of index 0.
+ *
+ * ELEMENT: the type that is moved. RANK: dimensions in use, 2, 4 or 6: the last ones. */
+
+#ifdef __OPENCL_VERSION__
+#define BITS64 long
+#else
+#define BITS64 long long
+#endif
+
+#ifdef BOUNDED
+#define DIMENSION(d) , int n##d, int s##d, int t##d, int low##d, int high##d
+#define INSIDE(i, d) inside = inside && (i) >= low##d && (i) < high##d;
+#define FILL , int fill
+#define READ(offset) (inside ? source[offset] : (ELEMENT)fill)
+#else
+#define DIMENSION(d) , int n##d, int s##d, int t##d
+#define INSIDE(i, d)
+#define FILL
+#define READ(offset) source[offset]
+#endif
+
+/* Takes the innermost dimension off `rest`. */
+#define WALK(d) { \
+    int i = (int)(rest % (uint)n##d); \
+    rest /= (uint)n##d; \
+    from += i * s##d; \
+    to += i * t##d; \
+    INSIDE(i, d) \
+}
+
+#if RANK > 4
+#define OUTER_DIMENSIONS DIMENSION(0) DIMENSION(1) DIMENSION(2) DIMENSION(3)
+#define WALK_OUTER WALK(3) WALK(2) WALK(1) WALK(0)
+#elif RANK > 2
+#define OUTER_DIMENSIONS DIMENSION(2) DIMENSION(3)
+#define WALK_OUTER WALK(3) WALK(2)
+#else
+#define OUTER_DIMENSIONS
+#define WALK_OUTER
+#endif
+
+KERNEL void copy_strided(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target,
+                         int count, int from, int to FILL
+                         OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
+{
+    uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (rest < (uint)count) {
+        int inside = 1;
+        WALK(5)
+        WALK(4)
+        WALK_OUTER
+        target[to] = READ(from);
+    }
+}
+
+/* The last dimension is contiguous in the target, the one before it in the source: a tile goes
+ * through local memory so that both sides move whole lines. Work-groups of 32 x 8. */
+KERNEL void copy_tiled(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target,
+                       int from, int to FILL
+                       OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
+{
+    LOCAL ELEMENT tile[32][33];
+    uint rest = (uint)GROUP_ID(0);
+    uint across = (uint)CEIL_DIV(n5, 32);
+    uint down = (uint)CEIL_DIV(n4, 32);
+    int first5 = (int)(rest % across) * 32;
+    rest /= across;
+    int first4 = (int)(rest % down) * 32;
+    rest /= down;
+    int inside = 1;
+    WALK_OUTER
+    int x = LOCAL_ID(0), y = LOCAL_ID(1);
+    int whole = inside;
+    UNROLL
+    for (int k = 0; k < 32; k += 8) {
+        int j = k + y, i4 = first4 + x, i5 = first5 + j;
+        if (i4 < n4 && i5 < n5) {
+            inside = whole;
+            INSIDE(i4, 4)
+            INSIDE(i5, 5)
+            tile[j][x] = READ(from + i4 * s4 + i5 * s5);
+        }
+    }
+    BARRIER();
+    UNROLL
+    for (int k = 0; k < 32; k += 8) {
+        int j = k + y, i4 = first4 + j, i5 = first5 + x;
+        if (i4 < n4 && i5 < n5)
+            target[to + i4 * t4 + i5 * t5] = tile[x][j];
+    }
+}

@@ -1,0 +1,187 @@
+"""Strided copies on a device, for the copy op and for ops that move data as part of their work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossamer.device.base import Argument, Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.copy.problem import CopyProblem
+from gossamer.ops.strided import GROUP, cannot_compile, groups_for, layout_variants, merge
+from gossamer.tensor import ROW_MAJOR, TensorSpec
+
+_SOURCE = Path(__file__).with_name("strided.cl")
+_ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "BITS64", 16: "int4"}
+_LEAST_TILE = 8
+"""A tiled copy pays when both of its dimensions are at least this long."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One nest of loops that reads a source and writes a target, strides in elements.
+
+    bounds: for each dimension (low, high); the source is read where low <= index < high, at its
+    offset plus (index - low) strides, and zero is written elsewhere.
+    """
+
+    sizes: tuple[int, ...]
+    source_strides: tuple[int, ...]
+    target_strides: tuple[int, ...]
+    source_offset: int = 0
+    target_offset: int = 0
+    bounds: tuple[tuple[int, int], ...] | None = None
+
+
+def copy_launches(device: Device, itemsize: int, walk: Walk,
+                  source: Argument | Callable[..., Argument],
+                  target: Argument | Callable[..., Argument]) -> list[Launch]:
+    """The launches (none or one) that do the walk; itemsize in bytes.
+
+    Raises ValueError when it has more than six dimensions that cannot be merged.
+    """
+    if 0 in walk.sizes:
+        return []
+    bounds = walk.bounds or tuple((0, size) for size in walk.sizes)
+    start = walk.source_offset - sum(
+        low * stride for (low, _), stride in zip(bounds, walk.source_strides, strict=True))
+    cuts = [None if bound == (0, size) else bound
+            for bound, size in zip(bounds, walk.sizes, strict=True)]
+    order = sorted(range(len(walk.sizes)), key=lambda dim: -walk.target_strides[dim])
+    sizes, (froms, tos), cuts_left = merge(
+        [walk.sizes[dim] for dim in order],
+        [[strides[dim] for dim in order] for strides in (walk.source_strides,
+                                                         walk.target_strides)],
+        [cuts[dim] for dim in order])
+    if len(sizes) > 6:
+        raise ValueError(f"a copy over {len(sizes)} separate dimensions, at most 6 work")
+    loops = [_Loop(size, s, t, cut or (0, size)) for size, s, t, cut
+             in zip(sizes, froms, tos, cuts_left, strict=True)]
+    tiled = _move_tiles_last(loops)
+    offsets = (start, walk.target_offset)
+    bounded = any(cut is not None for cut in cuts_left)
+    if not (tiled or bounded):
+        itemsize, offsets, loops = _widen(itemsize, offsets, loops)
+    return [_launch(device, itemsize, offsets, loops, bounded, tiled, (source, target))]
+
+
+@dataclass(frozen=True)
+class _Loop:
+    size: int
+    source: int
+    target: int
+    bounds: tuple[int, int]
+
+
+def _move_tiles_last(loops: list[_Loop]) -> bool:
+    """Whether the copy swaps the contiguous dimension and goes through tiles; if so, the
+    source's contiguous dimension moves next to last."""
+    if len(loops) < 2 or loops[-1].target != 1 or loops[-1].source in (0, 1):
+        return False
+    for index, loop in enumerate(loops[:-1]):
+        if loop.source == 1 and min(loop.size, loops[-1].size) >= _LEAST_TILE:
+            loops.insert(-1, loops.pop(index))
+            return True
+    return False
+
+
+def _widen(itemsize: int, offsets: tuple[int, int],
+           loops: list[_Loop]) -> tuple[int, tuple[int, int], list[_Loop]]:
+    """Moves several contiguous elements as one, up to 16 bytes, where all addresses allow."""
+    if not loops or loops[-1].source != 1 or loops[-1].target != 1:
+        return itemsize, offsets, loops
+    strides = [stride for loop in loops[:-1] for stride in (loop.source, loop.target)]
+    for factor in (16 // itemsize, 8 // itemsize, 4 // itemsize):
+        if factor > 1 and all(n % factor == 0 for n in (loops[-1].size, *offsets, *strides)):
+            outer = [_Loop(loop.size, loop.source // factor, loop.target // factor, (0, loop.size))
+                     for loop in loops[:-1]]
+            size = loops[-1].size // factor
+            return (itemsize * factor, (offsets[0] // factor, offsets[1] // factor),
+                    [*outer, _Loop(size, 1, 1, (0, size))])
+    return itemsize, offsets, loops
+
+
+def _launch(device: Device, itemsize: int, offsets: tuple[int, int], loops: list[_Loop],
+            bounded: bool, tiled: bool,
+            ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
+    rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
+    count = math.prod(loop.size for loop in loops)
+    groups: tuple[int, ...] = groups_for(count)
+    group_size: tuple[int, ...] = (GROUP,)
+    if tiled:
+        tiles = math.prod(-(-loop.size // 32) for loop in loops[-2:])
+        groups = (math.prod(loop.size for loop in loops[:-2]) * tiles, 1)
+        group_size = (32, 8)
+    defines: dict[str, object] = {"ELEMENT": _ELEMENTS[itemsize], "RANK": rank}
+    if bounded:
+        defines["BOUNDED"] = 1
+    name = "copy_tiled" if tiled else "copy_strided"
+    kernel = device.compile(KernelSource.of(_SOURCE, name, defines))
+    arguments: list[Argument | Callable[..., Argument]] = [*ends]
+    if not tiled:
+        arguments.append(count)
+    arguments += [*offsets, *([0] if bounded else [])]
+    for loop in [_Loop(1, 0, 0, (0, 1))] * (rank - len(loops)) + loops:
+        arguments += [loop.size, loop.source, loop.target, *(loop.bounds if bounded else ())]
+    return Launch(kernel, groups, group_size, tuple(arguments))
+
+
+def copy_variants(problem: CopyProblem) -> list[Variant]:
+    """The stated specs; every layout of all tensors where the default ones were stated."""
+    if problem.is_free_of_layout:
+        return layout_variants(problem)
+    return [Variant((), problem.inputs, problem.outputs)]
+
+
+def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> Walk:
+    """The walk over the stored positions of the target, paddings included."""
+    strides = source.strides
+    froms = [0 if dim is None else step * strides[dim]
+             for dim, step in zip(problem.dims, problem.steps, strict=True)]
+    offset = source.offset + sum(
+        start * stride for start, stride in zip(problem.starts, strides, strict=True))
+    sizes, bounds = list(target.shape), [(0, size) for size in target.shape]
+    if target.layout != ROW_MAJOR:
+        _, channels, height, width = target.shape
+        top, left, bottom, right = target.border
+        multiple = target.channel_multiple
+        sizes[1:] = [-(-channels // multiple) * multiple, height + top + bottom,
+                     width + left + right]
+        bounds[2:] = [(top, top + height), (left, left + width)]
+    return Walk(tuple(sizes), tuple(froms), target.strides, offset, 0, tuple(bounds))
+
+
+class StridedCopy(Algorithm):
+    """One launch; through tiles in local memory where the contiguous dimension changes."""
+
+    op = "copy"
+    name = "strided"
+
+    def supports(self, problem: CopyProblem, device: Device) -> str | None:
+        if problem.input.stored_dtype.itemsize not in _ELEMENTS:
+            return f"does not move elements of {problem.input.stored_dtype.itemsize} bytes"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if len(problem.dims) > 6:
+            return f"a copy to {len(problem.dims)} dimensions: at most 6 work"
+        return None
+
+    def variants(self, problem: CopyProblem, device: Device) -> Iterable[Variant]:
+        return copy_variants(problem)
+
+    def prepare(self, weights: Weights, problem: CopyProblem, variant: Variant,
+                device: Device) -> State:
+        walk = copy_walk(problem, variant.inputs[0], variant.outputs[0])
+        itemsize = problem.input.stored_dtype.itemsize
+        launches = copy_launches(device, itemsize, walk, input_buffer(0), output_buffer(0))
+        return State(problem, variant, device, launches)

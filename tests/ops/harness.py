@@ -1,0 +1,137 @@
+"""One check for every algorithm: all variants against the reference, with guard words."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.ops.algorithm import Algorithm, Problem, Variant, Weights
+from gossamer.ops.op import Op
+from gossamer.tensor import TensorSpec, from_memory, to_memory
+from tests.tolerances import normalised_error, tolerance
+
+_POISON = 0xFF
+"""Fills outputs, workspaces and what lies round them: NaN as a float, -1 as an integer."""
+
+
+def op_of(problem: Problem) -> Op:
+    return importlib.import_module(f"gossamer.ops.{problem.op}").OP
+
+
+def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Normal floats, small integers of both signs, fair booleans."""
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if np.dtype(dtype).kind == "u":
+        return rng.integers(0, 256, shape).astype(dtype)
+    if np.dtype(dtype).kind == "i":
+        return rng.integers(-50, 50, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def random_inputs(problem: Problem, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [random_array(rng, spec.shape, spec.dtype) for spec in problem.inputs]
+
+
+def random_weights(problem: Problem, seed: int = 1) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: random_array(rng, shape, "float32")
+            for name, shape in problem.weight_shapes.items()}
+
+
+def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | None = None,
+          weights: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> list[str]:
+    """Runs every variant of every algorithm that supports the problem on the device and compares
+    with the reference; returns what ran as "algorithm layout config" (at least one).
+
+    inputs: logical arrays (default: random). weights: the constants (default: random float32).
+    """
+    op = op_of(problem)
+    inputs = random_inputs(problem, seed) if inputs is None else list(inputs)
+    weights = random_weights(problem, seed + 1) if weights is None else dict(weights)
+    expected = op.reference(problem, inputs, weights)
+    for spec, array in zip(problem.outputs, expected, strict=True):
+        assert array.shape == spec.shape, f"reference gives {array.shape} where {spec} is stated"
+    ran = []
+    reasons = []
+    for algorithm in op.algorithms:
+        reason = algorithm.supports(problem, device)
+        if reason is not None:
+            reasons.append(f"{algorithm.name}: {reason}")
+            continue
+        held = Weights(weights, device, "the test")
+        for variant in algorithm.variants(problem, device):
+            name = f"{algorithm.name} {variant.inputs[0] if variant.inputs else ''} {variant.label}"
+            actual = run_variant(algorithm, problem, variant, device, held, inputs)
+            _compare(problem, name, actual, expected)
+            ran.append(name)
+    assert ran, f"nothing on {device.name} computes {problem}: {'; '.join(reasons)}"
+    return ran
+
+
+def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device,
+                weights: Weights, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The logical outputs. Fails where a guard word, an input or a padding is not as it was."""
+    state = algorithm.prepare(weights, problem, variant, device)
+    stored = [to_memory(array, spec) for array, spec in zip(inputs, variant.inputs, strict=True)]
+    sources = [device.upload(array, "a test input") for array in stored]
+    targets = [_Guarded(device, spec.nbytes) for spec in variant.outputs]
+    workspace = _Guarded(device, variant.workspace) if variant.workspace else None
+    algorithm.launch(state, sources, [target.buffer for target in targets],
+                     workspace.buffer if workspace else None)
+    device.synchronize()
+    for source, array in zip(sources, stored, strict=True):
+        after = np.empty_like(array)
+        device.read(source, after)
+        assert after.tobytes() == array.tobytes(), f"{algorithm.name} wrote to its input"
+    if workspace:
+        workspace.contents(algorithm.name)
+    return [_logical(target.contents(algorithm.name), spec)
+            for target, spec in zip(targets, variant.outputs, strict=True)]
+
+
+class _Guarded:
+    """Poisoned device memory with a guard before and behind it."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self._margin = device.alignment
+        self._nbytes = nbytes
+        self._whole = device.upload(
+            np.full(nbytes + 2 * self._margin, _POISON, np.uint8), "a test output")
+        self.buffer: Buffer = self._whole.view(self._margin, nbytes)
+
+    def contents(self, writer: str) -> np.ndarray:
+        everything = np.empty(self._whole.nbytes, np.uint8)
+        self._whole.device.read(self._whole, everything)
+        end = self._margin + self._nbytes
+        rim = np.concatenate([everything[: self._margin], everything[end:]])
+        assert (rim == _POISON).all(), f"{writer} wrote outside of its output"
+        return everything[self._margin : end].copy()
+
+
+def _logical(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    stored = memory.view(spec.stored_dtype).reshape(spec.stored_shape)
+    if spec.dtype == "bits":
+        return stored
+    if spec.dtype == "bool":
+        assert (memory <= 1).all(), "a bool was stored as neither 0 nor 1"
+    array = from_memory(stored, spec)
+    if stored.size != array.size:
+        assert to_memory(array, spec).tobytes() == stored.tobytes(), "a padding is not zero"
+    return array
+
+
+def _compare(problem: Problem, name: str, actual: Sequence[np.ndarray],
+             expected: Sequence[np.ndarray]) -> None:
+    for index, (y, r) in enumerate(zip(actual, expected, strict=True)):
+        if y.dtype.kind == "f":
+            error = normalised_error(y, r)
+            limit = tolerance(problem.op)
+            assert error <= limit, (f"{name}: output {index} of {problem} is off by {error:.3g}, "
+                                    f"allowed {limit:.3g}")
+        else:
+            np.testing.assert_array_equal(y, r, f"{name}: output {index} of {problem}")
