@@ -112,7 +112,20 @@ def _opencl() -> Iterator[_Candidate]:
 
 
 def _cuda() -> Iterator[_Candidate]:
-    return iter(())
+    try:
+        from gossamer.device import cuda
+    except ImportError:
+        yield _missing("cuda", "any NVIDIA GPU",
+                       "cuda.core is not installed: pip install 'gossamer[cuda]'")
+        return
+    try:
+        found = cuda.count()
+    except DeviceError as error:
+        yield _missing("cuda", "any NVIDIA GPU", str(error))
+        return
+    for index in range(found):
+        yield _Candidate(f"cuda:{index}", "NVIDIA GPU",
+                         lambda index=index: cuda.CudaDevice(index), True)  # type: ignore[misc]
 
 
 def _missing(name: str, description: str, problem: str) -> _Candidate:

@@ -123,8 +123,12 @@ class Device(abc.ABC):
         """
 
     @abc.abstractmethod
-    def empty(self, nbytes: int, purpose: str) -> Buffer:
-        """Uninitialised memory. Raises OutOfMemoryError naming the purpose and the bytes."""
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
+        """Uninitialised memory. Raises OutOfMemoryError naming the purpose and the bytes.
+
+        With a stream, memory for work in that stream's order only, dropped before or after the
+        work is done: quick where the device has memory pools (CUDA), the same elsewhere.
+        """
 
     @abc.abstractmethod
     def upload(self, array: np.ndarray, purpose: str) -> Buffer:
@@ -162,9 +166,10 @@ class Device(abc.ABC):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Microseconds that the device spends on work(stream), by its own events."""
 
-    def capture(self, work: Callable[[Any], None], stream: Any = None) -> Callable[[], None] | None:
-        """work(stream) recorded as a graph: calling the result replays it in the stream's order.
-        None where the device has no graphs."""
+    def capture(self, work: Callable[[Any], None],
+                stream: Any = None) -> Callable[..., None] | None:
+        """work(stream) recorded as a graph: calling the result replays it in the stream's order,
+        or in that of the stream it is called with. None where the device has no graphs."""
         return None
 
     def __repr__(self) -> str:

@@ -91,7 +91,7 @@ class HostDevice(Device):
         raise DeviceError(f"the host launches no kernels, asked for {kernel.name}; "
                           "use an OpenCL or CUDA device")
 
-    def empty(self, nbytes: int, purpose: str) -> HostBuffer:
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> HostBuffer:
         try:
             data = np.empty(nbytes + _ALIGNMENT, np.uint8)
         except MemoryError:

@@ -109,7 +109,7 @@ class OpenCLDevice(Device):
             raise CompileError(f"{self.name} cannot build {source.function} of "
                                f"{source.path.name}: {error}") from None
 
-    def empty(self, nbytes: int, purpose: str) -> OpenCLBuffer:
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> OpenCLBuffer:
         try:
             root = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
             # drivers put off the allocation until the first use, where nobody knows its purpose
