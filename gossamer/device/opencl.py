@@ -92,6 +92,9 @@ class OpenCLDevice(Device):
         exact_division = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         if handle.single_fp_config & exact_division:
             self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
+        if self.is_simulator:
+            # Oclgrind widens vectors of comparisons wrongly, which only optimised code has
+            self._options.append("-cl-opt-disable")
 
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
