@@ -1,0 +1,56 @@
+"""Concatenation of tensors along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class ConcatProblem(Problem):
+    """parts: the inputs' specs, alike but for the axis. axis: counted from 0.
+
+    Raises ValueError when the parts do not fit together.
+    """
+
+    op: ClassVar[str] = "concat"
+    parts: tuple[TensorSpec, ...]
+    axis: int
+
+    def __post_init__(self) -> None:
+        first = self.parts[0]
+        if not 0 <= self.axis < len(first.shape):
+            raise ValueError(f"axis {self.axis} is not one of {first}")
+        for part in self.parts:
+            if part.dtype != first.dtype or _without(part.shape, self.axis) != _without(
+                    first.shape, self.axis):
+                raise ValueError(f"{part} does not continue {first} along axis {self.axis}")
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.parts
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        shape = list(self.parts[0].shape)
+        shape[self.axis] = sum(part.shape[self.axis] for part in self.parts)
+        return (default_spec(tuple(shape), self.parts[0].dtype),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return f"{' + '.join(str(part) for part in self.parts)} along {self.axis}"
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1:]

@@ -1,0 +1,262 @@
+"""One kernel for a whole expression. The C text of its loads, arithmetic and stores is generated
+here; the skeleton is fused.cl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Argument, Device, KernelSource
+from gossamer.expression import Expression, Step
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.epilogue import c_float
+from gossamer.ops.strided import (
+    GROUP,
+    Strides,
+    broadcast_strides,
+    cannot_compile,
+    dense_strides,
+    groups_for,
+    layout_variants,
+    memory_order,
+    merge,
+)
+from gossamer.tensor import TensorSpec, to_memory
+
+_SOURCE = Path(__file__).with_name("fused.cl")
+_TYPES = {"float32": "float", "int32": "int", "int64": "INT64", "uint8": "uchar", "bool": "uchar"}
+_VECTORS = {"float": "float4", "int": "int4", "uchar": "uchar4"}
+_FLOAT_ONLY = {"pow", "exp", "log", "sqrt", "tanh", "floor", "sigmoid", "hard_sigmoid"}
+_MOST_DIMENSIONS = 6
+
+
+class FusedElementwise(Algorithm):
+    """Every operand is read once and every output written once."""
+
+    op = "elementwise"
+    name = "fused"
+
+    def supports(self, problem: ElementwiseProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if problem.arithmetic != "float32":
+            for step in problem.expression.steps:
+                if step.function in _FLOAT_ONLY:
+                    return f"no {step.function} of {problem.arithmetic}"
+        if any(len(_loops(problem, variant)[0]) > _MOST_DIMENSIONS
+               for variant in layout_variants(problem)):
+            return f"operands walk more than {_MOST_DIMENSIONS} separate dimensions"
+        return None
+
+    def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
+        return layout_variants(problem)
+
+    def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        if variant.outputs[0].size == 0:
+            return state
+        sizes, walks = _loops(problem, variant)
+        vector = _vector(problem, sizes, walks)
+        generator = _Generator(problem, sizes, walks, vector)
+        kernel = device.compile(
+            KernelSource.of(_SOURCE, "elementwise", generator.macros()))
+        arguments: list[Argument | Callable[..., Argument]] = []
+        run_time = iter(range(len(problem.inputs)))
+        layout = variant.outputs[0].layout
+        for index in range(len(problem.operands)):
+            if index in problem.constants:
+                arguments.append(_constant(weights, problem, index, layout))
+            else:
+                arguments.append(input_buffer(next(run_time)))
+        arguments += [output_buffer(index) for index in range(len(problem.outputs))]
+        arguments += generator.numbers
+        items = variant.outputs[0].size // vector
+        state.launches.append(Launch(kernel, groups_for(items), (GROUP,), (*arguments, items)))
+        return state
+
+
+def _constant_spec(spec: TensorSpec, layout: str, rank: int) -> TensorSpec:
+    """A constant as it is stored: in the outputs' layout, so that both are walked alike."""
+    if rank != 4:
+        return spec
+    return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, spec.dtype, layout)
+
+
+def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
+              layout: str) -> Argument:
+    spec = _constant_spec(problem.operands[index], layout, len(problem.shape))
+
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        return to_memory(np.asarray(arrays[f"operand{index}"]).reshape(spec.shape), spec)
+
+    return weights.packed(f"operand{index} {spec.layout}", pack)
+
+
+def _loops(problem: ElementwiseProblem,
+           variant: Variant) -> tuple[tuple[int, ...], list[Strides]]:
+    """The sizes of the merged dimensions in the outputs' memory order, and each operand's
+    strides along them."""
+    output = variant.outputs[0]
+    order = memory_order(output)
+    run_time = iter(variant.inputs)
+    walks = [[output.strides[dim] for dim in order]]
+    for index, operand in enumerate(problem.operands):
+        spec = (_constant_spec(operand, output.layout, len(output.shape))
+                if index in problem.constants else next(run_time))
+        strides = broadcast_strides(spec, output.shape)
+        walks.append([strides[dim] for dim in order])
+    sizes, merged, _ = merge([output.shape[dim] for dim in order], walks)
+    return sizes, merged[1:]
+
+
+def _vector(problem: ElementwiseProblem, sizes: tuple[int, ...], walks: list[Strides]) -> int:
+    """4 where every work-item can take four consecutive elements of the innermost dimension."""
+    if not sizes or sizes[-1] % 4:
+        return 1
+    aligned = all(stride % 4 == 0 for walk in walks if walk[-1] == 1 for stride in walk[:-1])
+    return 4 if aligned else 1
+
+
+@dataclass
+class _Generator:
+    """The macros of one kernel, and the values of its integer parameters."""
+
+    problem: ElementwiseProblem
+    sizes: tuple[int, ...]
+    walks: list[Strides]
+    vector: int
+
+    def __post_init__(self) -> None:
+        dense = dense_strides(self.sizes)
+        self._scalar = [not any(walk) for walk in self.walks]
+        self._walked = [index for index, walk in enumerate(self.walks)
+                        if any(walk) and walk != dense]
+        self.numbers: list[int] = []
+        if self._walked:
+            self.numbers = [size for size in self.sizes]
+            self.numbers += [self.walks[index][dim] for index in self._walked
+                             for dim in range(len(self.sizes))]
+
+    def macros(self) -> dict[str, object]:
+        compute, results = self._compute()
+        return {
+            "VALUE": _TYPES[self.problem.arithmetic],
+            "VECTOR": self.vector,
+            "PARAMETERS": ", ".join(self._parameters()),
+            "COORDINATES": self._coordinates(),
+            "LOADS": " ".join(self._load(index) for index in range(len(self.walks))),
+            "RESULTS": " ".join(f"VALUE r{i}[VECTOR];" for i in range(len(results))),
+            "COMPUTE": " ".join([*compute, *(f"r{i}[k] = {name};"
+                                             for i, name in enumerate(results))]),
+            "STORES": " ".join(self._store(i, dtype)
+                               for i, dtype in enumerate(self.problem.dtypes)),
+        }
+
+    def _parameters(self) -> list[str]:
+        texts = [f"const GLOBAL {_TYPES[spec.dtype]} *RESTRICT a{index}"
+                 for index, spec in enumerate(self.problem.operands)]
+        texts += [f"GLOBAL {_TYPES[dtype]} *RESTRICT y{index}"
+                  for index, dtype in enumerate(self.problem.dtypes)]
+        if self._walked:
+            dims = range(len(self.sizes))
+            texts += [f"int n{dim}" for dim in dims]
+            texts += [f"int s{index}_{dim}" for index in self._walked for dim in dims]
+        return texts
+
+    def _coordinates(self) -> str:
+        if not self._walked:
+            return ""
+        lines = ["uint rest = index;"]
+        for dim in reversed(range(1, len(self.sizes))):
+            lines.append(f"int c{dim} = (int)(rest % (uint)n{dim}); rest /= (uint)n{dim};")
+        lines.append("int c0 = (int)rest;")
+        for index in self._walked:
+            terms = " + ".join(f"c{dim} * s{index}_{dim}" for dim in range(len(self.sizes)))
+            lines.append(f"int o{index} = {terms};")
+        return " ".join(lines)
+
+    def _load(self, index: int) -> str:
+        dtype = _TYPES[self.problem.operands[index].dtype]
+        vector = _VECTORS.get(dtype)
+        declare = f"VALUE v{index}[VECTOR];"
+        if self._scalar[index]:
+            place, step = "0", "0"
+        elif index in self._walked:
+            place, step = f"o{index}", f"s{index}_{len(self.sizes) - 1}"
+        else:
+            place, step = "index", "1"
+        contiguous = bool(self.walks[index]) and self.walks[index][-1] == 1
+        if self.vector == 4 and contiguous and vector is not None:
+            lanes = " ".join(f"v{index}[{k}] = (VALUE)q{index}.{lane};"
+                             for k, lane in enumerate("xyzw"))
+            return (f"{declare} {vector} q{index} = "
+                    f"*(const GLOBAL {vector} *)(a{index} + {place}); {lanes}")
+        lanes = " ".join(f"v{index}[{k}] = (VALUE)a{index}[{place} + {k} * {step}];"
+                         for k in range(self.vector))
+        return f"{declare} {lanes}"
+
+    def _compute(self) -> tuple[list[str], list[str]]:
+        integer = self.problem.arithmetic != "float32"
+        expression = self.problem.expression
+        if integer:
+            expression = _without_division_faults(expression)
+        names = [f"v{index}[k]" for index in range(len(self.walks))]
+        return expression.c_statements(names, _c_integer if integer else c_float, "t")
+
+    def _store(self, index: int, dtype: str) -> str:
+        kind = _TYPES[dtype]
+
+        def converted(k: int) -> str:
+            value = f"r{index}[{k}]"
+            if dtype == "bool":
+                return f"(uchar)({value} != ZERO)"
+            return f"(uchar)(int){value}" if dtype == "uint8" else f"({kind}){value}"
+
+        if self.vector == 4 and kind in _VECTORS:
+            vector = _VECTORS[kind]
+            lanes = " ".join(f"z{index}.{lane} = {converted(k)};"
+                             for k, lane in enumerate("xyzw"))
+            return (f"{vector} z{index}; {lanes} "
+                    f"*(GLOBAL {vector} *)(y{index} + index) = z{index};")
+        return " ".join(f"y{index}[index + {k}] = {converted(k)};" for k in range(self.vector))
+
+
+def _c_integer(value: float) -> str:
+    return f"((VALUE){int(value)})"
+
+
+def _without_division_faults(expression: Expression) -> Expression:
+    """The same integer arithmetic where a division by 0 gives the dividend instead of a trap of
+    the processor, and one by -1, whose result may not fit, negates."""
+    steps: list[Step] = []
+    known = list(range(expression.inputs))
+
+    def add(function: str, *arguments: int, constants: tuple[float, ...] = ()) -> int:
+        steps.append(Step(function, arguments, constants))
+        return expression.inputs + len(steps) - 1
+
+    for step in expression.steps:
+        arguments = tuple(known[a] for a in step.arguments)
+        if step.function != "div":
+            known.append(add(step.function, *arguments, constants=step.constants))
+            continue
+        dividend, divisor = arguments
+        one, minus_one = (add("constant", constants=(c,)) for c in (1.0, -1.0))
+        is_minus_one = add("equal", divisor, minus_one)
+        safe = add("where", is_minus_one, one, add("where", divisor, divisor, one))
+        quotient = add("div", dividend, safe)
+        known.append(add("where", is_minus_one, add("neg", dividend), quotient))
+    return Expression(expression.inputs, tuple(steps), tuple(known[o] for o in expression.outputs))

@@ -1,0 +1,19 @@
+"""Element-wise arithmetic in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.elementwise.reference import compute
+from gossamer.ops.strided import HostAlgorithm
+
+
+class NumpyElementwise(HostAlgorithm):
+    op = "elementwise"
+
+    def compute(self, problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
+                weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return compute(problem, inputs, weights, problem.arithmetic)

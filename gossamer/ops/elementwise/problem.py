@@ -1,0 +1,82 @@
+"""Element-wise arithmetic over operands that broadcast against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gossamer.expression import Expression, identity
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+DTYPES = ("float32", "int32", "int64", "uint8", "bool")
+
+
+@dataclass(frozen=True)
+class ElementwiseProblem(Problem):
+    """One expression for every element of the broadcast shape.
+
+    operands: the spec of each input of the expression. constants: which of them are constants,
+    found in the weights as `operand<i>`; the others are run-time inputs, in order.
+    dtypes: of each output of the expression; a conversion to bool is "is not zero", one of
+    floats to integers cuts the fraction off.
+
+    The arithmetic is float32 where an operand is a float, else int64 where one is, else int32.
+    Raises ValueError for shapes that do not broadcast, or a dtype none of DTYPES.
+    """
+
+    op: ClassVar[str] = "elementwise"
+    operands: tuple[TensorSpec, ...]
+    expression: Expression
+    dtypes: tuple[str, ...] = ("float32",)
+    constants: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.operands) != self.expression.inputs or not self.operands:
+            raise ValueError(f"{len(self.operands)} operands for {self.expression.inputs} inputs")
+        if len(self.dtypes) != len(self.expression.outputs):
+            raise ValueError(f"{len(self.dtypes)} dtypes for "
+                             f"{len(self.expression.outputs)} outputs")
+        for dtype in (*self.dtypes, *(spec.dtype for spec in self.operands)):
+            if dtype not in DTYPES:
+                raise ValueError(f"element-wise ops know {', '.join(DTYPES)}, not {dtype}")
+        np.broadcast_shapes(*[spec.shape for spec in self.operands])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(*[spec.shape for spec in self.operands])
+
+    @property
+    def arithmetic(self) -> str:
+        """The dtype in which the expression is computed."""
+        dtypes = {spec.dtype for spec in self.operands}
+        return next((dtype for dtype in ("float32", "int64") if dtype in dtypes), "int32")
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(spec for index, spec in enumerate(self.operands)
+                     if index not in self.constants)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(default_spec(self.shape, dtype) for dtype in self.dtypes)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {f"operand{index}": self.operands[index].shape for index in self.constants}
+
+    @property
+    def flops(self) -> int:
+        return self.expression.flops * self.outputs[0].size
+
+    def describe(self) -> str:
+        steps = "+".join(step.function for step in self.expression.steps) or "cast"
+        return f"{steps} {self.outputs[0]}"
+
+
+def cast(source: TensorSpec, dtype: str) -> ElementwiseProblem:
+    """The same values in another dtype."""
+    return ElementwiseProblem((source,), identity(), (dtype,))

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.expression import FUNCTIONS, Expression, Step, apply
+from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
+from gossamer.tensor import default_spec
+from tests.conftest import is_slow
+from tests.ops.harness import check, op_of
+
+_CONSTANTS = {"clip": (-0.5, 0.75), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
+              "constant": (1.5,)}
+_POSITIVE = {"log", "sqrt", "pow"}
+_RELU6_ADD = Expression(2, (Step("add", (0, 1)), Step("clip", (2,), (0.0, 6.0))))
+
+
+def _problem(expression: Expression, *shapes: tuple[int, ...], dtype: str = "float32",
+             output: str | None = None, constants: tuple[int, ...] = ()) -> ElementwiseProblem:
+    return ElementwiseProblem(tuple(default_spec(shape, dtype) for shape in shapes), expression,
+                              (output or dtype,), constants)
+
+
+@pytest.mark.parametrize("function", sorted(FUNCTIONS))
+def test_every_function(device: Device, function: str) -> None:
+    arity = FUNCTIONS[function].arity
+    step = Step(function, tuple(range(arity)), _CONSTANTS.get(function, ()))
+    problem = _problem(Expression(max(arity, 1), (step,)), *[(3, 20)] * max(arity, 1))
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((3, 20)).astype(np.float32) for _ in problem.inputs]
+    if function in _POSITIVE:
+        inputs = [np.abs(x) + 0.1 for x in inputs]
+    elif function in ("where", "and", "or", "not", "equal", "less_equal", "sign"):
+        inputs[0][:, ::2] = 0
+        inputs[-1][:, ::4] = 0
+    check(problem, device, inputs=inputs)
+
+
+_SHAPES = [
+    ((2, 8, 5, 4), (2, 8, 5, 4)),
+    ((2, 8, 5, 4), (8, 1, 1)),
+    ((3, 5, 7, 3), (1, 5, 1, 1)),
+    ((2, 8, 5, 4), (2, 8, 1, 1)),
+    ((2, 8, 5, 4), ()),
+    ((2, 1, 5, 1), (8, 1, 4)),
+    ((3, 7), (7,)),
+    ((3, 8), (3, 1)),
+    ((0, 8, 2, 2), (8, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("shapes", _SHAPES, ids=str)
+@pytest.mark.parametrize("constants", [(), (1,)], ids=["run-time", "constant"])
+def test_broadcasting(device: Device, shapes, constants) -> None:
+    check(_problem(_RELU6_ADD, *shapes, constants=constants), device)
+    check(_problem(apply("sub"), *shapes[::-1], constants=tuple(1 - c for c in constants)), device)
+
+
+@given(data=st.data())
+@settings(max_examples=12)
+def test_any_broadcast(device: Device, data: st.DataObject) -> None:
+    longest = 4 if is_slow(device) else 9
+    shape = data.draw(st.lists(st.integers(0, longest), min_size=1, max_size=5))
+
+    def operand() -> tuple[int, ...]:
+        rank = data.draw(st.integers(0, len(shape)))
+        kept = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
+        return tuple(size if keep else 1
+                     for size, keep in zip(shape[len(shape) - rank:], kept, strict=True))
+
+    check(_problem(_RELU6_ADD, operand(), operand()), device)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("function", ["add", "mul", "div", "less", "equal", "max", "where"])
+def test_integers_are_exact(device: Device, dtype: str, function: str) -> None:
+    arity = FUNCTIONS[function].arity
+    output = "bool" if function in ("less", "equal") else dtype
+    problem = _problem(apply(function), *[(3, 8)] * arity, dtype=dtype, output=output)
+    rng = np.random.default_rng(2)
+    inputs = [rng.integers(0 if dtype in ("uint8", "bool") else -9, 2 if dtype == "bool" else 9,
+                           (3, 8)).astype(dtype) for _ in range(arity)]
+    if function == "div":
+        inputs[1][inputs[1] == 0] = 1
+    check(problem, device, inputs=inputs)
+
+
+def test_integer_division_cuts_and_never_traps(device: Device) -> None:
+    problem = _problem(apply("div"), (6,), (6,), dtype="int32")
+    a = np.array([7, -7, 7, -7, 5, -5], np.int32)
+    b = np.array([2, 2, -2, -2, -1, -1], np.int32)
+    check(problem, device, inputs=[a, b])
+    assert op_of(problem).reference(problem, [a, b], {})[0].tolist() == [3, -3, -3, 3, -5, 5]
+    if device.compiles:
+        from gossamer.ops.algorithm import Weights
+        from tests.ops.harness import run_variant
+        algorithm = op_of(problem).algorithms[1]
+        variant = next(iter(algorithm.variants(problem, device)))
+        worst = np.array([7, 0, -2**31, -2**31, 1, 2], np.int32)
+        by = np.array([0, 0, -1, 1, 1, 0], np.int32)
+        result = run_variant(algorithm, problem, variant, device,
+                             Weights({}, device), [worst, by])[0]
+        assert result[0] == 7 and result[3] == -2**31
+
+
+@pytest.mark.parametrize("source", ["float32", "int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("target", ["float32", "int32", "int64", "uint8", "bool"])
+def test_cast(device: Device, source: str, target: str) -> None:
+    x = np.array([0, 1, 2.75, 100.5, 0.25, 0, 7, 255] * 2).astype(source)
+    if source != "bool" and source != "uint8" and target != "uint8":
+        x = np.concatenate([x, -x])
+    check(cast(default_spec(x.shape, source), target), device, inputs=[x])
+
+
+def test_several_outputs_of_several_dtypes(device: Device) -> None:
+    expression = Expression(2, (Step("sub", (0, 1)), Step("greater", (2, 1)), Step("relu", (2,))),
+                            (3, 4, 0))
+    problem = ElementwiseProblem((default_spec((2, 8, 3, 4)), default_spec((8, 1, 1))), expression,
+                                 ("bool", "float32", "int32"), (1,))
+    check(problem, device)
+
+
+def test_mixed_dtypes(device: Device) -> None:
+    operands = (default_spec((4, 6), "bool"), default_spec((4, 6)), default_spec((6,), "int64"))
+    check(ElementwiseProblem(operands, apply("where")), device)
+
+
+def test_special_values(device: Device) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e38, -1e38, 1e-38], np.float32)
+    for function in ("relu", "sigmoid", "tanh", "abs", "neg"):
+        check(_problem(apply(function), (8,)), device, inputs=[x])
+    check(_problem(apply("clip", -np.inf, np.inf), (8,)), device, inputs=[x])
+
+
+def test_shapes_that_do_not_broadcast_are_refused() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        _problem(apply("add"), (2, 3), (4, 3))
