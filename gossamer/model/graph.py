@@ -29,6 +29,19 @@ softmax           x                          axis, log
 gather            x, indices                 axis
 cast              x                          dtype
 
+Truth values are 1 and 0 in the dtype of what was compared.
+
+A Graph, which serves every batch size, may also hold ops and forms that resolve() (see
+gossamer.model.shapes) turns into those above:
+
+identity x; flatten x (axis); squeeze x, unsqueeze x (axes); shape x (start, end);
+constant_of_shape shape (value); range start, limit, delta
+batch_norm, which becomes elementwise
+auto_pad "SAME_UPPER" | "SAME_LOWER" on conv2d, conv_transpose2d and pool, output_shape on
+conv_transpose2d, and flatten (True: one softmax over all axes from `axis` on) on softmax
+attributes named in PARAMETERS may come as inputs after the first instead, in that order; a
+negative axis counts from the end; reduce's axes may be "spatial": all but the first two
+
 A conv2d or gemm's `epilogue` attribute is an Expression whose input 0 is the result; the
 operands that follow the weight are its further inputs: a constant of one value a channel, or a
 tensor of the output's shape.
@@ -40,6 +53,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "reshape": ("shape",),
+    "expand": ("shape",),
+    "slice": ("starts", "ends", "axes", "steps"),
+    "pad": ("pads", "value", "axes"),
+    "resize": ("scales", "sizes"),
+    "split": ("sizes",),
+    "reduce": ("axes",),
+    "squeeze": ("axes",),
+    "unsqueeze": ("axes",),
+}
+"""Attributes that a Graph may give as inputs after the first."""
 
 
 @dataclass
@@ -58,11 +84,15 @@ class Node:
 @dataclass(frozen=True)
 class ValueInfo:
     """Shape and dtype of a graph's input or output. The first dimension is None where the batch
-    is free."""
+    is free, others are None where the file leaves them open.
+
+    labels: what the file calls each open dimension, for messages.
+    """
 
     name: str
     shape: tuple[int | None, ...]
     dtype: str = "float32"
+    labels: tuple[str, ...] = ()
 
 
 @dataclass
@@ -70,6 +100,8 @@ class Graph:
     """A network: nodes in execution order, constants by name.
 
     file: where it came from, for messages.
+    fixed_batch: the one batch size the file was written for; its inputs' first dimensions are
+    None all the same, and resolve() rewrites the shapes that repeat it.
     """
 
     name: str
@@ -79,6 +111,7 @@ class Graph:
     constants: dict[str, np.ndarray]
     file: str = ""
     warnings: list[str] = field(default_factory=list)
+    fixed_batch: int | None = None
 
 
 @dataclass
@@ -92,3 +125,18 @@ class StaticGraph:
     constants: dict[str, np.ndarray]
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
+
+
+def absorb_parameters(node: Node, constants: dict[str, np.ndarray]) -> bool:
+    """Turns a node's parameter inputs into attributes if the values of all are known."""
+    names = PARAMETERS.get(node.op, ())
+    values = node.inputs[1:]
+    if not names or any(name and name not in constants for name in values):
+        return False
+    for parameter, name in zip(names, values, strict=False):
+        if name:
+            array = constants[name]
+            node.attributes[parameter] = (array.item() if parameter == "value"
+                                          else tuple(array.reshape(-1).tolist()))
+    node.inputs = node.inputs[:1]
+    return True
