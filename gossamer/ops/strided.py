@@ -134,3 +134,9 @@ class HostAlgorithm(Algorithm):
 def _array(buffer: Buffer, spec: TensorSpec) -> np.ndarray:
     assert isinstance(buffer, HostBuffer)
     return buffer.array(spec)
+
+
+def spatial_inner(spec: TensorSpec) -> int:
+    """A rank-4 tensor without paddings is (outer, H, W, inner) in memory; this is `inner`."""
+    n, c = spec.shape[:2]
+    return {"NCHW": 1, "NHWC": c, "CHWN": n}[spec.layout]

@@ -1,0 +1,57 @@
+"""Pooling in NumPy, tap by tap: float64 for the reference, float32 for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.ops.pool.problem import PoolProblem
+
+
+def reference(problem: PoolProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return [pool(problem, np.asarray(inputs[0], np.float64))]
+
+
+def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
+    """(N, C, H, W) to (N, C, E, F) in x's dtype."""
+    e, f = problem.out_height, problem.out_width
+    is_max = problem.kind == "max"
+    result = np.full((*x.shape[:2], e, f), -np.inf if is_max else 0, x.dtype)
+    for r in range(problem.kernel[0]):
+        rows, ys = _taps(problem, 0, r, e)
+        for s in range(problem.kernel[1]):
+            columns, xs = _taps(problem, 1, s, f)
+            window = result[:, :, rows, columns]
+            taken = x[:, :, ys, xs]
+            if is_max:
+                np.maximum(window, taken, out=window)
+            else:
+                window += taken
+    if not is_max:
+        counts = np.outer(_counts(problem, 0, e), _counts(problem, 1, f)).astype(x.dtype)
+        with np.errstate(invalid="ignore"):
+            result /= counts
+    return result
+
+
+def _taps(problem: PoolProblem, axis: int, tap: int, out: int) -> tuple[slice, slice]:
+    """The outputs for which a tap lies in the input, and where it lies."""
+    size, stride = problem.input.shape[2 + axis], problem.stride[axis]
+    origin = tap * problem.dilation[axis] - problem.pads[axis]
+    first = max(0, -(origin // stride))
+    last = min(out - 1, (size - 1 - origin) // stride)
+    if last < first:
+        return slice(0, 0), slice(0, 0)
+    start = first * stride + origin
+    return slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
+
+
+def _counts(problem: PoolProblem, axis: int, out: int) -> np.ndarray:
+    """How many taps along an axis each output divides by."""
+    before, after = problem.pads[axis], problem.pads[2 + axis]
+    low, high = (-before, after) if problem.count_include_pad else (0, 0)
+    starts = np.arange(out) * problem.stride[axis] - before
+    places = starts[:, None] + np.arange(problem.kernel[axis]) * problem.dilation[axis]
+    return ((places >= low) & (places < problem.input.shape[2 + axis] + high)).sum(axis=1)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.tensor import default_spec
+from tests.conftest import is_slow
+from tests.ops.harness import check, op_of
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> PoolProblem:
+    kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(*[st.integers(1, 2)] * 2))
+    # ONNX asks for pads smaller than the kernel
+    pads = tuple(draw(st.integers(0, kernel[i % 2] - 1)) for i in range(4))
+    shape = (draw(st.sampled_from([0, 1, 2, 3])), draw(st.sampled_from([1, 3, 4])),
+             draw(st.integers(5, 8)), draw(st.integers(5, 8)))
+    return PoolProblem(default_spec(shape), draw(st.sampled_from(["max", "average"])), kernel,
+                       stride, pads, dilation, draw(st.booleans()), draw(st.booleans()))
+
+
+@given(problem=problems())
+@settings(max_examples=30)
+def test_any_window(device: Device, problem: PoolProblem) -> None:
+    check(problem, device)
+
+
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_layers_of_real_networks(device: Device, kind: str) -> None:
+    size = 9 if is_slow(device) else 55
+    check(PoolProblem(default_spec((2, 8, size, size)), kind, (3, 3), (2, 2)), device)
+    check(PoolProblem(default_spec((1, 12, size, size)), kind, (3, 3), (2, 2), (1, 1, 1, 1)),
+          device)
+
+
+def test_negative_values_stay_below_the_padding(device: Device) -> None:
+    problem = PoolProblem(default_spec((1, 2, 3, 3)), "max", (3, 3), (1, 1), (1, 1, 1, 1))
+    x = -np.ones((1, 2, 3, 3), np.float32)
+    check(problem, device, inputs=[x])
+    assert (op_of(problem).reference(problem, [x], {})[0] == -1).all()
+
+
+def test_no_window_starts_in_the_padding_at_the_end() -> None:
+    problem = PoolProblem(default_spec((1, 1, 2, 2)), "average", (1, 1), (2, 2),
+                          (0, 0, 0, 0), ceil_mode=True)
+    assert problem.outputs[0].shape == (1, 1, 1, 1)
+
+
+def test_a_window_larger_than_the_input_is_refused() -> None:
+    with pytest.raises(ValueError, match="smaller than the window"):
+        PoolProblem(default_spec((1, 1, 2, 2)), "max", (3, 3))
