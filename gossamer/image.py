@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,23 @@ class Preprocessing:
             raise InputError(f"size {self.size}, resize {self.resize}: lengths are 1 or more")
         if self.size and self.resize and self.resize < max(self.size):
             raise InputError(f"resize {self.resize} leaves less than size {self.size} to crop")
+
+    def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
+        """This preprocessing at the size that a network's input shape asks for: (N, C, H, W), or
+        (N, C * H * W) for a network that takes flat square photos. The length of the short side
+        keeps its proportion to the size. Open dimensions leave things as they are."""
+        size = None
+        if len(shape) == 4 and shape[2] and shape[3]:
+            size = (shape[2], shape[3])
+        elif len(shape) == 2 and shape[1]:
+            side = math.isqrt(shape[1] // (1 if self.channels == "grey" else 3))
+            size = (side, side)
+        if size is None or size == self.size:
+            return self
+        resize = self.resize
+        if resize is not None and self.size is not None:
+            resize = max(round(resize * max(size) / max(self.size)), *size)
+        return replace(self, size=size, resize=resize)
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """The network's input for one photo: (height, width, 3) uint8 in, (channels, height,

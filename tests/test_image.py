@@ -144,6 +144,19 @@ def test_binary_is_one_from_the_middle_up():
     assert PRESETS["binary"](image).tolist() == [[[-1, -1, 1, 1]]]
 
 
+@pytest.mark.parametrize("preset, shape, size, resize", [
+    ("imagenet", (None, 3, 224, 224), (224, 224), 256),
+    ("imagenet", (None, 3, 448, 448), (448, 448), 512),
+    ("imagenet", (None, 3, None, None), (224, 224), 256),
+    ("none", (None, 3, 32, 48), (32, 48), None),
+    ("binary", (None, 784), (28, 28), None),
+    ("unit", (None, 3072), (32, 32), None),
+])
+def test_fitted_to_a_network(preset, shape, size, resize):
+    fitted = PRESETS[preset].fitted(shape)
+    assert (fitted.size, fitted.resize) == (size, resize)
+
+
 def test_batch_stacks_and_refuses_ragged_images():
     plain = PRESETS["none"]
     np.testing.assert_array_equal(plain.batch([RGB, RGB])[1], RGB.transpose(2, 0, 1))

@@ -1,0 +1,163 @@
+"""What the command line prints: tables, notices, the best classes."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.errors import InputError
+
+IMAGENET = Path(__file__).with_name("labels") / "imagenet.txt"
+_PIPE_WIDTH = 200
+
+
+def notice(message: object, kind: str = "notice") -> None:
+    """One line on stderr."""
+    print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout; numbers that JSON lacks (NaN, infinity) become null."""
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Rows by key under headings; a column in which every cell is a number is right-aligned."""
+    shown = [[_cell(row.get(key)) for key in columns] for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, heading in enumerate(columns.values()):
+        cells = [line[index] for line in shown if line[index]]
+        table.add_column(heading, justify="right" if _numeric(cells) else "left",
+                         overflow="fold")
+    for line in shown:
+        table.add_row(*map(Text, line))
+    # a pipe has no width: lines must not be folded as if it had 80 columns
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(width=width).print(table)
+
+
+def human(count: float) -> str:
+    """A count in thousands, millions or billions: 3.50 M."""
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(count) >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:g}"
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes in binary units: 13.5 MiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} TiB"
+
+
+def labels(path: Path | None, classes: int) -> list[str] | None:
+    """One name a class, from a text file with one a line; None: the ImageNet names where the
+    network has 1000 classes, else none.
+
+    Raises InputError when the file cannot be read or has another number of names.
+    """
+    if path is None and classes != 1000:
+        return None
+    path = path or IMAGENET
+    try:
+        names = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as a list of names: {error}") from None
+    while names and not names[-1].strip():
+        names.pop()
+    if len(names) != classes:
+        raise InputError(f"{path}: has {len(names)} names, one a line; the network has {classes} "
+                         "classes")
+    return names
+
+
+def is_scores(output: np.ndarray) -> bool:
+    """Whether an output of shape (N, classes[, 1, 1]) can be read as one score a class."""
+    return output.ndim >= 2 and output.shape[1] > 1 and math.prod(output.shape[2:]) == 1
+
+
+def best(scores: np.ndarray, count: int, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """The classes of highest score of one image, best first, ties to the first class: class,
+    name and probability (softmax of the scores unless they are probabilities already)."""
+    scores = scores.reshape(-1).astype(np.float64)
+    probabilities = scores
+    if not (scores.min() >= 0 and abs(scores.sum() - 1) < 1e-3):
+        powers = np.exp(scores - scores.max())
+        probabilities = powers / powers.sum()
+    order = np.argsort(-scores, kind="stable")[:count]
+    return [{"class": int(index), "name": names[index] if names else None,
+             "probability": float(probabilities[index])} for index in order]
+
+
+def statistics(name: str, output: np.ndarray) -> str:
+    """One line on an output that is no list of scores."""
+    text = f"{name}: {'x'.join(map(str, output.shape))} {output.dtype}"
+    if output.size and output.dtype != np.bool_:
+        text += f", {output.min():.6g} to {output.max():.6g}, mean {output.mean():.6g}"
+    return text
+
+
+def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
+    """The best classes of each input, as best() gives them."""
+    for answer in answers:
+        print(f"\n{answer['input']}")
+        for line in answer["top"]:
+            name = line["name"] or f"class {line['class']}"
+            print(f"{line['probability']:8.2%}  {name}")
+
+
+def print_report(report: Any) -> None:
+    """The per-layer table of a plan's report, and the time from end to end."""
+    rows = [dict(row, share=None if row.get("share") is None else f"{row['share']:.1%}",
+                 density=None if row.get("density") is None else f"{row['density']:.0%}")
+            for row in report.rows]
+    print_table({"layer": "layer", "op": "op", "problem": "problem", "density": "density",
+                 "algorithm": "algorithm", "config": "config", "median_us": "us",
+                 "share": "share"}, rows)
+    if report.end_to_end_us is not None:
+        print(f"end to end: {report.end_to_end_us:.0f} us")
+
+
+def report_dict(report: Any) -> dict[str, Any]:
+    """A plan's report as plain data."""
+    return {"device": str(report.device), "end_to_end_us": report.end_to_end_us,
+            "notes": list(report.notes), "rows": list(report.rows)}
+
+
+def _numeric(cells: Sequence[str]) -> bool:
+    return all(cell.rstrip("%TGMkB i").replace(".", "", 1).isdigit() for cell in cells)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, tuple | list):
+        return "x".join(map(str, value))
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
