@@ -1,0 +1,68 @@
+"""Sums, means and maxima over some dimensions; global pooling is one over H and W."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+DTYPES = ("float32", "int32", "int64")
+
+
+@dataclass(frozen=True)
+class ReduceProblem(Problem):
+    """kind: "mean", "max" or "sum". axes: from 0, none twice. keepdims: a reduced dimension
+    stays with size 1. The mean of integers is cut to an integer.
+
+    Raises ValueError for impossible axes or dtypes, and for a mean or maximum of nothing.
+    """
+
+    op: ClassVar[str] = "reduce"
+    input: TensorSpec
+    kind: str
+    axes: tuple[int, ...]
+    keepdims: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mean", "max", "sum"):
+            raise ValueError(f"reduce kind {self.kind!r} is none of mean, max, sum")
+        rank = len(self.input.shape)
+        if len(set(self.axes)) != len(self.axes) or not all(0 <= a < rank for a in self.axes):
+            raise ValueError(f"axes {self.axes} do not fit {self.input}")
+        if self.input.dtype not in DTYPES:
+            raise ValueError(f"reduce knows {', '.join(DTYPES)}, not {self.input.dtype}")
+        if self.kind != "sum" and self.count == 0 and self.outputs[0].size > 0:
+            raise ValueError(f"the {self.kind} over axes {self.axes} of {self.input} has no value")
+
+    @property
+    def count(self) -> int:
+        """Elements that make one result."""
+        count = 1
+        for axis in self.axes:
+            count *= self.input.shape[axis]
+        return count
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        shape = tuple(1 if axis in self.axes else size
+                      for axis, size in enumerate(self.input.shape)
+                      if self.keepdims or axis not in self.axes)
+        return (default_spec(shape, self.input.dtype),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def flops(self) -> int:
+        return self.input.size
+
+    def describe(self) -> str:
+        return f"{self.kind} over {','.join(map(str, self.axes))} of {self.input}"

@@ -1,0 +1,87 @@
+/* Reductions: each result is summed (or its maximum found) by LANES work-items that take every
+ * LANES-th element and then meet in a tree in local memory.
+ *
+ * Up to four kept dimensions (k: sizes, source strides p, target strides q) and four reduced ones
+ * (r: sizes, source strides e), outermost first, unused ones of size 1 in front. With SIMPLE there
+ * is one reduced dimension, the last.
+ *
+ * VALUE: the type. MAX or MEAN: what is computed, else the sum. LEAST: the smallest VALUE.
+ * LANES, COLUMNS: LANES * COLUMNS = 256 work-items a group, each group COLUMNS results. With
+ * ACROSS neighbouring work-items take neighbouring results (the innermost dimension is kept),
+ * else neighbouring elements of one result. */
+
+#ifdef __OPENCL_VERSION__
+#define INT64 long
+#else
+#define INT64 long long
+#endif
+
+#ifdef MAX
+#define NEUTRAL ((VALUE)LEAST)
+#define JOIN(a, b) MAXIMUM(a, b)
+#else
+#define NEUTRAL ZERO
+#define JOIN(a, b) ((a) + (b))
+#endif
+
+#define KEPT(d) , int k##d, int p##d, int q##d
+#define REDUCED(d) , int r##d, int e##d
+#define WALK_KEPT(d) { \
+    int i = (int)(rest % (uint)k##d); \
+    rest /= (uint)k##d; \
+    from += i * p##d; \
+    to += i * q##d; \
+}
+#define WALK_REDUCED(d) place += (int)(left % (uint)r##d) * e##d; left /= (uint)r##d;
+
+KERNEL LAUNCH_BOUNDS(256, 1)
+void reduce(const GLOBAL VALUE *RESTRICT source, GLOBAL VALUE *RESTRICT target, int results,
+            int count KEPT(0) KEPT(1) KEPT(2) KEPT(3) REDUCED(0) REDUCED(1) REDUCED(2) REDUCED(3))
+{
+    LOCAL VALUE partial[256];
+#ifdef ACROSS
+    int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
+#else
+    int column = LOCAL_ID(0) / LANES, lane = LOCAL_ID(0) % LANES, apart = 1;
+#endif
+    uint rest = (uint)GROUP_ID(0) * COLUMNS + (uint)column;
+    int exists = rest < (uint)results;
+    int from = 0, to = 0;
+    WALK_KEPT(3)
+    WALK_KEPT(2)
+    WALK_KEPT(1)
+    WALK_KEPT(0)
+    VALUE total = NEUTRAL;
+    if (exists)
+        for (int index = lane; index < count; index += LANES) {
+#ifdef SIMPLE
+            int place = from + index * e3;
+#else
+            int place = from;
+            uint left = (uint)index;
+            WALK_REDUCED(3)
+            WALK_REDUCED(2)
+            WALK_REDUCED(1)
+            WALK_REDUCED(0)
+#endif
+            VALUE value = source[place];
+            total = JOIN(total, value);
+        }
+    partial[LOCAL_ID(0)] = total;
+    for (int reach = LANES / 2; reach > 0; reach /= 2) {
+        BARRIER();
+        if (lane < reach) {
+            VALUE other = partial[LOCAL_ID(0) + reach * apart];
+            VALUE mine = partial[LOCAL_ID(0)];
+            partial[LOCAL_ID(0)] = JOIN(mine, other);
+        }
+    }
+    BARRIER();
+    if (exists && lane == 0) {
+        VALUE result = partial[LOCAL_ID(0)];
+#ifdef MEAN
+        result = result / (VALUE)count;
+#endif
+        target[to] = result;
+    }
+}

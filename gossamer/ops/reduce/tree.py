@@ -1,0 +1,96 @@
+"""Reductions on a device: several work-items a result, joined by a tree in local memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from gossamer.device.base import Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.strided import cannot_compile, layout_variants, memory_order, merge
+
+_SOURCE = Path(__file__).with_name("tree.cl")
+_GROUP = 256
+_TYPES = {"float32": ("float", "(-1.0f / 0.0f)"), "int32": ("int", "(-2147483647 - 1)"),
+          "int64": ("INT64", "(-9223372036854775807 - 1)")}
+
+Dimensions = list[tuple[int, ...]]
+
+
+class TreeReduce(Algorithm):
+    op = "reduce"
+    name = "tree"
+
+    def supports(self, problem: ReduceProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        for variant in layout_variants(problem):
+            kept, reduced = _dimensions(problem, variant)
+            if max(len(kept), len(reduced)) > 4:
+                return "more than four separate dimensions are kept or reduced"
+        return None
+
+    def variants(self, problem: ReduceProblem, device: Device) -> Iterable[Variant]:
+        return layout_variants(problem)
+
+    def prepare(self, weights: Weights, problem: ReduceProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        results = math.prod(variant.outputs[0].shape)
+        if results == 0:
+            return state
+        kept, reduced = _dimensions(problem, variant)
+        across = bool(kept) and kept[-1][1] == 1
+        lanes = _lanes(problem.count, kept[-1][0] if across else 0)
+        value, least = _TYPES[problem.input.dtype]
+        defines: dict[str, object] = {"VALUE": value, "LANES": lanes, "COLUMNS": _GROUP // lanes}
+        if problem.kind == "max":
+            defines |= {"MAX": 1, "LEAST": least}
+        if problem.kind == "mean":
+            defines["MEAN"] = 1
+        if across:
+            defines["ACROSS"] = 1
+        if len(reduced) <= 1:
+            defines["SIMPLE"] = 1
+        kernel = device.compile(KernelSource.of(_SOURCE, "reduce", defines))
+        numbers = [n for dim in [(1, 0, 0)] * (4 - len(kept)) + kept for n in dim]
+        numbers += [n for dim in [(1, 0)] * (4 - len(reduced)) + reduced for n in dim]
+        groups = -(-results // (_GROUP // lanes))
+        state.launches.append(Launch(kernel, (groups,), (_GROUP,), (
+            input_buffer(0), output_buffer(0), results, problem.count, *numbers)))
+        return state
+
+
+def _lanes(count: int, neighbours: int) -> int:
+    """Work-items a result: few for short sums, so that groups are full, and few where enough
+    neighbouring results are contiguous to make whole lines of memory."""
+    if neighbours >= 16:
+        return 8
+    return 16 if count <= 128 else 256
+
+
+def _dimensions(problem: ReduceProblem, variant: Variant) -> tuple[Dimensions, Dimensions]:
+    """The merged kept dimensions as (size, source stride, target stride) and the reduced ones as
+    (size, source stride), in the input's memory order."""
+    source, target = variant.inputs[0], variant.outputs[0]
+    order = memory_order(source)
+    kept = [dim for dim in order if dim not in problem.axes]
+    place = {dim: dim if problem.keepdims else sum(d < dim for d in kept) for dim in kept}
+    sizes, (froms, tos), _ = merge(
+        [source.shape[dim] for dim in kept],
+        [[source.strides[dim] for dim in kept],
+         [target.strides[place[dim]] for dim in kept]])
+    summed = [dim for dim in order if dim in problem.axes]
+    lengths, (steps,), _ = merge([source.shape[dim] for dim in summed],
+                                 [[source.strides[dim] for dim in summed]])
+    return (list(zip(sizes, froms, tos, strict=True)), list(zip(lengths, steps, strict=True)))

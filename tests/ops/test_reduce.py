@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.tensor import default_spec
+from tests.conftest import is_slow
+from tests.ops.harness import check, op_of
+
+
+@given(shape=st.lists(st.integers(1, 6), min_size=1, max_size=5), data=st.data())
+@settings(max_examples=25)
+def test_any_axes(device: Device, shape: list[int], data: st.DataObject) -> None:
+    axes = data.draw(st.sets(st.integers(0, len(shape) - 1)).map(sorted))
+    kind = data.draw(st.sampled_from(["mean", "max", "sum"]))
+    keepdims = data.draw(st.booleans())
+    check(ReduceProblem(default_spec(tuple(shape)), kind, tuple(axes), keepdims), device)
+
+
+@pytest.mark.parametrize("kind", ["mean", "max"])
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_global_pooling(device: Device, kind: str, batch: int) -> None:
+    shape = (batch, 5, 3, 3) if is_slow(device) else (batch, 130, 7, 7)
+    check(ReduceProblem(default_spec(shape), kind, (2, 3), True), device)
+    check(ReduceProblem(default_spec(shape), kind, (2, 3), False), device)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 20, 20), (1, 1, 1000, 1), (700,)], ids=str)
+def test_long_sums(device: Device, shape: tuple[int, ...]) -> None:
+    axes = tuple(range(len(shape)))[-2:]
+    check(ReduceProblem(default_spec(shape), "sum", axes), device)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("kind", ["mean", "max", "sum"])
+def test_integers_are_exact(device: Device, dtype: str, kind: str) -> None:
+    check(ReduceProblem(default_spec((3, 7, 5), dtype), kind, (1,), False), device)
+
+
+def test_maximum_of_negative_values(device: Device) -> None:
+    problem = ReduceProblem(default_spec((3, 70)), "max", (1,))
+    x = -1 - np.arange(210, dtype=np.float32).reshape(3, 70)
+    check(problem, device, inputs=[x])
+    assert op_of(problem).reference(problem, [x], {})[0].ravel().tolist() == [-1, -71, -141]
+
+
+def test_a_sum_of_nothing_is_zero(device: Device) -> None:
+    check(ReduceProblem(default_spec((3, 0, 2)), "sum", (1,)), device)
+    with pytest.raises(ValueError, match="has no value"):
+        ReduceProblem(default_spec((3, 0, 2)), "max", (1,))
