@@ -1,0 +1,59 @@
+/* Softmax of a tensor seen as (outer, length, inner), along `length`: a maximum and a sum that
+ * LANES work-items find together, each over every LANES-th element.
+ *
+ * LANES, COLUMNS: LANES * COLUMNS = 256 work-items a group, each group COLUMNS sums. With ACROSS
+ * neighbouring work-items take neighbours along `inner`, else along `length`.
+ * LOG: the logarithm of the softmax. */
+
+#define JOIN_ALL(variable, JOIN) { \
+    partial[LOCAL_ID(0)] = variable; \
+    for (int reach = LANES / 2; reach > 0; reach /= 2) { \
+        BARRIER(); \
+        if (lane < reach) { \
+            float other = partial[LOCAL_ID(0) + reach * apart]; \
+            float mine = partial[LOCAL_ID(0)]; \
+            partial[LOCAL_ID(0)] = JOIN(mine, other); \
+        } \
+    } \
+    BARRIER(); \
+    variable = partial[LOCAL_ID(0) - lane * apart]; \
+    BARRIER(); \
+}
+#define SUM(a, b) ((a) + (b))
+
+KERNEL LAUNCH_BOUNDS(256, 1)
+void softmax(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target, int sums,
+             int length, int inner)
+{
+    LOCAL float partial[256];
+#ifdef ACROSS
+    int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
+#else
+    int column = LOCAL_ID(0) / LANES, lane = LOCAL_ID(0) % LANES, apart = 1;
+#endif
+    uint which = (uint)GROUP_ID(0) * COLUMNS + (uint)column;
+    int end = which < (uint)sums ? length : 0;
+    size_t start = (size_t)(which / (uint)inner) * (size_t)(length * inner)
+        + which % (uint)inner;
+    float most = lane < end ? source[start + (size_t)lane * inner] : -3.402823466e+38f;
+    for (int i = lane + LANES; i < end; i += LANES) {
+        float value = source[start + (size_t)i * inner];
+        most = MAXIMUM(most, value);
+    }
+    JOIN_ALL(most, MAXIMUM)
+    float total = 0.0f;
+    for (int i = lane; i < end; i += LANES)
+        total += exp(source[start + (size_t)i * inner] - most);
+    JOIN_ALL(total, SUM)
+#ifdef LOG
+    float shift = log(total);
+#endif
+    for (int i = lane; i < end; i += LANES) {
+        size_t place = start + (size_t)i * inner;
+#ifdef LOG
+        target[place] = source[place] - most - shift;
+#else
+        target[place] = exp(source[place] - most) / total;
+#endif
+    }
+}
