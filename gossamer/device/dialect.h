@@ -57,6 +57,9 @@ typedef unsigned char uchar;
 typedef unsigned int uint;
 typedef unsigned long long ulong;
 
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fc00000)
+
 #endif
 
 /* Address of four floats at a 16-byte boundary. */

@@ -12,11 +12,13 @@
 
 #ifdef BOUNDED
 #define DIMENSION(d) , int n##d, int s##d, int t##d, int low##d, int high##d
+#define ALL_INSIDE int inside = 1;
 #define INSIDE(i, d) inside = inside && (i) >= low##d && (i) < high##d;
 #define FILL , int fill
 #define READ(offset) (inside ? source[offset] : (ELEMENT)fill)
 #else
 #define DIMENSION(d) , int n##d, int s##d, int t##d
+#define ALL_INSIDE
 #define INSIDE(i, d)
 #define FILL
 #define READ(offset) source[offset]
@@ -48,7 +50,7 @@ KERNEL void copy_strided(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *
 {
     uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (rest < (uint)count) {
-        int inside = 1;
+        ALL_INSIDE
         WALK(5)
         WALK(4)
         WALK_OUTER
@@ -70,15 +72,19 @@ KERNEL void copy_tiled(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RE
     rest /= across;
     int first4 = (int)(rest % down) * 32;
     rest /= down;
-    int inside = 1;
+    ALL_INSIDE
     WALK_OUTER
     int x = LOCAL_ID(0), y = LOCAL_ID(1);
+#ifdef BOUNDED
     int whole = inside;
+#endif
     UNROLL
     for (int k = 0; k < 32; k += 8) {
         int j = k + y, i4 = first4 + x, i5 = first5 + j;
         if (i4 < n4 && i5 < n5) {
+#ifdef BOUNDED
             inside = whole;
+#endif
             INSIDE(i4, 4)
             INSIDE(i5, 5)
             tile[j][x] = READ(from + i4 * s4 + i5 * s5);

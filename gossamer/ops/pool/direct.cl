@@ -5,7 +5,7 @@
  * MAX: defined for the maximum; else the average. VECTOR: 1 or 4; 4 needs inner % 4 == 0. */
 
 #ifdef MAX
-#define START (-1.0f / 0.0f)
+#define START (-INFINITY)
 #define TAKE(total, value) total = MAXIMUM(total, value)
 #else
 #define START 0.0f

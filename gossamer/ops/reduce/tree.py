@@ -21,7 +21,7 @@ from gossamer.ops.strided import cannot_compile, layout_variants, memory_order, 
 
 _SOURCE = Path(__file__).with_name("tree.cl")
 _GROUP = 256
-_TYPES = {"float32": ("float", "(-1.0f / 0.0f)"), "int32": ("int", "(-2147483647 - 1)"),
+_TYPES = {"float32": ("float", "(-INFINITY)"), "int32": ("int", "(-2147483647 - 1)"),
           "int64": ("INT64", "(-9223372036854775807 - 1)")}
 
 Dimensions = list[tuple[int, ...]]

@@ -1,0 +1,66 @@
+"""A device that has no driver: it collects the kernels that algorithms ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device, Kernel, KernelSource, Limits
+from gossamer.ops.algorithm import Problem, Weights
+from tests.ops.harness import op_of, random_weights
+
+
+class _Buffer(Buffer):
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        return _Buffer(nbytes)
+
+
+class _Kernel(Kernel):
+    def __init__(self, source: KernelSource) -> None:
+        self.name, self.source = source.function, source
+
+
+class RecordingDevice(Device):
+    """Looks like an H200 to algorithms; `sources` holds what they compiled."""
+
+    api = "cuda"
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.description = "kernels are recorded, not run"
+        self.driver = ""
+        self.limits = Limits(
+            units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
+            group_size=1024, subgroup_size=32, graph=True, ballot=True, fp16=True, b1_mma=True,
+            cooperative=True)
+        self.sources: set[KernelSource] = set()
+
+    def compile(self, source: KernelSource) -> Kernel:
+        self.sources.add(source)
+        return _Kernel(source)
+
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
+        return _Buffer(nbytes)
+
+    def upload(self, array: np.ndarray, purpose: str) -> Buffer:
+        return _Buffer(array.nbytes)
+
+    def _no_driver(self, *arguments: Any, **options: Any) -> Any:
+        raise AssertionError("a recording device runs nothing")
+
+    write = read = copy = launch = synchronize = create_stream = time = _no_driver
+
+
+def kernel_sources(problem: Problem) -> set[KernelSource]:
+    """The kernels of every variant of every algorithm for a problem on an NVIDIA GPU."""
+    device = RecordingDevice()
+    weights = Weights(random_weights(problem), device, "the test")
+    for algorithm in op_of(problem).algorithms:
+        if algorithm.supports(problem, device) is None:
+            for variant in algorithm.variants(problem, device):
+                algorithm.prepare(weights, problem, variant, device)
+    return device.sources
