@@ -189,7 +189,8 @@ def _storage(identity: Any) -> _Storage:
         raise MalformedPickle("refers to something that is no storage")
     kind, key, size = identity[1], identity[2], identity[4]
     if type(kind) is not Name or kind.module != "torch" or kind.name not in _DTYPES:
-        raise MalformedPickle(f"has a storage of type {str(kind)[:60]!r}; known are "
+        named = str(kind) if type(kind) is Name else type(kind).__name__
+        raise MalformedPickle(f"has a storage of type {named!r}; known are "
                               f"{', '.join(_DTYPES)}")
     if type(key) is not str or type(size) is not int or not 0 <= size < 2**48:
         raise MalformedPickle("has a storage without a key or a sensible size")

@@ -183,6 +183,8 @@ def test_survives_what_breaks_unpicklers(tmp_path):
     deep = b")" + b"\x85" * 200_000
     refused(tmp_path, tf.zip_file(deep, {}), "no named tensors")
     refused(tmp_path, tf.zip_file(b"}" + deep + b"Ns", {}), "key of type tuple")
+    kind_deep = b"(" + tf.text("storage") + deep + tf.text("0") * 2 + b"K\x01tQ"
+    refused(tmp_path, tf.zip_file(kind_deep, {}), "storage of type 'tuple'")
     refused(tmp_path, tf.zip_file(b"}r\xff\xff\xff\xff", {}), "no named tensors")
     refused(tmp_path, tf.zip_file(b"B\xff\xff\xff\x7f", {}), "damaged", "instruction")
     refused(tmp_path, tf.zip_file(b"X\xff\xff\xff\x7f", {}), "damaged")
