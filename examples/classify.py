@@ -1,0 +1,27 @@
+"""Names what a photo shows: python examples/classify.py cat.png [device]"""
+
+import sys
+
+import numpy as np
+
+import gossamer
+from gossamer.image import PRESETS, load_image
+from gossamer.show import labels
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    photo, *device = sys.argv[1:]
+    plan = gossamer.compile("mobilenet_v2", device=device[0] if device else None)
+    x = PRESETS["imagenet"].batch([load_image(photo)])
+    (scores,) = plan(x)
+    names = labels(None, len(scores)) or []
+    powers = np.exp(scores - scores.max())
+    for index in np.argsort(-scores)[:5]:
+        print(f"{powers[index] / powers.sum():7.2%}  {names[index]}")
+    print(f"on {plan.device.name}: {plan.device.description}")
+
+
+if __name__ == "__main__":
+    main()
