@@ -13,9 +13,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from gossamer.device.base import Device
+from gossamer.device.base import Device, Kernel, KernelSource
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+COMPILED: dict[KernelSource, None] = {}
+"""Every kernel that was built for an OpenCL device in this session, in order."""
 
 _OCLGRIND_LOG = Path(tempfile.mkdtemp(prefix="gossamer-tests-")) / "oclgrind.log"
 
@@ -59,11 +62,31 @@ def working_devices() -> dict[str, Device]:
     """The devices that work here, by the names that tests show."""
     from gossamer.device import devices, find
 
+    _record_builds()
     found: dict[str, Device] = {}
     for entry in devices():
         if entry.problem is None:
             found.setdefault(_test_name(entry.name, entry.description), find(entry.name))
     return dict(sorted(found.items(), key=lambda item: item[0] != "host"))
+
+
+def _record_builds() -> None:
+    try:
+        from gossamer.device.opencl import OpenCLDevice
+    except ImportError:
+        return
+    build = OpenCLDevice._build
+
+    def recorded(self: OpenCLDevice, source: KernelSource) -> Kernel:
+        COMPILED[source] = None
+        return build(self, source)
+
+    OpenCLDevice._build = recorded
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests that look at what the session built behind all others."""
+    items.sort(key=lambda item: item.path.name == "test_zz_cubins.py")
 
 
 def _test_name(name: str, description: str) -> str:
@@ -147,10 +170,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"not tested: {line}")
 
 
+_SHOWN = {"opencl": "OpenCL", "cuda": "CUDA"}
+
+
 def _not_tested() -> list[str]:
     from gossamer.device import devices
 
-    lines = [f"{entry.name} ({entry.problem})" for entry in devices() if entry.problem]
+    lines = [f"{_SHOWN.get(entry.name, entry.name)} ({entry.problem})"
+             for entry in devices() if entry.problem]
     working = working_devices()
     if not any(entry.name.startswith("opencl") and entry.problem for entry in devices()):
         if "pocl" not in working:

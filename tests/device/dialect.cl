@@ -1,0 +1,59 @@
+/* Uses every word of the dialect once. */
+
+CONSTANT_TABLE float weights[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+
+INLINE float weigh(int index, float value)
+{
+    return weights[index % 4] * value;
+}
+
+INLINE float total(LOCAL_POINTER const float *values, int count)
+{
+    float sum = ZERO;
+    UNROLL
+    for (int i = 0; i < 4; ++i)
+        if (i < count)
+            sum += values[i];
+    return sum;
+}
+
+/* Each work-group reverses its 64 numbers and weighs them; item 0 also reports. */
+KERNEL LAUNCH_BOUNDS(64, 1)
+void every_word(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out,
+                GLOBAL uint *report, int count, float scale
+                DYNAMIC_LOCAL_PARAMETER(float, scratch))
+{
+    DYNAMIC_LOCAL(float, scratch)
+    LOCAL ALIGNED(16) float tile[64];
+    LOCAL uint votes;
+    int item = LOCAL_ID(0);
+    int first = GROUP_ID(0) * LOCAL_SIZE(0);
+
+    if (item == 0)
+        votes = 0;
+    if (item < 16) {
+        float4 four = LOAD4(in + first + 4 * item);
+        LOCAL_STORE4(tile + 4 * item, MAKE4(four.w, four.z, four.y, four.x));
+    }
+    BARRIER();
+    scratch[63 - item] = FMA(tile[item ^ 3], scale, ZERO);
+    if (item % 3 == 0 && item < 32)
+        ATOMIC_OR(&votes, 1u << item);
+    BARRIER();
+    if (item < 16) {
+        float4 four = LOCAL_LOAD4(scratch + 4 * item);
+        four.x = weigh(0, four.x);
+        four.y = weigh(1, four.y);
+        four.z = weigh(2, four.z);
+        four.w = weigh(3, four.w);
+        if (first + 4 * item + 3 < count)
+            STORE4(out + first + 4 * item, four);
+    }
+    if (item == 0) {
+        GLOBAL uint *mine = report + 4 * GROUP_ID(0);
+        mine[0] = POPCOUNT(votes);
+        mine[1] = (uint)GROUP_COUNT(0) + CEIL_DIV(count, 64);
+        mine[2] = (uint)total(tile, 2);
+        mine[3] = (uint)MAXIMUM(3.0f, MINIMUM(SIGMOID(0.0f), ONE));
+    }
+}

@@ -1,0 +1,42 @@
+"""The dialect means the same to every compiler."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device, KernelSource
+
+SOURCE = KernelSource.of(
+    Path(__file__).with_name("dialect.cl"), "every_word", dynamic_local=True)
+
+
+@pytest.mark.sanitize
+def test_every_word(compiled_device: Device) -> None:
+    device, groups = compiled_device, 3
+    values = np.arange(1, 64 * groups + 1, dtype=np.float32)
+    source = device.upload(values, "a test")
+    target = device.upload(np.zeros_like(values), "a test")
+    report = device.upload(np.zeros(4 * groups, np.uint32), "a test")
+    device.launch(device.compile(SOURCE), (groups,), (64,),
+                  (source, target, report, values.size, 0.5), local_bytes=64 * 4)
+    result = np.empty_like(values)
+    device.read(target, result)
+    expected = values.reshape(groups, 64)[:, ::-1] * 0.5 * np.tile([1, 2, 3, 4], 16)
+    np.testing.assert_array_equal(result.reshape(groups, 64), expected)
+    told = np.empty(4 * groups, np.uint32)
+    device.read(report, told)
+    # the tile starts with each group's first four numbers backwards
+    sums = values.reshape(groups, 64)[:, 2:4].sum(axis=1)
+    expected_report = [[11, 2 * groups, int(total), 3] for total in sums]
+    np.testing.assert_array_equal(told.reshape(groups, 4), expected_report)
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
+def test_compiles_for_cuda(architecture: str) -> None:
+    nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+    cubin, info = nvrtc.compile_cubin(SOURCE, architecture)
+    assert cubin.startswith(b"\x7fELF")
+    assert info.registers > 0
+    assert info.spill_bytes == 0
+    assert "warning" not in info.log

@@ -1,0 +1,71 @@
+"""Finding devices: which there are, which is taken unasked, and what is said of the others."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gossamer.device import devices, find
+from gossamer.device.base import Device
+from gossamer.errors import DeviceError
+
+
+def test_host_is_always_there() -> None:
+    entry = next(entry for entry in devices() if entry.name == "host")
+    assert entry.problem is None
+    assert entry.units > 0 and entry.memory_bytes > 0
+
+
+def test_find_returns_one_instance(device: Device) -> None:
+    assert find(device.name) is device
+
+
+def test_index_may_be_left_out() -> None:
+    for entry in devices():
+        if entry.name in ("opencl:0", "cuda:0") and entry.problem is None:
+            assert find(entry.name.split(":")[0]).name == entry.name
+
+
+def test_default_is_no_processor_and_no_simulator() -> None:
+    default = find()
+    if default.api == "opencl":
+        assert "Oclgrind" not in default.description
+        assert default.limits.units > 0
+    working = [entry.name for entry in devices() if entry.problem is None]
+    if any(name.startswith("cuda") for name in working):
+        assert default.api == "cuda"
+    elif all("Portable Computing" in entry.description or "Oclgrind" in entry.description
+             for entry in devices() if entry.name.startswith("opencl:")):
+        assert default.api == "host"
+
+
+def test_unknown_device_lists_the_usable_ones() -> None:
+    with pytest.raises(DeviceError, match=r"no device 'opencl:99'.*usable devices: .*host"):
+        find("opencl:99")
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pyopencl", "opencl"), ("cuda.core", "cuda")])
+def test_missing_package_is_a_reason(package: str, extra: str) -> None:
+    code = (f"import sys; sys.modules[{package!r}] = None\n"
+            "from gossamer.device import devices, find\n"
+            f"print([e.problem for e in devices() if e.name == {extra!r}])\n"
+            "print(find('host').name)\n"
+            f"try: find({extra!r})\n"
+            "except Exception as error: print(type(error).__name__, error)\n")
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"pip install 'gossamer[{extra}]'" in shown.stdout.splitlines()[0]
+    assert shown.stdout.splitlines()[1] == "host"
+    assert shown.stdout.splitlines()[2].startswith("DeviceError")
+
+
+def test_device_that_computes_wrongly_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gossamer.device as module
+
+    def wrong(device: Device) -> None:
+        raise DeviceError("it computed wrong numbers")
+
+    monkeypatch.setattr(module, "self_check", wrong)
+    monkeypatch.setattr(module, "_candidates", None)
+    entries = [entry for entry in devices() if entry.name[-1].isdigit()]
+    assert all(entry.problem == "it computed wrong numbers" for entry in entries)
+    assert find().name == "host"

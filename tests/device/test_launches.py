@@ -1,0 +1,177 @@
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gossamer.device import base
+from gossamer.device.base import Device, Kernel, KernelSource, self_check
+from gossamer.errors import CompileError, DeviceError, GossamerError
+from tests.conftest import is_slow
+
+SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
+KERNELS = Path(__file__).with_name("kernels.cl")
+
+
+def _read(device: Device, buffer: base.Buffer, count: int, dtype: str = "float32") -> np.ndarray:
+    result = np.empty(count, dtype)
+    device.read(buffer, result)
+    return result
+
+
+@pytest.mark.sanitize
+def test_self_check_passes(compiled_device: Device) -> None:
+    self_check(compiled_device)
+
+
+def test_same_source_is_built_once(compiled_device: Device) -> None:
+    assert compiled_device.compile(SELF_CHECK) is compiled_device.compile(SELF_CHECK)
+
+
+@pytest.mark.sanitize
+def test_arguments_keep_their_types(compiled_device: Device) -> None:
+    device = compiled_device
+    out = device.upload(np.zeros(6, np.float32), "a test")
+    kernel = device.compile(KernelSource.of(KERNELS, "arguments"))
+    device.launch(kernel, (1,), (1,), (
+        out, -3, 0.5, np.uint8(200), np.int16(-7), np.uint32(2**32 - 1), np.float32(1.25), None))
+    assert _read(device, out, 6).tolist() == [-3, 0.5, 200, -7, np.float32(2**32), 1.25]
+
+
+@pytest.mark.sanitize
+def test_three_dimensions(compiled_device: Device) -> None:
+    device = compiled_device
+    out = device.upload(np.zeros(2 * 3 * 2 * 4, np.int32), "a test")
+    kernel = device.compile(KernelSource.of(KERNELS, "positions"))
+    device.launch(kernel, (2, 3, 2), (2, 1, 2), (out,))
+    assert _read(device, out, 48, "int32").tolist() == list(range(48))
+
+
+def test_no_launch_for_an_empty_dimension(compiled_device: Device) -> None:
+    device = compiled_device
+    buffer = device.upload(np.ones(4, np.float32), "a test")
+    device.launch(device.compile(SELF_CHECK), (1, 0), (4, 1), (buffer, 4))
+    assert _read(device, buffer, 4).tolist() == [1] * 4
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("count", [8, 2000])
+def test_dynamic_local_memory(compiled_device: Device, count: int) -> None:
+    device = compiled_device
+    source = KernelSource.of(KERNELS, "reverse", dynamic_local=True)
+    values = device.upload(np.arange(count, dtype=np.float32), "a test")
+    device.launch(device.compile(source), (1,), (8,), (values, count), local_bytes=4 * count)
+    assert _read(device, values, count).tolist() == list(range(count))[::-1]
+
+
+def test_dynamic_local_memory_beyond_the_static_limit(compiled_device: Device) -> None:
+    device = compiled_device
+    most = device.limits.local_bytes_opt_in
+    count = min(most, 200 * 1024) // 4 - 64
+    source = KernelSource.of(KERNELS, "reverse", dynamic_local=True)
+    values = device.upload(np.arange(count, dtype=np.float32), "a test")
+    device.launch(device.compile(source), (1,), (8,), (values, count), local_bytes=4 * count)
+    assert _read(device, values, count).tolist() == list(range(count))[::-1]
+    with pytest.raises(DeviceError, match="bytes of local memory"):
+        device.launch(device.compile(source), (1,), (8,), (values, count), local_bytes=most + 4)
+
+
+@pytest.mark.parametrize("wrong", [
+    pytest.param(lambda kernel, buffer: ((1,), (1 << 14,), (buffer, 4)), id="group too large"),
+    pytest.param(lambda kernel, buffer: ((1,), (4,), (buffer, 1 << 40)), id="int too large"),
+    pytest.param(lambda kernel, buffer: ((1,), (4,), (buffer,)), id="argument missing"),
+    pytest.param(lambda kernel, buffer: ((1,), (4,), (buffer, 4, 4)), id="argument too many"),
+])
+def test_wrong_launches_name_device_or_kernel(compiled_device: Device, wrong) -> None:
+    device = compiled_device
+    buffer = device.upload(np.ones(4, np.float32), "a test")
+    kernel = device.compile(SELF_CHECK)
+    groups, size, arguments = wrong(kernel, buffer)
+    with pytest.raises(DeviceError, match="self_check"):
+        device.launch(kernel, groups, size, arguments)
+
+
+def test_build_errors_carry_the_log(compiled_device: Device, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.cl"
+    wrong.write_text("KERNEL void wrong(GLOBAL float *x) { x[0] = undeclared; }")
+    with pytest.raises(CompileError, match=r"(?s)wrong of wrong\.cl.*undeclared"):
+        compiled_device.compile(KernelSource.of(wrong, "wrong"))
+
+
+def test_missing_function_is_an_error(compiled_device: Device) -> None:
+    with pytest.raises(GossamerError, match="no_such"):
+        compiled_device.compile(KernelSource.of(KERNELS, "no_such"))
+
+
+def test_host_compiles_nothing(device: Device) -> None:
+    assert device.compiles == (device.api != "host")
+    if not device.compiles:
+        with pytest.raises(DeviceError, match="compiles no kernels"):
+            device.compile(SELF_CHECK)
+
+
+def test_threads_share_a_kernel(compiled_device: Device) -> None:
+    if is_slow(compiled_device):
+        pytest.skip("Oclgrind simulates one kernel at a time")
+    device, kernel = compiled_device, compiled_device.compile(SELF_CHECK)
+
+    def work(start: int) -> bool:
+        stream = device.create_stream()
+        for turn in range(20):
+            values = np.full(8, start * 100 + turn, np.float32)
+            buffer = device.upload(values, "a test")
+            device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+            back = np.empty_like(values)
+            device.read(buffer, back, stream)
+            if not np.array_equal(back, values * 2 + 1):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_time_runs_the_work(device: Device) -> None:
+    ran = []
+    assert device.time(ran.append) >= 0
+    assert len(ran) == 1
+
+
+def test_time_of_launches_is_positive(compiled_device: Device) -> None:
+    device = compiled_device
+    kernel: Kernel = device.compile(SELF_CHECK)
+    buffer = device.upload(np.zeros(64, np.float32), "a test")
+    assert device.time(
+        lambda stream: device.launch(kernel, (1,), (64,), (buffer, 64), stream=stream)) > 0
+    assert _read(device, buffer, 64).tolist() == [1] * 64
+
+
+def test_graph_replays_in_order(compiled_device: Device) -> None:
+    device = compiled_device
+    kernel = device.compile(SELF_CHECK)
+    buffer = device.upload(np.zeros(8, np.float32), "a test")
+
+    def work(stream) -> None:
+        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+
+    graph = device.capture(work)
+    if graph is None:
+        assert not device.limits.graph
+        return
+    assert _read(device, buffer, 8).tolist() == [0] * 8
+    graph()
+    assert _read(device, buffer, 8).tolist() == [3] * 8
+    stream = device.create_stream()
+    graph(stream)
+    device.synchronize(stream)
+    assert _read(device, buffer, 8).tolist() == [15] * 8
+
+
+def test_failed_capture_leaves_the_device_working(compiled_device: Device) -> None:
+    if not compiled_device.limits.graph:
+        assert compiled_device.capture(lambda stream: None) is None
+        return
+    with pytest.raises(ZeroDivisionError):
+        compiled_device.capture(lambda stream: 1 / 0)
+    self_check(compiled_device)
