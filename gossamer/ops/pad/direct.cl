@@ -1,0 +1,65 @@
+/* Padding of up to six dimensions, outermost first: sizes n of the output and m of the input,
+ * source strides s, and pads before (negative ones crop). The output is contiguous.
+ *
+ * ELEMENT: the type that is moved. RANK: dimensions in use, 2, 4 or 6: the last ones.
+ * CONSTANT, REFLECT or EDGE: what lies outside of the input. */
+
+#ifdef __OPENCL_VERSION__
+#define BITS64 long
+#else
+#define BITS64 long long
+#endif
+
+#define DIMENSION(d) , int n##d, int m##d, int s##d, int before##d
+
+#if defined(CONSTANT)
+#define LOOK(i, m) inside = inside && i >= 0 && i < m;
+#elif defined(REFLECT)
+#define LOOK(i, m) i = i < 0 ? -i : i; i = i >= m ? 2 * (m - 1) - i : i;
+#else
+#define LOOK(i, m) i = i < 0 ? 0 : i >= m ? m - 1 : i;
+#endif
+
+#define WALK(d) { \
+    int i = (int)(rest % (uint)n##d) - before##d; \
+    rest /= (uint)n##d; \
+    LOOK(i, m##d) \
+    from += i * s##d; \
+}
+
+KERNEL void pad(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target, int count
+#ifdef CONSTANT
+                , ELEMENT value
+#endif
+#if RANK > 4
+                DIMENSION(0) DIMENSION(1)
+#endif
+#if RANK > 2
+                DIMENSION(2) DIMENSION(3)
+#endif
+                DIMENSION(4) DIMENSION(5))
+{
+    uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (index < (uint)count) {
+        uint rest = index;
+        int from = 0;
+#ifdef CONSTANT
+        int inside = 1;
+#endif
+        WALK(5)
+        WALK(4)
+#if RANK > 2
+        WALK(3)
+        WALK(2)
+#endif
+#if RANK > 4
+        WALK(1)
+        WALK(0)
+#endif
+#ifdef CONSTANT
+        target[index] = inside ? source[from] : value;
+#else
+        target[index] = source[from];
+#endif
+    }
+}

@@ -1,0 +1,81 @@
+"""Padding on a device: a work-item an output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.pad.problem import PadProblem
+from gossamer.ops.strided import (
+    GROUP,
+    cannot_compile,
+    groups_for,
+    layout_variants,
+    memory_order,
+    merge,
+)
+
+_SOURCE = Path(__file__).with_name("direct.cl")
+_ELEMENTS = {1: ("uchar", np.uint8), 4: ("int", np.int32), 8: ("BITS64", np.int64)}
+
+Loop = tuple[int, int, int, int]
+"""Output size, input size, source stride, elements added before."""
+
+
+class DirectPad(Algorithm):
+    op = "pad"
+    name = "direct"
+
+    def supports(self, problem: PadProblem, device: Device) -> str | None:
+        if problem.input.stored_dtype.itemsize not in _ELEMENTS:
+            return f"does not move elements of {problem.input.stored_dtype.itemsize} bytes"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if any(len(_loops(problem, variant)) > 6 for variant in layout_variants(problem)):
+            return "more than six separate dimensions"
+        return None
+
+    def variants(self, problem: PadProblem, device: Device) -> Iterable[Variant]:
+        return layout_variants(problem)
+
+    def prepare(self, weights: Weights, problem: PadProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        count = variant.outputs[0].size
+        if count == 0:
+            return state
+        loops = _loops(problem, variant)
+        rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
+        element, bits = _ELEMENTS[problem.input.stored_dtype.itemsize]
+        kernel = device.compile(KernelSource.of(_SOURCE, "pad", {
+            "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}))
+        value: np.generic = np.array(problem.value).astype(problem.input.stored_dtype).view(bits)[()]
+        numbers = [n for loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops for n in loop]
+        state.launches.append(Launch(kernel, groups_for(count), (GROUP,), (
+            input_buffer(0), output_buffer(0), count,
+            *([value] if problem.mode == "constant" else []), *numbers)))
+        return state
+
+
+def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
+    """The dimensions in memory order, neighbours without pads merged."""
+    source, target = variant.inputs[0], variant.outputs[0]
+    order = memory_order(target)
+    pads = list(zip(source.shape, problem.low, problem.high, strict=True))
+    marks = [pads[dim] if any(pads[dim][1:]) else None for dim in order]
+    sizes, (strides,), left = merge([target.shape[dim] for dim in order],
+                                    [[source.strides[dim] for dim in order]], marks)
+    return [(size, size, stride, 0) if mark is None else (size, mark[0], stride, mark[1])
+            for size, stride, mark in zip(sizes, strides, left, strict=True)]

@@ -1,0 +1,72 @@
+"""Padding and cropping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+MODES = ("constant", "reflect", "edge")
+
+
+@dataclass(frozen=True)
+class PadProblem(Problem):
+    """pads: elements added before each dimension, then after each; negative ones crop.
+
+    value: what mode "constant" adds. "reflect" mirrors without repeating the border, "edge"
+    repeats it; both look at the input before it is cropped, as ONNX Runtime does.
+    Raises ValueError for pads that do not fit the input.
+    """
+
+    op: ClassVar[str] = "pad"
+    input: TensorSpec
+    pads: tuple[int, ...]
+    mode: str = "constant"
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        rank = len(self.input.shape)
+        if self.mode not in MODES:
+            raise ValueError(f"pad mode {self.mode!r} is none of {', '.join(MODES)}")
+        if len(self.pads) != 2 * rank:
+            raise ValueError(f"{len(self.pads)} pads for the {rank} dimensions of {self.input}")
+        for size, low, high in zip(self.input.shape, self.low, self.high, strict=True):
+            if size + low + high < 0:
+                raise ValueError(f"pads {self.pads} crop more than {self.input} has")
+            if size + low + high == 0 or self.mode == "constant":
+                continue
+            furthest = max(low, high)
+            if furthest > 0 and (size == 0 or (self.mode == "reflect" and furthest >= size)):
+                raise ValueError(f"{self.mode} pads {self.pads} reach beyond {self.input}")
+
+    @property
+    def low(self) -> tuple[int, ...]:
+        return self.pads[: len(self.pads) // 2]
+
+    @property
+    def high(self) -> tuple[int, ...]:
+        return self.pads[len(self.pads) // 2 :]
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        shape = tuple(size + low + high for size, low, high
+                      in zip(self.input.shape, self.low, self.high, strict=True))
+        return (default_spec(shape, self.input.dtype),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return f"{self.mode} {self.input} -> {self.outputs[0]}"
