@@ -122,6 +122,14 @@ def compiled_device(request: pytest.FixtureRequest) -> Device:
     return working_devices()[request.param]
 
 
+@pytest.fixture(scope="session")
+def cuda() -> Device:
+    """The CUDA device; the test is skipped where there is none."""
+    if "cuda" not in working_devices():
+        pytest.skip("no CUDA device works here")
+    return working_devices()["cuda"]
+
+
 def oclgrind_log() -> str:
     """What Oclgrind has complained of so far."""
     return _OCLGRIND_LOG.read_text() if _OCLGRIND_LOG.exists() else ""
@@ -165,9 +173,16 @@ def shared_model(
     return unpack
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in _not_tested():
-        terminalreporter.write_line(f"not tested: {line}")
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    # behind pytest's own summary, so that it stands last
+    result = yield
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        terminal.ensure_newline()
+        for line in _not_tested():
+            terminal.write_line(f"not tested: {line}")
+    return result
 
 
 _SHOWN = {"opencl": "OpenCL", "cuda": "CUDA"}

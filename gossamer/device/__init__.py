@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 
 from gossamer.device.base import Device, Found, self_check
 from gossamer.device.host import HostDevice
-from gossamer.errors import DeviceError, GossamerError
+from gossamer.errors import DeviceError, GossamerError, GossamerWarning
 
 __all__ = ["devices", "find"]
 
@@ -62,11 +63,11 @@ def find(name: str | None = None) -> Device:
     """The device of that name (host, opencl:0, cuda:1; a name without index means index 0), or
     the best one: CUDA, else an OpenCL GPU, else the host. The same instance every time.
 
-    Raises DeviceError when there is no such device or it cannot be used.
+    Raises DeviceError when there is no such device or it cannot be used. Warns when a GPU that
+    is there is passed over because it does not work.
     """
     if name is None:
-        return next(device for candidate in _all() if candidate.preferred
-                    for device in [candidate.check()] if device is not None)
+        return _best()
     wanted = name.strip().lower()
     if wanted in ("cuda", "opencl"):
         wanted += ":0"
@@ -78,6 +79,18 @@ def find(name: str | None = None) -> Device:
             return device
     usable = ", ".join(found.name for found in devices() if found.problem is None)
     raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}")
+
+
+def _best() -> Device:
+    for candidate in _all():
+        if not candidate.preferred:
+            continue
+        device = candidate.check()
+        if device is not None:
+            return device
+        warnings.warn(f"{candidate.name} ({candidate.description}) cannot be used: "
+                      f"{candidate.problem}", GossamerWarning, stacklevel=3)
+    raise DeviceError("no device works here, not even the host")
 
 
 def _all() -> list[_Candidate]:

@@ -7,7 +7,7 @@ import pytest
 
 from gossamer.device import devices, find
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, GossamerWarning
 
 
 def test_host_is_always_there() -> None:
@@ -68,4 +68,18 @@ def test_device_that_computes_wrongly_is_not_offered(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "_candidates", None)
     entries = [entry for entry in devices() if entry.name[-1].isdigit()]
     assert all(entry.problem == "it computed wrong numbers" for entry in entries)
-    assert find().name == "host"
+
+
+def test_broken_gpu_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gossamer.device as module
+
+    def fail() -> Device:
+        raise DeviceError("its fan fell off")
+
+    gpu = module._Candidate("cuda:0", "some GPU", fail, True)
+    host = module._Candidate("host", "NumPy", module.HostDevice, True)
+    monkeypatch.setattr(module, "_candidates", [gpu, host])
+    with pytest.warns(GossamerWarning, match="cuda:0 .* cannot be used: its fan fell off"):
+        assert find().name == "host"
+    with pytest.raises(DeviceError, match="device cuda:0 cannot be used: its fan fell off"):
+        find("cuda")

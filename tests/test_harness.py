@@ -1,0 +1,65 @@
+"""What the tests themselves stand on: error measure, required devices, shared folder."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tolerances import normalised_error
+
+
+def test_error_is_the_worst_image() -> None:
+    reference = np.array([[3.0, 4.0], [30.0, 40.0]])
+    y = reference + np.array([[0.5, 0.0], [0.5, 0.0]])
+    assert normalised_error(y, reference) == pytest.approx(0.1)
+
+
+def test_error_of_a_vector_is_of_the_whole() -> None:
+    assert normalised_error(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)
+
+
+def test_error_of_a_zero_reference_is_absolute() -> None:
+    assert normalised_error(np.array([[0.25, 0.0]]), np.zeros((1, 2))) == 0.25
+    assert normalised_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_error_of_what_is_not_finite(value: float) -> None:
+    there, finite = np.array([[value, 1.0]]), np.array([[2.0, 1.0]])
+    assert normalised_error(there, there) == 0
+    assert normalised_error(there, finite) == np.inf
+    assert normalised_error(finite, there) == np.inf
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(AssertionError, match="shape"):
+        normalised_error(np.zeros((2, 1)), np.zeros((2, 2)))
+
+
+def _run_tests_in(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess:
+    tests = folder / "checkout" / "tests"
+    tests.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("conftest.py"), tests)
+    (tests / "test_nothing.py").write_text("def test_nothing(): pass\n")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tests)], capture_output=True, text=True,
+        cwd=tests.parent, env={**os.environ, "CI": "", **environment})
+
+
+def test_absent_required_device_fails_the_session(tmp_path: Path) -> None:
+    done = _run_tests_in(tmp_path, "--require-device", "host,quantum")
+    assert done.returncode == 1
+    assert "required devices do not work here: quantum (working: host" in done.stdout + done.stderr
+
+
+def test_absent_shared_folder_is_told_and_fails_ci(tmp_path: Path) -> None:
+    done = _run_tests_in(tmp_path / "a")
+    assert done.returncode == 0
+    assert "not tested: real networks" in done.stdout.splitlines()[-1]
+    done = _run_tests_in(tmp_path / "b", CI="true")
+    assert done.returncode == 1
+    assert "the networks of the tests are missing" in done.stdout + done.stderr
