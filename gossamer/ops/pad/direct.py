@@ -61,11 +61,11 @@ class DirectPad(Algorithm):
         element, bits = _ELEMENTS[problem.input.stored_dtype.itemsize]
         kernel = device.compile(KernelSource.of(_SOURCE, "pad", {
             "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}))
-        value: np.generic = np.array(problem.value).astype(problem.input.stored_dtype).view(bits)[()]
+        value = np.full(1, problem.value).astype(problem.input.stored_dtype).view(bits)
         numbers = [n for loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops for n in loop]
         state.launches.append(Launch(kernel, groups_for(count), (GROUP,), (
             input_buffer(0), output_buffer(0), count,
-            *([value] if problem.mode == "constant" else []), *numbers)))
+            *([value[0]] if problem.mode == "constant" else []), *numbers)))
         return state
 
 

@@ -1,0 +1,65 @@
+"""Resizing of H and W, nearest or linear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
+
+
+@dataclass(frozen=True)
+class ResizeProblem(Problem):
+    """(N, C, H, W) to (N, C, *size) as ONNX Resize defines it; rank 3 comes with a unit dimension.
+
+    scales: of H and W; output over input where the sizes were given. mode: "nearest" or "linear".
+    coordinates: how an output place becomes a place in the input. nearest_mode: how that one is
+    rounded.
+    Raises ValueError for unknown modes, and where something is to be made of an empty input.
+    """
+
+    op: ClassVar[str] = "resize"
+    input: TensorSpec
+    size: tuple[int, int]
+    scales: tuple[float, float]
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+
+    def __post_init__(self) -> None:
+        if len(self.input.shape) != 4:
+            raise ValueError(f"resize needs (N, C, H, W), got {self.input}")
+        for what, value, known in (("mode", self.mode, ("nearest", "linear")),
+                                   ("coordinates", self.coordinates, COORDINATES),
+                                   ("nearest_mode", self.nearest_mode, NEAREST_MODES)):
+            if value not in known:
+                raise ValueError(f"resize {what} {value!r} is none of {', '.join(known)}")
+        if min(self.scales) <= 0:
+            raise ValueError(f"resize scales {self.scales} are not positive")
+        if 0 in self.input.shape[2:] and self.outputs[0].size > 0:
+            raise ValueError(f"cannot resize {self.input} to {self.size}")
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (default_spec((*self.input.shape[:2], *self.size), self.input.dtype),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def flops(self) -> int:
+        return self.outputs[0].size * (6 if self.mode == "linear" else 0)
+
+    def describe(self) -> str:
+        sizes = "x".join(map(str, self.input.shape[1:]))
+        return f"{self.mode} {sizes} -> {self.size[0]}x{self.size[1]}"

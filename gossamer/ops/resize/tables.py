@@ -1,0 +1,68 @@
+"""Resizing on a device: tables of places, made once, spare the kernel all coordinate modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.resize.reference import linear, nearest
+from gossamer.ops.strided import GROUP, cannot_compile, groups_for, layout_variants, spatial_inner
+
+_SOURCE = Path(__file__).with_name("tables.cl")
+
+
+class TableResize(Algorithm):
+    op = "resize"
+    name = "tables"
+
+    def supports(self, problem: ResizeProblem, device: Device) -> str | None:
+        if problem.input.dtype != "float32":
+            return f"resizes float32, not {problem.input.dtype}"
+        return cannot_compile(problem, device)
+
+    def variants(self, problem: ResizeProblem, device: Device) -> Iterable[Variant]:
+        return layout_variants(problem)
+
+    def prepare(self, weights: Weights, problem: ResizeProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        if variant.outputs[0].size == 0:
+            return state
+        inner = spatial_inner(variant.inputs[0])
+        vector = 4 if inner % 4 == 0 else 1
+        defines: dict[str, object] = {"VECTOR": vector}
+        if problem.mode == "linear":
+            defines["LINEAR"] = 1
+        kernel = device.compile(KernelSource.of(_SOURCE, "resize", defines))
+        items = variant.outputs[0].size // vector
+        state.launches.append(Launch(kernel, groups_for(items), (GROUP,), (
+            input_buffer(0), output_buffer(0), *_tables(weights, problem), items,
+            *problem.input.shape[2:], inner, *problem.size)))
+        return state
+
+
+def _tables(weights: Weights, problem: ResizeProblem) -> list[Buffer]:
+    if problem.mode == "nearest":
+        tables = [nearest(problem, 0), nearest(problem, 1)]
+    else:
+        tables = [table for pair in zip(linear(problem, 0), linear(problem, 1), strict=True)
+                  for table in pair]
+    place = f"{problem.input.shape[2:]} {problem.size}"
+
+    def packed(index: int, table: np.ndarray) -> Buffer:
+        return weights.packed(f"table {index} of {place}", lambda arrays: table)
+
+    return [packed(index, table) for index, table in enumerate(tables)]
