@@ -47,6 +47,13 @@ class DeviceArray:
         self.buffer.device.read(self.buffer, array, self.stream)
         return array
 
+    def __array__(self, dtype: np.typing.DTypeLike | None = None,
+                  copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a DeviceArray becomes a NumPy array by a copy only")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():

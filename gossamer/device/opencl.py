@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,8 +106,11 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         program = cl.Program(self._context, source.text())
         try:
-            # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
-            program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
+            with warnings.catch_warnings():
+                # some drivers log a line for every build
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
+                program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
             return OpenCLKernel(source, program, self.handle)
         except cl.Error as error:
             raise CompileError(f"{self.name} cannot build {source.function} of "

@@ -103,6 +103,7 @@ def test_unit_dimensions_may_have_any_stride(cuda: Device) -> None:
 def test_result_is_like_the_input(cuda: Device) -> None:
     result = _device_array(cuda, np.arange(3, dtype=np.float32))
     assert isinstance(arrays.like(np.zeros(1), result), np.ndarray)
+    assert np.asarray(result, np.float64).tolist() == [0, 1, 2]
     assert arrays.like(Foreign(result), result) is result
 
 

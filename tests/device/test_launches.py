@@ -98,6 +98,13 @@ def test_build_errors_carry_the_log(compiled_device: Device, tmp_path: Path) -> 
         compiled_device.compile(KernelSource.of(wrong, "wrong"))
 
 
+@pytest.mark.filterwarnings("error")
+def test_compiler_warnings_stay_silent(compiled_device: Device, tmp_path: Path) -> None:
+    noisy = tmp_path / "noisy.cl"
+    noisy.write_text("#warning planted\nKERNEL void noisy(GLOBAL float *x) { x[0] = 1.0f; }\n")
+    assert compiled_device.compile(KernelSource.of(noisy, "noisy")).name == "noisy"
+
+
 def test_missing_function_is_an_error(compiled_device: Device) -> None:
     with pytest.raises(GossamerError, match="no_such"):
         compiled_device.compile(KernelSource.of(KERNELS, "no_such"))

@@ -1,0 +1,96 @@
+"""What a CUDA device makes beside kernels: streams, memory, graphs."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver
+
+from gossamer.device.base import Buffer, check_view
+from gossamer.device.cuda_driver import check, quietly
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda import CudaDevice
+
+
+class CudaStream:
+    """A CUDA stream of our own, destroyed with this object."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        with device.current():
+            self.handle = int(check(
+                driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+        weakref.finalize(self, quietly, device, driver.cuStreamDestroy, self.handle)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+class CudaBuffer(Buffer):
+    """Device memory at `handle`: owned, part of another buffer, or foreign with an owner that
+    is kept alive."""
+
+    device: CudaDevice
+
+    def __init__(self, device: CudaDevice, handle: int, nbytes: int, owner: object) -> None:
+        self.device = device
+        self.handle = handle
+        self.nbytes = nbytes
+        self.owner = owner
+
+    def view(self, offset: int, nbytes: int) -> CudaBuffer:
+        check_view(self, offset, nbytes)
+        return CudaBuffer(self.device, self.handle + offset, nbytes, self)
+
+    def used_on(self, stream: Any) -> None:
+        """Tells that the memory's last use is in this stream, whose order its release follows
+        if it was allocated in a stream's order."""
+        owner = self.owner
+        while isinstance(owner, CudaBuffer):
+            owner = owner.owner
+        if isinstance(owner, StreamAllocation):
+            owner.last_use[0] = stream
+
+
+class Allocation:
+    """Memory that is given back to the driver with this object."""
+
+    def __init__(self, device: CudaDevice, handle: int) -> None:
+        weakref.finalize(self, quietly, device, driver.cuMemFree, handle)
+
+
+class StreamAllocation:
+    """Memory of the device's pool, given back in the order of the stream that used it last."""
+
+    def __init__(self, device: CudaDevice, handle: int, stream: Any) -> None:
+        self.last_use = [stream]
+
+        def release(last_use: list[Any]) -> None:
+            quietly(device, driver.cuMemFreeAsync, handle, device.stream_handle(last_use[0]))
+
+        weakref.finalize(self, release, self.last_use)
+
+
+class CudaGraph:
+    """Recorded work. Calling it, or launch(stream), replays the work in the stream's order."""
+
+    def __init__(self, device: CudaDevice, graph: driver.CUgraph, kept: list[Any],
+                 stream: Any) -> None:
+        self._device = device
+        self._stream = stream
+        # the graph holds bare addresses: buffers and kernels must outlive it
+        self._kept = kept
+        self._executable = check(driver.cuGraphInstantiate(graph, 0))
+        weakref.finalize(self, quietly, device, driver.cuGraphExecDestroy, self._executable)
+
+    def launch(self, stream: Any = None) -> None:
+        """Replays on a stream; None: the one it was captured for."""
+        stream = self._stream if stream is None else stream
+        with self._device.current():
+            self._device.checked("replaying a graph", driver.cuGraphLaunch(
+                self._executable, self._device.stream_handle(stream)))
+
+    def __call__(self, stream: Any = None) -> None:
+        self.launch(stream)
