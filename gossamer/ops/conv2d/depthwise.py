@@ -21,8 +21,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 
 _SOURCE = Path(__file__).with_name("depthwise.cl")
-_GROUP = 128
-_SHAPES = ((2, 4), (1, 4), (1, 2), (1, 1))
+_GROUP = 64
+_SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _MAX_TAPS = 49
 _MAX_DILATION = 8
 
@@ -45,11 +45,9 @@ class Depthwise(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        filling = device.limits.units * 1024
-        outputs = problem.outputs[0].size / 4
-        shapes = sorted(_SHAPES, key=lambda s: (outputs / (s[0] * s[1]) < filling, -s[0] * s[1]))
-        if all(outputs / (rows * columns) < filling for rows, columns in shapes):
-            shapes.reverse()
+        # tall tiles reuse input rows; small problems need every work-item they can get
+        tall_items = problem.outputs[0].size // 16
+        shapes = _SHAPES if tall_items >= 512 * device.limits.units else _SHAPES[::-1]
         for rows, columns in shapes:
             for layout in ("NHWC", "NCHW"):
                 x = problem.inputs[0].with_layout(layout)

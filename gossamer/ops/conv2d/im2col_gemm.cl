@@ -6,7 +6,8 @@
  * A work-group computes TILE_P pixels by TILE_M output channels; a work-item WORK_P by WORK_M of
  * them, from tiles of TILE_K taps in local memory that are filled one step ahead. With SPLIT_K > 1
  * that many sets of work-items share a tile's taps and their sums are added at the end: more
- * parallelism where pixels are few.
+ * parallelism where pixels are few. RESIDENT work-groups must fit a multiprocessor at once, which
+ * bounds the registers.
  *
  * POINTWISE: tap k is channel k of the pixel itself. Otherwise taps[k / VECTOR] holds the tap's
  * offset in x and its row and column.
@@ -141,7 +142,7 @@
     }
 #endif
 
-KERNEL LAUNCH_BOUNDS(GROUP, 1) void im2col_gemm(
+KERNEL LAUNCH_BOUNDS(GROUP, RESIDENT) void im2col_gemm(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
     const GLOBAL int2 *RESTRICT taps, int pixels, int out_channels, int depth, int weight_stride,
     int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,

@@ -35,10 +35,10 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
     UNROLL for (int row = 0; row < ROWS; row++)
         partial[row * GROUP + item] = sum[row];
     BARRIER();
-    for (int half = GROUP / 2; half > 0; half /= 2) {
-        if (item < half) {
+    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
+        if (item < reach) {
             UNROLL for (int row = 0; row < ROWS; row++)
-                partial[row * GROUP + item] += partial[row * GROUP + item + half];
+                partial[row * GROUP + item] += partial[row * GROUP + item + reach];
         }
         BARRIER();
     }

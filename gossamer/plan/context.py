@@ -1,0 +1,166 @@
+"""One running instance of a plan at one batch size: its buffers, workspace and captured graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.device import find
+from gossamer.device.base import Buffer, Device
+from gossamer.measure import Timing, measure
+from gossamer.ops.algorithm import State, Weights
+from gossamer.plan.memory import Lifetime, place
+from gossamer.plan.program import Program, Step
+
+
+class Context:
+    """Holds everything that one execution writes. Threads, batch sizes and streams each take
+    their own; one context serves one execution at a time."""
+
+    def __init__(self, name: str, program: Program, device: Device,
+                 weights: Callable[[Step], Weights], stream: Any = None) -> None:
+        self.program = program
+        self.device = device
+        self.stream = stream
+        self._lock = threading.Lock()
+        self._buffers = self._allocate(name)
+        self._constants = {value: device.upload(array, f"constant {value!r}")
+                           for value, array in program.constants.items()}
+        self._works = [self._prepare(step, weights(step)) for step in program.steps]
+        self._graph: Callable[..., None] | None = None
+        self._executions = 0
+
+    @property
+    def batch(self) -> int:
+        return self.program.batch
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name for NumPy inputs of the right shapes and dtypes; one copy each way."""
+        with self._lock:
+            for name, value in self.program.inputs.items():
+                self.device.write(self.buffer(value), inputs[name], self.stream)
+            self.execute()
+            results = {}
+            for name, value in self.program.outputs.items():
+                spec = self.program.specs[value]
+                results[name] = np.empty(spec.shape, spec.stored_dtype)
+                self.device.read(self.buffer(value), results[name], self.stream)
+            return results
+
+    def run_on_device(self, inputs: Mapping[str, Buffer],
+                      outputs: Mapping[str, Buffer], stream: Any) -> None:
+        """Reads and writes device memory in the stream's order: one copy within the device for
+        each input and output."""
+        with self._lock:
+            for name, value in self.program.inputs.items():
+                target = self.buffer(value)
+                self.device.copy(target, inputs[name], self.program.specs[value].nbytes, stream)
+            self.execute(stream)
+            for name, value in self.program.outputs.items():
+                source = self.buffer(value)
+                self.device.copy(outputs[name], source, self.program.specs[value].nbytes, stream)
+
+    def execute(self, stream: Any = None) -> None:
+        """Queues all steps over the buffers as they are. The first execution loads kernels; the
+        second is captured, where the device has graphs and no step runs on the host, and from
+        then on the graph is replayed."""
+        stream = self.stream if stream is None else stream
+        if self._graph is not None:
+            self._graph(stream)
+            return
+        if self._executions == 1 and self._is_capturable():
+            self._graph = self.device.capture(self._run_steps)
+            assert self._graph is not None
+            self._graph(stream)
+        else:
+            self._run_steps(stream)
+        self._executions += 1
+
+    def buffer(self, value: str) -> Buffer:
+        root = self.program.root(value)
+        return self._constants[root] if root in self._constants else self._buffers[root]
+
+    def profile(self, *, repeats: int = 10) -> list[Timing]:
+        """The time of every step, each over the data that the steps before it made."""
+        with self._lock:
+            timings = []
+            for work in self._works:
+                timings += measure(self.device, [work], repeats=repeats, budget_us=2e5)
+            return timings
+
+    def end_to_end(self, *, repeats: int = 20) -> Timing:
+        """The time of one whole execution, inputs and outputs resident on the device."""
+        with self._lock:
+            self.execute()
+            self.execute()
+            work = self.execute if self._graph is not None else self._run_steps
+            return measure(self.device, [work], repeats=repeats)[0]
+
+    def _is_capturable(self) -> bool:
+        return self.device.limits.graph and all(
+            step.device is self.device for step in self.program.steps)
+
+    def _run_steps(self, stream: Any) -> None:
+        for work in self._works:
+            work(stream)
+
+    def _allocate(self, name: str) -> dict[str, Buffer]:
+        program = self.program
+        lifetimes = _lifetimes(program)
+        offsets, total = place(lifetimes, self.device.alignment)
+        purpose = f"activations of {name} at batch {program.batch}"
+        arena = self.device.empty(max(total, self.device.alignment), purpose)
+        self.activation_bytes = total
+        self.workspace_bytes = max((step.variant.workspace for step in program.steps), default=0)
+        self._workspace = None
+        if self.workspace_bytes:
+            self._workspace = self.device.empty(self.workspace_bytes,
+                                                f"workspace of {name} at batch {program.batch}")
+        return {value: arena.view(offset, lifetimes[value].nbytes)
+                for value, offset in offsets.items()}
+
+    def _prepare(self, step: Step, weights: Weights) -> Callable[[Any], None]:
+        state = step.algorithm.prepare(weights, step.problem, step.variant, step.device)
+        inputs = [self.buffer(value) for value in step.inputs]
+        outputs = [self.buffer(value) for value in step.outputs]
+        if step.device is not self.device:
+            return _host_work(step, state, self.device, inputs, outputs)
+        workspace = self._workspace
+        return lambda stream: step.algorithm.launch(state, inputs, outputs, workspace, stream)
+
+
+def _lifetimes(program: Program) -> dict[str, Lifetime]:
+    """Of every value that has memory of its own in the arena. Inputs are alive from before the
+    first step, outputs until after the last."""
+    first: dict[str, int] = {program.root(value): -1 for value in program.inputs.values()}
+    last = dict(first)
+    for index, step in enumerate(program.steps):
+        for value in step.outputs:
+            first.setdefault(program.root(value), index)
+        for value in (*step.inputs, *step.outputs):
+            last[program.root(value)] = index
+    for value in program.outputs.values():
+        last[program.root(value)] = len(program.steps)
+    return {value: Lifetime(max(program.specs[value].nbytes, 1), start, last[value])
+            for value, start in first.items()}
+
+
+def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
+               outputs: Sequence[Buffer]) -> Callable[[Any], None]:
+    """A step of another device's program on the host, between two copies."""
+    host = find("host")
+    own_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
+    own_outputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.outputs]
+    workspace = host.empty(step.variant.workspace, step.layer.name)
+
+    def work(stream: Any) -> None:
+        for own, buffer in zip(own_inputs, inputs, strict=True):
+            device.read(buffer, own.array((own.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+        step.algorithm.launch(state, own_inputs, own_outputs, workspace)
+        for own, buffer in zip(own_outputs, outputs, strict=True):
+            device.write(buffer, own.array((own.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+
+    return work

@@ -1,0 +1,194 @@
+"""Plan: the frozen choice for every layer of a network, with its prepared weights."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from gossamer.device import find
+from gossamer.device.base import Device
+from gossamer.errors import InputError, UnsupportedError
+from gossamer.measure import Timing
+from gossamer.model.graph import Graph, ValueInfo
+from gossamer.model.passes import optimise
+from gossamer.model.shapes import resolve
+from gossamer.ops.algorithm import Weights
+from gossamer.plan.context import Context
+from gossamer.plan.lower import lower
+from gossamer.plan.program import Program, Step
+from gossamer.plan.report import Report, make_report
+from gossamer.plan.select import choose
+from gossamer.tensor import default_spec
+
+_MOST_CONTEXTS = 8
+
+
+class Plan:
+    """Runs a network on one device. `plan(x)` uses a context of its own for each batch size;
+    `context` gives further ones to threads and streams.
+
+    Make one with `gossamer.compile`.
+    """
+
+    def __init__(self, graph: Graph, device: Device, *, strict: bool = False) -> None:
+        self.graph = optimise(graph)
+        self.device = device
+        self.strict = strict
+        self._weights: dict[tuple[str, str], Weights] = {}
+        self._programs: dict[int, Program] = {}
+        self._contexts: OrderedDict[int, Context] = OrderedDict()
+        self._timings: dict[int, tuple[list[Timing], Timing]] = {}
+        self._last_batch: int | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def inputs(self) -> list[ValueInfo]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> list[ValueInfo]:
+        return self.graph.outputs
+
+    def __call__(self, *inputs: np.ndarray) -> Any:
+        """The network's outputs for NumPy inputs in the graph's order: an array, or a tuple where
+        there are several. Any batch size from 0 up.
+
+        Raises InputError for a wrong number, shape or dtype of inputs.
+        """
+        batch = self._check(inputs)
+        arrays = {info.name: np.ascontiguousarray(array)
+                  for info, array in zip(self.inputs, inputs, strict=True)}
+        if any(array.size == 0 for array in arrays.values()):
+            results = self._empty_outputs(batch)
+        else:
+            results = self._default_context(batch).run(arrays)
+        ordered = tuple(results[info.name] for info in self.outputs)
+        return ordered[0] if len(ordered) == 1 else ordered
+
+    def context(self, batch: int, stream: Any = None) -> Context:
+        """A new context with buffers of its own; weights are shared."""
+        program = self.program(batch)
+        return Context(self.graph.name, program, self.device, self._weights_of, stream)
+
+    def program(self, batch: int) -> Program:
+        """The layers and choices at a batch size.
+
+        Raises UnsupportedError where the plan is strict and a layer falls back to the host.
+        """
+        with self._lock:
+            if batch not in self._programs:
+                program = self._make_program(batch)
+                fallen = [s for s in program.steps if s.device is not self.device]
+                if self.strict and fallen:
+                    step = fallen[0]
+                    raise UnsupportedError(
+                        f"{self.device.name} cannot run {step.layer.source or step.layer.name} "
+                        f"({'; '.join(step.rejected.values())}) and falling back to the host is "
+                        "not allowed; leave strict out or choose another device")
+                self._programs[batch] = program
+            return self._programs[batch]
+
+    def profile(self, batch: int | None = None) -> Report:
+        """Times every step and the whole by the device's events, then reports."""
+        batch = self._batch_or_last(batch)
+        context = self._default_context(batch)
+        whole = context.end_to_end()
+        self._timings[batch] = (context.profile(), whole)
+        return self.report(batch)
+
+    def report(self, batch: int | None = None) -> Report:
+        """What runs where, layer by layer, at the given or the last batch size; with times where
+        that batch was profiled."""
+        batch = self._batch_or_last(batch)
+        steps, whole = self._timings.get(batch, (None, None))
+        return make_report(self.program(batch), self.device, steps, whole)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes on the device: weights in all their packed forms, activations and workspace of
+        the contexts that plan(x) made."""
+        with self._lock:
+            contexts = list(self._contexts.values())
+            return {
+                "weights": sum(weights.nbytes for weights in self._weights.values()),
+                "activations": sum(context.activation_bytes for context in contexts),
+                "workspace": sum(context.workspace_bytes for context in contexts),
+            }
+
+    def _batch_or_last(self, batch: int | None) -> int:
+        return batch if batch is not None else self._last_batch or 1
+
+    def _default_context(self, batch: int) -> Context:
+        with self._lock:
+            self._last_batch = batch
+            if batch not in self._contexts:
+                while len(self._contexts) >= _MOST_CONTEXTS:
+                    self._contexts.popitem(last=False)
+                self._contexts[batch] = self.context(batch)
+            self._contexts.move_to_end(batch)
+            return self._contexts[batch]
+
+    def _make_program(self, batch: int) -> Program:
+        static = resolve(self.graph, batch)
+        layers, constants = lower(static)
+        inputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
+                  for info in self.inputs}
+        return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
+                      self.device)
+
+    def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
+        static = resolve(self.graph, batch)
+        return {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
+                for info in self.outputs}
+
+    def _weights_of(self, step: Step) -> Weights:
+        with self._lock:
+            key = (step.layer.name, step.device.name)
+            if key not in self._weights:
+                self._weights[key] = Weights(step.layer.weights, step.device, step.layer.name)
+            return self._weights[key]
+
+    def _check(self, inputs: tuple[np.ndarray, ...]) -> int:
+        """The batch size of the inputs, which must fit the graph's."""
+        if len(inputs) != len(self.inputs):
+            names = ", ".join(repr(info.name) for info in self.inputs)
+            raise InputError(f"{self.graph.name} takes {len(self.inputs)} inputs ({names}), "
+                             f"got {len(inputs)}")
+        batch: int | None = None
+        for info, array in zip(self.inputs, inputs, strict=True):
+            wanted = "x".join("N" if size is None else str(size) for size in info.shape)
+            got = "x".join(map(str, np.shape(array)))
+            if not isinstance(array, np.ndarray):
+                raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected a "
+                                 f"NumPy array of shape {wanted} and dtype {info.dtype}")
+            fits = array.ndim == len(info.shape) and all(
+                size is None or size == have
+                for size, have in zip(info.shape, array.shape, strict=True))
+            if not fits:
+                raise InputError(f"input {info.name!r} has shape {got}, expected {wanted}")
+            if array.dtype != np.dtype(info.dtype):
+                raise InputError(f"input {info.name!r} has dtype {array.dtype}, expected "
+                                 f"{info.dtype}; convert it with .astype({info.dtype!r})")
+            if info.shape and info.shape[0] is None:
+                if batch not in (None, array.shape[0]):
+                    raise InputError(f"input {info.name!r} has batch {array.shape[0]}, another "
+                                     f"input has {batch}")
+                batch = array.shape[0]
+        return 1 if batch is None else batch
+
+
+def compile(model: Graph | str, device: str | Device | None = None, *,
+            strict: bool = False) -> Plan:
+    """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
+
+    device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
+    strict: a layer that the device cannot run is an error instead of running on the host.
+    Raises ModelError or UnsupportedError for the model, DeviceError for the device.
+    """
+    from gossamer.model import load
+
+    graph = model if isinstance(model, Graph) else load(model)
+    return Plan(graph, device if isinstance(device, Device) else find(device), strict=strict)

@@ -1,0 +1,78 @@
+"""What a plan runs where, layer by layer, as rows and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.measure import Timing
+from gossamer.plan.program import Program, Step
+
+
+@dataclass(frozen=True)
+class Report:
+    """rows: one dict a step, in order, with layer, op, problem, density, algorithm, config,
+    layout, device, flops, and when profiled median_us, p25_us, p75_us, share. notes: what the
+    user should know. end_to_end_us: one execution, inputs and outputs on the device."""
+
+    device: str
+    batch: int
+    rows: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    end_to_end_us: float | None = None
+
+    def __str__(self) -> str:
+        timed = self.end_to_end_us is not None
+        header = ["layer", "problem", "algorithm", "config"] + (["us", "%"] if timed else [])
+        lines = [header]
+        for row in self.rows:
+            cells = [row["layer"], row["problem"], row["algorithm"], row["config"]]
+            if timed:
+                cells += [f"{row['median_us']:.1f}", f"{100 * row['share']:.1f}"]
+            lines.append(cells)
+        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+                for line in lines]
+        if timed:
+            text.append(f"end to end on {self.device}, batch {self.batch}: "
+                        f"{self.end_to_end_us:.1f} us")
+        return "\n".join([*text, *self.notes])
+
+
+def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
+                whole: Timing | None) -> Report:
+    rows = [_row(step) for step in program.steps]
+    if timings is not None:
+        total = sum(timing.median_us for timing in timings) or 1.0
+        for row, timing in zip(rows, timings, strict=True):
+            row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
+                       share=timing.median_us / total)
+    return Report(device.name, program.batch, rows, _notes(program, device),
+                  whole.median_us if whole is not None else None)
+
+
+def _row(step: Step) -> dict[str, Any]:
+    return {
+        "layer": step.layer.name,
+        "op": step.layer.op,
+        "problem": step.problem.describe(),
+        "density": step.layer.density,
+        "algorithm": step.algorithm.name,
+        "config": step.variant.label,
+        "layout": step.variant.outputs[0].layout,
+        "device": step.device.name,
+        "flops": step.problem.flops,
+    }
+
+
+def _notes(program: Program, device: Device) -> list[str]:
+    fallen = [step for step in program.steps if step.device is not device]
+    count = len(program.steps)
+    if not fallen:
+        return [f"{device.name} ran all {count} layers"]
+    listed = "; ".join(f"{step.layer.name} ({'; '.join(step.rejected.values())})"
+                       for step in fallen)
+    return [f"{device.name} ran {count - len(fallen)} of {count} layers; {len(fallen)} on host: "
+            f"{listed}"]
