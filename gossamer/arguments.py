@@ -16,26 +16,25 @@ from gossamer import show
 from gossamer.errors import InputError
 from gossamer.image import PRESETS, Preprocessing, load_image
 from gossamer.model import zoo
+from gossamer.model.shapes import with_shapes
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 
-def with_input_shape(graph: Graph, text: str) -> Graph:
-    """The graph with the open dimensions of its first input (but the batch) set from a text
-    like 3x224x224. Raises InputError when it contradicts the graph."""
-    try:
-        sizes = tuple(int(part) for part in text.replace(",", "x").split("x"))
-    except ValueError:
-        raise InputError(f"--shape {text}: expected sizes like 3x224x224") from None
-    known = graph.inputs[0].shape[1:]
-    fits = len(sizes) == len(known) and all(
-        size > 0 and mine in (None, size) for mine, size in zip(known, sizes, strict=True))
-    if not fits:
-        wanted = "x".join("?" if size is None else str(size) for size in known)
-        raise InputError(f"--shape {text}: input {graph.inputs[0].name!r} takes {wanted}")
-    inputs = [replace(graph.inputs[0], shape=(None, *sizes)), *graph.inputs[1:]]
-    return replace(graph, inputs=inputs)
+def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
+    """The graph with open dimensions set from texts like image=3,224,224 (without the batch; the
+    first input where there is no name). Raises InputError when one contradicts the graph."""
+    shapes = {}
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        try:
+            shape = [int(part) for part in sizes.replace("x", ",").split(",")]
+        except ValueError:
+            raise InputError(f"--shape {text}: expected sizes like 3,224,224 or "
+                             f"{graph.inputs[0].name}=3,224,224") from None
+        shapes[name or graph.inputs[0].name] = shape
+    return with_shapes(graph, shapes)
 
 
 def preprocessing(model: str, input_shape: Sequence[int | None], preset: str | None, *,

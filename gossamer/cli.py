@@ -23,6 +23,8 @@ from gossamer import arguments, show
 from gossamer.errors import GossamerError, GossamerWarning, InputError
 from gossamer.image import PRESETS
 from gossamer.model import zoo
+from gossamer.model.shapes import check_open_dimensions, resolve
+from gossamer.model.summary import summarise
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -36,6 +38,9 @@ app = typer.Typer(
 
 ModelArgument = Annotated[str, typer.Argument(
     metavar="MODEL", help=f"An ONNX file, or a network of the zoo: {', '.join(zoo.MODELS)}.")]
+ShapeOption = Annotated[list[str] | None, typer.Option(
+    metavar="[NAME=]3,224,224",
+    help="An input's shape without the batch, where the file leaves it open; may be repeated.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -108,9 +113,10 @@ def devices(as_json: JsonOption = False) -> None:
         return
     for row in rows:
         row["memory"] = show.bytes_text(row["memory_bytes"]) if row["memory_bytes"] else ""
+        row["units"] = row["units"] or None
         row["state"] = row["problem"] or "PASS"
-    show.print_table({"name": "device", "description": "name", "units": "units",
-                      "memory": "memory", "driver": "driver", "state": "state"}, rows)
+    show.print_table({"name": "device", "state": "state", "description": "name", "units": "units",
+                      "memory": "memory", "driver": "driver"}, rows)
 
 
 @app.command()
@@ -118,26 +124,30 @@ def devices(as_json: JsonOption = False) -> None:
 def inspect(
     model: ModelArgument,
     batch: Annotated[int, typer.Option(min=0, help="Images at once.")] = 1,
-    shape: Annotated[str | None, typer.Option(
-        help="The input's shape without the batch, where the file leaves it open: 3x224x224.",
-    )] = None,
+    shape: ShapeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a network's layers: shapes, parameters, FLOPs and density."""
     graph = _load(model, shape)
-    summary = gossamer.model.summary.summarise(graph, batch)
+    rows = [asdict(row) for row in summarise(resolve(graph, batch))]
+    totals = {"parameters": sum(row["parameters"] for row in rows),
+              "flops": sum(row["flops"] for row in rows)}
     if as_json:
-        show.print_json(summary)
+        show.print_json({"model": model, "batch": batch, **totals, "rows": rows})
         return
-    show.print_summary(summary)
+    show.print_summary(rows)
+    print(f"{len(rows)} layers, {show.human(totals['parameters'])} parameters, "
+          f"{show.human(totals['flops'])} FLOPs at batch {batch}")
 
 
 @app.command()
 @_guarded
 def run(
     model: ModelArgument,
+    photos: Annotated[list[Path] | None, typer.Argument(
+        metavar="[FILE]...", help="Photos, as with --image.")] = None,
     image: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE", help="A photo; may be given again.")] = None,
+        metavar="FILE...", help="Photos to run it on.")] = None,
     array: Annotated[Path | None, typer.Option(
         "--input", metavar="X.npy", help="An array of inputs, the batch first.")] = None,
     output: Annotated[Path | None, typer.Option(
@@ -149,9 +159,7 @@ def run(
     labels: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Names of the classes, one a line.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 5,
-    shape: Annotated[str | None, typer.Option(
-        help="The input's shape without the batch, where the file leaves it open: 3x224x224.",
-    )] = None,
+    shape: ShapeOption = None,
     preprocess: Annotated[str | None, typer.Option(
         help=f"How photos are prepared: {', '.join(PRESETS)}.")] = None,
     size: Annotated[str | None, typer.Option(help="Height x width: 224 or 224x320.")] = None,
@@ -169,19 +177,21 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a network on photos or on an array."""
-    if bool(image) == bool(array):
-        raise InputError("give either --image FILE (once or more) or --input X.npy")
+    # click gives an option one value: what follows a first --image FILE comes as arguments
+    photos = [*(image or []), *(photos or [])]
+    if bool(photos) == bool(array):
+        raise InputError("give either --image FILE... or --input X.npy")
     graph = _load(model, shape)
     if output:
         arguments.check_writable(output, len(graph.outputs))
-    if image:
-        names = [str(path) for path in image]
-        count = min(batch or 1, len(image))
+    if photos:
+        names = [str(path) for path in photos]
+        count = min(batch or 1, len(photos))
         channels = "bgr" if bgr else "grey" if grey else None
         preprocessing = arguments.preprocessing(
             model, graph.inputs[0].shape, preprocess, channels=channels, size=size,
             resize=resize, scale=scale, mean=mean, std=std)
-        chunks = arguments.photo_batches(image, count, preprocessing, graph.inputs[0].shape)
+        chunks = arguments.photo_batches(photos, count, preprocessing, graph.inputs[0].shape)
     else:
         assert array is not None
         values = arguments.read_array(array)
@@ -234,11 +244,13 @@ def run(
         print(f"written: {output}")
 
 
-def _load(model: str, shape: str | None) -> Graph:
+def _load(model: str, shapes: list[str] | None) -> Graph:
     graph = gossamer.load(model)
     for warning in graph.warnings:
         show.notice(warning, "warning")
-    return graph if shape is None else arguments.with_input_shape(graph, shape)
+    graph = arguments.with_input_shapes(graph, shapes or [])
+    check_open_dimensions(graph)
+    return graph
 
 
 @contextmanager

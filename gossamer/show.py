@@ -17,7 +17,7 @@ from rich.text import Text
 from gossamer.errors import InputError
 
 IMAGENET = Path(__file__).with_name("labels") / "imagenet.txt"
-_PIPE_WIDTH = 200
+_PIPE_WIDTH = 500
 
 
 def notice(message: object, kind: str = "notice") -> None:
@@ -41,8 +41,11 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -
     for line in shown:
         table.add_row(*map(Text, line))
     # a pipe has no width: lines must not be folded as if it had 80 columns
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(width=width).print(table)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
 
 
 def human(count: float) -> str:
@@ -108,6 +111,17 @@ def statistics(name: str, output: np.ndarray) -> str:
     if output.size and output.dtype != np.bool_:
         text += f", {output.min():.6g} to {output.max():.6g}, mean {output.mean():.6g}"
     return text
+
+
+def print_summary(rows: Iterable[Mapping[str, Any]]) -> None:
+    """The layers of a network, as `gossamer inspect` shows them."""
+    shown = [{**row, "output_shape": "x".join(map(str, row["output_shape"])),
+              "parameters": str(row["parameters"] or ""),
+              "flops": human(row["flops"]) if row["flops"] else "",
+              "density": None if row["density"] is None else f"{row['density']:.1%}"}
+             for row in rows]
+    print_table({"name": "layer", "op": "op", "output_shape": "output", "parameters":
+                 "parameters", "flops": "FLOPs", "density": "density"}, shown)
 
 
 def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:

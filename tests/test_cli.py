@@ -81,7 +81,7 @@ def fails(code, *words):
 def test_devices():
     lines = succeeds("devices").stdout.splitlines()
     (host,) = [line for line in lines if line.startswith("host ")]
-    assert host.rstrip().endswith("PASS")
+    assert host.split()[1] == "PASS"
     rows = json.loads(succeeds("devices", "--json").stdout)
     assert {row["name"] for row in rows} == {found.name for found in gossamer.devices()}
     assert all({"name", "description", "driver", "units", "memory_bytes", "problem"} <= set(row)
@@ -94,7 +94,7 @@ def test_version():
 
 def test_inspect(tiny):
     text = succeeds("inspect", tiny).stdout
-    assert "first" in text and "133" in text
+    assert text.startswith("layer") and "first" in text and "133 parameters" in text
     summary = json.loads(succeeds("inspect", tiny, "--batch", 2, "--json").stdout)
     assert summary["parameters"] == 4 * 27 + 25
     assert summary["rows"][0]["flops"] >= 2 * 2 * 4 * 27 * 64
@@ -146,11 +146,11 @@ def test_batches_of_photos_agree_with_single_ones(tiny, tmp_path):
     for index in range(5):
         path = tmp_path / f"{index}.png"
         Image.fromarray(RNG.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(path)
-        photos += ["--image", path]
-    common = ("run", tiny, "--device", "host", "--preprocess", "unit", *photos)
+        photos.append(path)
+    common = ("run", tiny, "--device", "host", "--preprocess", "unit", "--image", *photos)
     single = json.loads(succeeds(*common, "--json").stdout)["results"]
     paired = json.loads(succeeds(*common, "--batch", 2, "--json").stdout)["results"]
-    assert [answer["input"] for answer in paired] == [str(path) for path in photos[1::2]]
+    assert [answer["input"] for answer in paired] == [str(path) for path in photos]
     for one, two in zip(single, paired, strict=True):
         assert [line["class"] for line in one["top"]] == [line["class"] for line in two["top"]]
         for mine, other in zip(one["top"], two["top"], strict=True):
@@ -193,7 +193,9 @@ def test_open_shapes_are_given_on_the_command_line(tmp_path, photo):
     path = save_network(tmp_path / "open.onnx", inputs=("N", 3, "H", "W"))
     words = ("run", path, "--device", "host", "--preprocess", "unit", "--image", photo)
     assert "%" in succeeds(*words, "--shape", "3x8x8").stdout
-    assert "x takes 3x?x?" in fails(2, *words, "--shape", "1x8x8").replace("'", "")
+    assert "%" in succeeds(*words, "--shape", "x=3,8,8").stdout
+    for wrong in ("1x8x8", "3,8", "y=3,8,8"):
+        assert "open.onnx" in fails(2, *words, "--shape", wrong)
 
 
 def test_several_outputs_go_to_npz(tmp_path):
@@ -261,7 +263,8 @@ BAD = [
     ("run tiny.onnx --input x.npy --shape big", ["--shape big"]),
     ("inspect absent.onnx", ["absent.onnx"]),
     ("inspect cut.onnx", ["cut.onnx"]),
-    ("inspect open.onnx", ["open.onnx"]),
+    ("inspect open.onnx", ["open.onnx", "--shape"]),
+    ("run open.onnx --input x.npy", ["open.onnx", "--shape"]),
 ]
 
 
