@@ -1,0 +1,62 @@
+"""Gathering of slices by index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class GatherProblem(Problem):
+    """output[a..., i..., b...] = data[a..., indices[i...], b...] along the axis.
+
+    axis: counted from 0. indices: int32 or int64; negative ones count from the end, and those
+    beyond either end take the nearest slice there is. constants: which of data (0) and indices
+    (1) are constants, found in the weights as `operand0` and `operand1`.
+    Raises ValueError for an impossible axis or dtype, and where nothing can be taken.
+    """
+
+    op: ClassVar[str] = "gather"
+    data: TensorSpec
+    indices: TensorSpec
+    axis: int
+    constants: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.axis < len(self.data.shape):
+            raise ValueError(f"axis {self.axis} is not one of {self.data}")
+        if self.indices.dtype not in ("int32", "int64"):
+            raise ValueError(f"indices are int32 or int64, not {self.indices.dtype}")
+        if self.data.shape[self.axis] == 0 and self.outputs[0].size > 0:
+            raise ValueError(f"nothing can be taken along axis {self.axis} of {self.data}")
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(spec for index, spec in enumerate((self.data, self.indices))
+                     if index not in self.constants)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        shape = self.data.shape
+        return (default_spec(shape[: self.axis] + self.indices.shape + shape[self.axis + 1 :],
+                             self.data.dtype),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {f"operand{index}": (self.data, self.indices)[index].shape
+                for index in self.constants}
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def least_bytes(self) -> int:
+        return 2 * self.outputs[0].nbytes + self.indices.nbytes
+
+    def describe(self) -> str:
+        return f"{self.indices} along {self.axis} of {self.data}"

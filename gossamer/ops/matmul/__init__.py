@@ -1,0 +1,9 @@
+"""Batched matrix products of two tensors."""
+
+from gossamer.ops.matmul.host import NumpyMatmul
+from gossamer.ops.matmul.problem import MatmulProblem
+from gossamer.ops.matmul.reference import reference
+from gossamer.ops.matmul.tiled import TiledMatmul
+from gossamer.ops.op import Op
+
+OP = Op("matmul", MatmulProblem, reference, (NumpyMatmul(), TiledMatmul()))

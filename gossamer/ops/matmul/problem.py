@@ -1,0 +1,74 @@
+"""Batched matrix products of two tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class MatmulProblem(Problem):
+    """a @ b as NumPy means it: vectors are rows on the left and columns on the right, dimensions
+    before the last two broadcast.
+
+    constants: which of a (0) and b (1) are constants, found in the weights as `operand0` and
+    `operand1`.
+    Raises ValueError for shapes that do not fit.
+    """
+
+    op: ClassVar[str] = "matmul"
+    a: TensorSpec
+    b: TensorSpec
+    constants: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.a.shape or not self.b.shape:
+            raise ValueError(f"a matrix product of a scalar: {self.a} and {self.b}")
+        if self.matrix_a[-1] != self.matrix_b[-2]:
+            raise ValueError(f"{self.a} and {self.b} have no matrix product: "
+                             f"{self.matrix_a[-1]} columns against {self.matrix_b[-2]} rows")
+        np.broadcast_shapes(self.matrix_a[:-2], self.matrix_b[:-2])
+
+    @property
+    def matrix_a(self) -> tuple[int, ...]:
+        """a's shape, a vector as one row."""
+        return self.a.shape if len(self.a.shape) > 1 else (1, *self.a.shape)
+
+    @property
+    def matrix_b(self) -> tuple[int, ...]:
+        """b's shape, a vector as one column."""
+        return self.b.shape if len(self.b.shape) > 1 else (*self.b.shape, 1)
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(self.matrix_a[:-2], self.matrix_b[:-2])
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(spec for index, spec in enumerate((self.a, self.b))
+                     if index not in self.constants)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        rows = self.a.shape[-2:-1]
+        columns = self.b.shape[-1:] if len(self.b.shape) > 1 else ()
+        return (default_spec((*self.batch, *rows, *columns), self.a.dtype),)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {f"operand{index}": (self.a, self.b)[index].shape for index in self.constants}
+
+    @property
+    def flops(self) -> int:
+        rows, inner = self.matrix_a[-2:]
+        return 2 * math.prod(self.batch) * rows * inner * self.matrix_b[-1]
+
+    def describe(self) -> str:
+        return f"{self.a} @ {self.b}"

@@ -1,0 +1,81 @@
+/* Batched row-major matrix products, c = a @ b, in tiles through local memory. Up to three batch
+ * dimensions, outermost first: sizes n, strides p of a and q of b (0: repeated); c is contiguous.
+ * A work-group of 256 makes TILE x TILE results; a work-item EACH x EACH of them, EACH = TILE/16,
+ * 16 apart so that neighbours read neighbouring words. */
+
+#define DEPTH 16
+#define EACH (TILE / 16)
+
+#define WALK(d) { \
+    int i = (int)(rest % (uint)n##d); \
+    rest /= (uint)n##d; \
+    a += (size_t)i * p##d; \
+    b += (size_t)i * q##d; \
+}
+
+KERNEL LAUNCH_BOUNDS(256, 2)
+void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
+            GLOBAL float *RESTRICT c, int rows, int columns, int inner,
+            int n0, int p0, int q0, int n1, int p1, int q1, int n2, int p2, int q2)
+{
+    LOCAL float tile_a[DEPTH][TILE + 1];
+    LOCAL float tile_b[DEPTH][TILE];
+    uint down = (uint)CEIL_DIV(rows, TILE), across = (uint)CEIL_DIV(columns, TILE);
+    uint rest = (uint)GROUP_ID(0);
+    int column0 = (int)(rest % across) * TILE;
+    rest /= across;
+    int row0 = (int)(rest % down) * TILE;
+    rest /= down;
+    c += (size_t)rest * rows * columns;
+    WALK(2)
+    WALK(1)
+    WALK(0)
+    int item = LOCAL_ID(0), x = item % 16, y = item / 16;
+    float total[EACH][EACH];
+    UNROLL
+    for (int i = 0; i < EACH; i++) {
+        UNROLL
+        for (int j = 0; j < EACH; j++)
+            total[i][j] = 0.0f;
+    }
+    for (int k0 = 0; k0 < inner; k0 += DEPTH) {
+        UNROLL
+        for (int part = 0; part < TILE * DEPTH; part += 256) {
+            int k = (part + item) % DEPTH, row = (part + item) / DEPTH;
+            tile_a[k][row] = row0 + row < rows && k0 + k < inner
+                ? a[(size_t)(row0 + row) * inner + k0 + k] : 0.0f;
+        }
+        UNROLL
+        for (int part = 0; part < TILE * DEPTH; part += 256) {
+            int column = (part + item) % TILE, k = (part + item) / TILE;
+            tile_b[k][column] = column0 + column < columns && k0 + k < inner
+                ? b[(size_t)(k0 + k) * columns + column0 + column] : 0.0f;
+        }
+        BARRIER();
+        UNROLL
+        for (int k = 0; k < DEPTH; k++) {
+            float left[EACH], right[EACH];
+            UNROLL
+            for (int i = 0; i < EACH; i++) {
+                left[i] = tile_a[k][y + 16 * i];
+                right[i] = tile_b[k][x + 16 * i];
+            }
+            UNROLL
+            for (int i = 0; i < EACH; i++) {
+                UNROLL
+                for (int j = 0; j < EACH; j++)
+                    total[i][j] = FMA(left[i], right[j], total[i][j]);
+            }
+        }
+        BARRIER();
+    }
+    UNROLL
+    for (int i = 0; i < EACH; i++) {
+        UNROLL
+        for (int j = 0; j < EACH; j++) {
+            int row = row0 + y + 16 * i, column = column0 + x + 16 * j;
+            if (row < rows && column < columns)
+                c[(size_t)row * columns + column] = total[i][j];
+        }
+    }
+}

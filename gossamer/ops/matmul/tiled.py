@@ -1,0 +1,77 @@
+"""Matrix products on a device, in tiles through local memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.matmul.problem import MatmulProblem
+from gossamer.ops.strided import broadcast_strides, cannot_compile, merge
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("tiled.cl")
+
+Batch = list[tuple[int, int, int]]
+"""Of each batch dimension: the size and the strides of a and b."""
+
+
+class TiledMatmul(Algorithm):
+    op = "matmul"
+    name = "tiled"
+
+    def supports(self, problem: MatmulProblem, device: Device) -> str | None:
+        if (problem.a.dtype, problem.b.dtype) != ("float32", "float32"):
+            return f"multiplies float32, not {problem.a.dtype} and {problem.b.dtype}"
+        if max(problem.a.size, problem.b.size) >= 2**31:
+            return f"{problem.a} @ {problem.b}: indices are 32-bit"
+        if len(_batch(problem)) > 3:
+            return "more than three separate batch dimensions"
+        return cannot_compile(problem, device)
+
+    def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
+        small = min(problem.matrix_a[-2], problem.matrix_b[-1]) <= 32
+        return [Variant((("tile", tile),), problem.inputs, problem.outputs)
+                for tile in ((16, 64) if small else (64, 16))]
+
+    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        if problem.outputs[0].size == 0:
+            return state
+        tile = variant["tile"]
+        kernel = device.compile(KernelSource.of(_SOURCE, "matmul", {"TILE": tile}))
+        rows, inner = problem.matrix_a[-2:]
+        columns = problem.matrix_b[-1]
+        groups = math.prod(problem.batch) * -(-rows // tile) * -(-columns // tile)
+        run_time = iter(range(len(problem.inputs)))
+        operands = [
+            weights.packed(f"operand{i}", lambda arrays, i=i: np.asarray(  # type: ignore[misc]
+                arrays[f"operand{i}"], np.float32))
+            if i in problem.constants else input_buffer(next(run_time)) for i in range(2)]
+        batch = _batch(problem)
+        numbers = [n for dim in [(1, 0, 0)] * (3 - len(batch)) + batch for n in dim]
+        state.launches.append(Launch(kernel, (groups,), (256,), (
+            *operands, output_buffer(0), rows, columns, inner, *numbers)))
+        return state
+
+
+def _batch(problem: MatmulProblem) -> Batch:
+    walks = []
+    for shape in (problem.matrix_a, problem.matrix_b):
+        strides = broadcast_strides(TensorSpec(shape), (*problem.batch, *shape[-2:]))
+        walks.append(strides[:-2])
+    sizes, (a, b), _ = merge(problem.batch, walks)
+    return list(zip(sizes, a, b, strict=True))

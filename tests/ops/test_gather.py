@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.ops.gather.problem import GatherProblem
+from gossamer.tensor import default_spec
+from tests.ops.harness import check, op_of, random_array
+
+
+@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), data=st.data())
+@settings(max_examples=15)
+def test_any_axis_and_indices(device: Device, shape: list[int], data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    taken = data.draw(st.lists(st.integers(0, 4), max_size=2))
+    dtype = data.draw(st.sampled_from(["int32", "int64"]))
+    constants = data.draw(st.sampled_from([(), (0,), (1,)]))
+    problem = GatherProblem(default_spec(tuple(shape)), default_spec(tuple(taken), dtype), axis,
+                            constants)
+    rng = np.random.default_rng(0)
+    operands = [random_array(rng, shape, "float32"),
+                rng.integers(-shape[axis], shape[axis], taken).astype(dtype)]
+    check(problem, device, inputs=[o for i, o in enumerate(operands) if i not in constants],
+          weights={f"operand{i}": operands[i] for i in constants})
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+def test_dtypes(device: Device, dtype: str) -> None:
+    problem = GatherProblem(default_spec((3, 4), dtype), default_spec((2,), "int64"), 0)
+    data = random_array(np.random.default_rng(0), (3, 4), dtype)
+    check(problem, device, inputs=[data, np.array([-1, 0])])
+
+
+def test_indices_beyond_the_ends_stay_inside(device: Device) -> None:
+    problem = GatherProblem(default_spec((3,)), default_spec((4,), "int64"), 0)
+    inputs = [np.array([5, 6, 7], np.float32), np.array([-9, 2**40, 3, -3])]
+    check(problem, device, inputs=inputs)
+    assert op_of(problem).reference(problem, inputs, {})[0].tolist() == [5, 7, 7, 5]
+
+
+def test_nothing_to_take_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing can be taken"):
+        GatherProblem(default_spec((0,)), default_spec((1,), "int64"), 0)
