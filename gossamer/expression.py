@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, Function] = {
         1, lambda x, alpha, beta: np.clip(x * alpha + beta, 0, 1).astype(x.dtype),
         "MINIMUM(MAXIMUM({0} * {c0} + {c1}, ZERO), ONE)", 3,
     ),
-    "constant": Function(0, lambda value: np.float64(value), "{c0}", 0),
+    "constant": Function(0, np.asarray, "{c0}", 0),
 }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gossamer.ops.algorithm import Algorithm, Problem
 
-Reference = Callable[[Problem, Sequence[np.ndarray], Mapping[str, np.ndarray]], list[np.ndarray]]
+Reference = Callable[[Any, Sequence[np.ndarray], Mapping[str, np.ndarray]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from gossamer.measure import Timing, measure
 from gossamer.ops.algorithm import State, Weights
 from gossamer.plan.memory import Lifetime, place
 from gossamer.plan.program import Program, Step
+
+_MOST_FOREIGN = 8
+"""Captured graphs kept for inputs at addresses of other libraries."""
 
 
 class Context:
@@ -32,6 +36,8 @@ class Context:
         self._works = [self._prepare(step, weights(step)) for step in program.steps]
         self._graph: Callable[..., None] | None = None
         self._executions = 0
+        self._foreign: OrderedDict[tuple[int, ...], Callable[..., None] | None] = OrderedDict()
+        self._last_stream = stream
 
     @property
     def batch(self) -> int:
@@ -40,6 +46,7 @@ class Context:
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name for NumPy inputs of the right shapes and dtypes; one copy each way."""
         with self._lock:
+            self._follow(self.stream)
             for name, value in self.program.inputs.items():
                 self.device.write(self.buffer(value), inputs[name], self.stream)
             self.execute()
@@ -50,18 +57,54 @@ class Context:
                 self.device.read(self.buffer(value), results[name], self.stream)
             return results
 
-    def run_on_device(self, inputs: Mapping[str, Buffer],
-                      outputs: Mapping[str, Buffer], stream: Any) -> None:
-        """Reads and writes device memory in the stream's order: one copy within the device for
-        each input and output."""
+    def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
+                      stream: Any) -> None:
+        """Reads and writes device memory in the stream's order. Inputs at addresses seen before
+        are read in place by a graph captured for them; others, and all outputs, cost one copy
+        within the device."""
         with self._lock:
-            for name, value in self.program.inputs.items():
-                target = self.buffer(value)
-                self.device.copy(target, inputs[name], self.program.specs[value].nbytes, stream)
-            self.execute(stream)
+            self._follow(stream)
+            graph = self._graph_for(inputs)
+            if graph is not None:
+                graph(stream)
+            else:
+                for name, value in self.program.inputs.items():
+                    self.device.copy(self.buffer(value), inputs[name],
+                                     self.program.specs[value].nbytes, stream)
+                self.execute(stream)
             for name, value in self.program.outputs.items():
                 source = self.buffer(value)
                 self.device.copy(outputs[name], source, self.program.specs[value].nbytes, stream)
+
+    def _graph_for(self, inputs: Mapping[str, Buffer]) -> Callable[..., None] | None:
+        """A graph that reads these inputs in place, captured when they come a second time."""
+        if not self._is_capturable():
+            return None
+        key = tuple(buffer.handle for buffer in inputs.values())  # type: ignore[attr-defined]
+        if key in self._foreign:
+            self._foreign.move_to_end(key)
+            if self._foreign[key] is None and self._executions:
+                own = self._buffers
+                # by address alone: whoever passes it again vouches for the memory
+                bare = {self.program.root(value): self.device.wrap(  # type: ignore[attr-defined]
+                    inputs[name].handle, inputs[name].nbytes, None)  # type: ignore[attr-defined]
+                    for name, value in self.program.inputs.items()}
+                self._buffers = {**own, **bare}
+                try:
+                    self._foreign[key] = self.device.capture(self._run_steps)
+                finally:
+                    self._buffers = own
+        else:
+            self._foreign[key] = None
+            while len(self._foreign) > _MOST_FOREIGN:
+                self._foreign.popitem(last=False)
+        return self._foreign[key]
+
+    def _follow(self, stream: Any) -> None:
+        """Makes the stream wait for the last one that used these buffers."""
+        if self.device.api == "cuda" and self._last_stream is not stream:
+            self.device.wait(stream, self._last_stream)  # type: ignore[attr-defined]
+        self._last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
         """Queues all steps over the buffers as they are. The first execution loads kernels; the
@@ -124,12 +167,17 @@ class Context:
 
     def _prepare(self, step: Step, weights: Weights) -> Callable[[Any], None]:
         state = step.algorithm.prepare(weights, step.problem, step.variant, step.device)
-        inputs = [self.buffer(value) for value in step.inputs]
-        outputs = [self.buffer(value) for value in step.outputs]
         if step.device is not self.device:
-            return _host_work(step, state, self.device, inputs, outputs)
-        workspace = self._workspace
-        return lambda stream: step.algorithm.launch(state, inputs, outputs, workspace, stream)
+            return _host_work(step, state, self.device,
+                              [self.buffer(value) for value in step.inputs],
+                              [self.buffer(value) for value in step.outputs])
+
+        def work(stream: Any) -> None:
+            step.algorithm.launch(state, [self.buffer(value) for value in step.inputs],
+                                  [self.buffer(value) for value in step.outputs],
+                                  self._workspace, stream)
+
+        return work
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:

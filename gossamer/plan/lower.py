@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,12 +67,13 @@ class _Lowering:
         return default_spec(self.static.shapes[name], self.static.dtypes[name])
 
     def add(self, node: Node, problem: Problem, inputs: Sequence[str],
-            outputs: Sequence[str] | None = None, name: str | None = None,
-            **weights: np.ndarray) -> None:
+            weights: Mapping[str, np.ndarray] | None = None, *,
+            outputs: Sequence[str] | None = None, name: str | None = None) -> None:
         for value in inputs:
             array = self.constant(value)
             if array is not None:
                 self.constants[value] = array
+        weights = weights or {}
         weight = weights.get("weight")
         density = None if weight is None or not weight.size else (
             np.count_nonzero(weight) / weight.size)
@@ -129,7 +130,8 @@ def _conv2d(lowering: _Lowering, node: Node) -> None:
         attributes["groups"], epilogue, _weights_info(weight))
     if min(problem.pads) < 0:
         raise ValueError(f"pads {problem.pads} are negative; crop the input with Slice instead")
-    lowering.add(node, problem, [node.inputs[0], *values], weight=weight, **weights)
+    lowering.add(node, problem, [node.inputs[0], *values],
+                 {"weight": weight, **weights})
 
 
 def _gemm(lowering: _Lowering, node: Node) -> None:
@@ -137,7 +139,8 @@ def _gemm(lowering: _Lowering, node: Node) -> None:
     attributes = node.attributes
     if attributes.get("trans_a"):
         turned = f"{a} transposed for {node.name}"
-        lowering.add(node, copying.transpose(lowering.spec(a), (1, 0)), [a], [turned], turned)
+        lowering.add(node, copying.transpose(lowering.spec(a), (1, 0)), [a],
+                     outputs=[turned], name=turned)
         lowering.static.shapes[turned] = lowering.spec(a).shape[::-1]
         lowering.static.dtypes[turned] = lowering.spec(a).dtype
         a = turned
@@ -150,7 +153,7 @@ def _gemm(lowering: _Lowering, node: Node) -> None:
     epilogue, values, weights = lowering.epilogue(node)
     rows, depth = lowering.spec(a).shape
     problem = GemmProblem(rows, weight.shape[0], depth, epilogue, _weights_info(weight))
-    lowering.add(node, problem, [a, *values], weight=weight, **weights)
+    lowering.add(node, problem, [a, *values], {"weight": weight, **weights})
 
 
 def _gemm_of_values(lowering: _Lowering, node: Node, a: str, b: str) -> None:
@@ -158,7 +161,8 @@ def _gemm_of_values(lowering: _Lowering, node: Node, a: str, b: str) -> None:
     static = lowering.static
     if node.attributes.get("trans_b"):
         turned = f"{b} transposed for {node.name}"
-        lowering.add(node, copying.transpose(lowering.spec(b), (1, 0)), [b], [turned], turned)
+        lowering.add(node, copying.transpose(lowering.spec(b), (1, 0)), [b],
+                     outputs=[turned], name=turned)
         static.shapes[turned] = lowering.spec(b).shape[::-1]
         static.dtypes[turned] = lowering.spec(b).dtype
         b = turned
@@ -170,7 +174,7 @@ def _gemm_of_values(lowering: _Lowering, node: Node, a: str, b: str) -> None:
     product = f"product of {node.name}"
     static.shapes[product] = problem.outputs[0].shape
     static.dtypes[product] = problem.outputs[0].dtype
-    lowering.add(node, problem, [a, b], [product], product)
+    lowering.add(node, problem, [a, b], outputs=[product], name=product)
     _expression(lowering, node, [product, *node.inputs[2:]], expression)
 
 
@@ -187,7 +191,7 @@ def _expression(lowering: _Lowering, node: Node, operands: Sequence[str],
                                  dtypes, constants)
     weights = {f"operand{i}": array for i, array in enumerate(arrays) if array is not None}
     values = [name for name, array in zip(operands, arrays, strict=True) if array is None]
-    lowering.add(node, problem, values, **weights)
+    lowering.add(node, problem, values, weights)
 
 
 def _cast(lowering: _Lowering, node: Node) -> None:
@@ -207,7 +211,7 @@ def _conv_transpose2d(lowering: _Lowering, node: Node) -> None:
         tuple(attributes["pads"]), tuple(attributes["dilations"]),
         tuple(attributes["output_padding"]), attributes["groups"], bias is not None)
     weights = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-    lowering.add(node, problem, node.inputs[:1], **weights)
+    lowering.add(node, problem, node.inputs[:1], weights)
 
 
 def _pool(lowering: _Lowering, node: Node) -> None:
@@ -236,7 +240,8 @@ def _split(lowering: _Lowering, node: Node) -> None:
     parts = copying.split(source, axis, node.attributes["sizes"])
     for index, (problem, output) in enumerate(zip(parts, node.outputs, strict=True)):
         if output:
-            lowering.add(node, problem, node.inputs[:1], [output], f"{node.name}.{index}")
+            lowering.add(node, problem, node.inputs[:1], outputs=[output],
+                         name=f"{node.name}.{index}")
 
 
 def _slice(lowering: _Lowering, node: Node) -> None:
@@ -282,7 +287,7 @@ def _resize(lowering: _Lowering, node: Node) -> None:
     lowering.reshape(node, node.inputs[0], lifted, (n, c, 1, w))
     problem = ResizeProblem(default_spec((n, c, 1, w), source.dtype), (1, *sizes), (1.0, *scales),
                             *rules)
-    lowering.add(node, problem, [lifted], [result], result)
+    lowering.add(node, problem, [lifted], outputs=[result], name=result)
     lowering.static.shapes[result] = problem.outputs[0].shape
     lowering.static.dtypes[result] = source.dtype
     lowering.reshape(node, result, node.outputs[0], lowering.static.shapes[node.outputs[0]])
@@ -310,7 +315,7 @@ def _matmul(lowering: _Lowering, node: Node) -> None:
         matrix = np.ascontiguousarray(weight.T)
         problem = GemmProblem(left.shape[0], matrix.shape[0], left.shape[1],
                               weights_info=_weights_info(matrix))
-        lowering.add(node, problem, [a], weight=matrix)
+        lowering.add(node, problem, [a], {"weight": matrix})
         return
     lowering.add(node, MatmulProblem(left, lowering.spec(b)), [a, b])
 

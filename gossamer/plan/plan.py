@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve
 from gossamer.ops.algorithm import Weights
 from gossamer.plan.context import Context
+from gossamer.plan.foreign import callers_stream, holds, is_foreign, like_on_host, on_host
 from gossamer.plan.lower import lower
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import Report, make_report
@@ -52,21 +54,58 @@ class Plan:
     def outputs(self) -> list[ValueInfo]:
         return self.graph.outputs
 
-    def __call__(self, *inputs: np.ndarray) -> Any:
-        """The network's outputs for NumPy inputs in the graph's order: an array, or a tuple where
-        there are several. Any batch size from 0 up.
+    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None) -> Any:
+        """The network's outputs for inputs in the graph's order: an array, or a tuple where there
+        are several. Any batch size from 0 up.
 
+        NumPy in, NumPy out. Arrays of torch, cupy or jax on the plan's CUDA device stay there: the
+        work goes to `stream` (default: the one on which their library works now) and the outputs
+        are arrays of the same library. out: arrays that receive the outputs instead of fresh
+        ones, one or a tuple.
         Raises InputError for a wrong number, shape or dtype of inputs.
         """
-        batch = self._check(inputs)
-        arrays = {info.name: np.ascontiguousarray(array)
-                  for info, array in zip(self.inputs, inputs, strict=True)}
-        if any(array.size == 0 for array in arrays.values()):
-            results = self._empty_outputs(batch)
+        foreign = bool(inputs) and is_foreign(inputs[0])
+        if foreign and holds(self.device, inputs[0]):
+            results = self._on_device(inputs, stream)
         else:
-            results = self._default_context(batch).run(arrays)
-        ordered = tuple(results[info.name] for info in self.outputs)
-        return ordered[0] if len(ordered) == 1 else ordered
+            arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
+            batch = self._check(arrays)
+            if any(array.size == 0 for array in arrays):
+                named = self._empty_outputs(batch)
+            else:
+                named = self._default_context(batch).run(
+                    {info.name: np.ascontiguousarray(array)
+                     for info, array in zip(self.inputs, arrays, strict=True)})
+            results = tuple(named[info.name] for info in self.outputs)
+            if foreign:
+                results = tuple(like_on_host(inputs[0], array) for array in results)
+        if out is not None:
+            results = _filled(out, results)
+        return results[0] if len(results) == 1 else results
+
+    def _on_device(self, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
+        from gossamer.device.arrays import DeviceArray, incoming, like
+
+        stream = callers_stream(inputs[0]) if stream is None else stream
+        arrays = [incoming(array, self.device, stream, name=f"input {info.name!r}",  # type: ignore[arg-type]
+                           dtype=info.dtype)
+                  for info, array in zip(self.inputs, inputs, strict=False)]
+        batch = self._check(arrays[: len(inputs)] if len(arrays) == len(inputs) else inputs)
+        static = self.program(batch) if batch else None
+        empty = self._empty_outputs(batch) if static is None else {}
+        results = []
+        for info in self.outputs:
+            spec = (default_spec(empty[info.name].shape, str(empty[info.name].dtype))
+                    if static is None else static.specs[static.outputs[info.name]])
+            buffer = self.device.empty(spec.nbytes, f"output {info.name!r}", stream)  # type: ignore[call-arg]
+            results.append(DeviceArray(buffer, spec.shape, spec.stored_dtype, stream))  # type: ignore[arg-type]
+        if static is not None:
+            sources = {info.name: array.buffer
+                       for info, array in zip(self.inputs, arrays, strict=True)}
+            targets = {info.name: array.buffer
+                       for info, array in zip(self.outputs, results, strict=True)}
+            self._default_context(batch).run_on_device(sources, targets, stream)
+        return tuple(like(inputs[0], array) for array in results)
 
     def context(self, batch: int, stream: Any = None) -> Context:
         """A new context with buffers of its own; weights are shared."""
@@ -151,7 +190,7 @@ class Plan:
                 self._weights[key] = Weights(step.layer.weights, step.device, step.layer.name)
             return self._weights[key]
 
-    def _check(self, inputs: tuple[np.ndarray, ...]) -> int:
+    def _check(self, inputs: Sequence[Any]) -> int:
         """The batch size of the inputs, which must fit the graph's."""
         if len(inputs) != len(self.inputs):
             names = ", ".join(repr(info.name) for info in self.inputs)
@@ -161,10 +200,10 @@ class Plan:
         for info, array in zip(self.inputs, inputs, strict=True):
             wanted = "x".join("N" if size is None else str(size) for size in info.shape)
             got = "x".join(map(str, np.shape(array)))
-            if not isinstance(array, np.ndarray):
-                raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected a "
-                                 f"NumPy array of shape {wanted} and dtype {info.dtype}")
-            fits = array.ndim == len(info.shape) and all(
+            if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+                raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected an "
+                                 f"array of shape {wanted} and dtype {info.dtype}")
+            fits = len(array.shape) == len(info.shape) and all(
                 size is None or size == have
                 for size, have in zip(info.shape, array.shape, strict=True))
             if not fits:
@@ -192,3 +231,16 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
 
     graph = model if isinstance(model, Graph) else load(model)
     return Plan(graph, device if isinstance(device, Device) else find(device), strict=strict)
+
+
+def _filled(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The caller's arrays, with the results copied into them."""
+    targets = out if isinstance(out, (tuple, list)) else (out,)
+    if len(targets) != len(results):
+        raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")
+    for target, result in zip(targets, results, strict=True):
+        if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
+            raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, the "
+                             f"output {tuple(result.shape)} and {result.dtype}")
+        target[...] = result
+    return tuple(targets)

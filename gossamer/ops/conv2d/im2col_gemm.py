@@ -94,7 +94,7 @@ class Im2colGemm(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        tile = Tile(**dict(variant.config))
+        tile = Tile(**{key: int(value) for key, value in variant.config})
         x, y = variant.inputs[0], variant.outputs[0]
         nhwc = x.layout == "NHWC"
         vector = 4 if nhwc and problem.channels // problem.groups % 4 == 0 else 1

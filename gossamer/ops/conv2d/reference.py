@@ -15,17 +15,17 @@ def reference(problem: Conv2dProblem, inputs: Sequence[np.ndarray],
     x = np.asarray(inputs[0], dtype=np.float64)
     weight = np.asarray(weights["weight"], dtype=np.float64)
     top, left, bottom, right = problem.pads
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     n, groups = problem.batch, problem.groups
     height, width = problem.out_height, problem.out_width
-    x = x.reshape(n, groups, problem.channels // groups, *x.shape[2:])
+    split = padded.reshape(n, groups, problem.channels // groups, *padded.shape[2:])
     weight = weight.reshape(groups, problem.out_channels // groups, -1, *problem.kernel)
     total = np.zeros((n, groups, problem.out_channels // groups, height, width))
     for r in range(problem.kernel[0]):
         for s in range(problem.kernel[1]):
             y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
-            window = x[:, :, :, y0 : y0 + (height - 1) * problem.stride[0] + 1 : problem.stride[0],
-                       x0 : x0 + (width - 1) * problem.stride[1] + 1 : problem.stride[1]]
+            window = split[:, :, :, y0 : y0 + (height - 1) * problem.stride[0] + 1 : problem.stride[0],
+                           x0 : x0 + (width - 1) * problem.stride[1] + 1 : problem.stride[1]]
             total += np.einsum("ngchw,gmc->ngmhw", window, weight[..., r, s], optimize=True)
     total = total.reshape(n, problem.out_channels, height, width)
     tensors = [np.asarray(t, dtype=np.float64) for t in inputs[1:]]
