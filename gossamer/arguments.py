@@ -42,6 +42,7 @@ def preprocessing(model: str, input_shape: Sequence[int | None], preset: str | N
                   scale: float | None, mean: str | None, std: str | None) -> Preprocessing:
     """What the options ask for; else what the zoo knows of the model; else ImageNet's, with a
     notice. The size is that of the network's input unless it is given."""
+    wanted = _size(size) if size else None
     explicit: dict[str, Any] = {"scale": scale, "mean": _numbers("mean", mean),
                                 "std": _numbers("std", std)}
     explicit = {key: value for key, value in explicit.items() if value is not None}
@@ -63,7 +64,7 @@ def preprocessing(model: str, input_shape: Sequence[int | None], preset: str | N
         explicit = {"mean": base.mean[::step], "std": base.std[::step], **explicit}
         explicit["channels"] = channels
     chosen = replace(base, **explicit)
-    chosen = chosen.fitted((None, None, *_size(size)) if size else input_shape)
+    chosen = chosen.fitted((None, None, *wanted) if wanted else input_shape)
     return chosen if resize is None else replace(chosen, resize=resize)
 
 

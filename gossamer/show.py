@@ -44,8 +44,8 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     with console.capture() as captured:
         console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    for printed in captured.get().splitlines():
+        print(printed.rstrip())
 
 
 def human(count: float) -> str:
@@ -134,20 +134,19 @@ def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_report(report: Any) -> None:
-    """The per-layer table of a plan's report, and the time from end to end."""
-    rows = [dict(row, share=None if row.get("share") is None else f"{row['share']:.1%}",
-                 density=None if row.get("density") is None else f"{row['density']:.0%}")
+    """The per-layer table of a profiled plan's report, and the time from end to end."""
+    rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+             "median_us": f"{row['median_us']:.1f}", "share": f"{row['share']:.1%}"}
             for row in report.rows]
     print_table({"layer": "layer", "op": "op", "problem": "problem", "density": "density",
-                 "algorithm": "algorithm", "config": "config", "median_us": "us",
-                 "share": "share"}, rows)
-    if report.end_to_end_us is not None:
-        print(f"end to end: {report.end_to_end_us:.0f} us")
+                 "algorithm": "algorithm", "config": "config", "device": "device",
+                 "median_us": "us", "share": "share"}, rows)
+    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
 
 
 def report_dict(report: Any) -> dict[str, Any]:
     """A plan's report as plain data."""
-    return {"device": str(report.device), "end_to_end_us": report.end_to_end_us,
+    return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
             "notes": list(report.notes), "rows": list(report.rows)}
 
 
