@@ -19,6 +19,7 @@ from gossamer.model.onnx_elementwise import ELEMENTWISE
 from gossamer.model.onnx_layers import LAYERS
 from gossamer.model.onnx_layout import LAYOUT
 from gossamer.model.onnx_node import OnnxNode, as_float32
+from gossamer.model.walk import MALFORMED
 
 OPSETS = range(9, 22)
 
@@ -171,7 +172,10 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
         if not entry.output or not entry.output[0]:
             raise node.error("its first output has no name")
         if not unknown:
-            _CONVERTERS[entry.op_type](node)
+            try:
+                _CONVERTERS[entry.op_type](node)
+            except MALFORMED as error:
+                raise node.error(f"is malformed: {error!r}") from error
             node.finish()
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""

@@ -33,6 +33,9 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
         if len(attributes[name]) != length:
             raise node.error(f"attribute {name} is {list(attributes[name])}, expected {length} "
                              "numbers")
+    if min(*attributes["strides"], *attributes["dilations"]) < 1:
+        raise node.error(f"strides {list(attributes['strides'])} and dilations "
+                         f"{list(attributes['dilations'])} must be at least 1")
     if any(pad < 0 for pad in attributes["pads"]):
         raise node.unsupported(f"attribute pads is {list(pads)}, gossamer computes pads from 0 up")
     if rank == 1:

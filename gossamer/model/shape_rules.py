@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.expression import Expression, Step
 from gossamer.model.graph import PARAMETERS, Node, absorb_parameters
 from gossamer.model.layout_rules import LAYOUT_RULES
-from gossamer.model.walk import Walk
+from gossamer.model.walk import MALFORMED, Walk
 
 Rule = Callable[[Walk, Node], None]
 
@@ -30,7 +30,10 @@ def visit(walk: Walk, node: Node) -> None:
         unknown = next(n for n in node.inputs[1:] if n and n not in walk.known)
         raise walk.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
                                "gossamer needs shapes that follow from the input's shape")
-    _RULES[node.op](walk, node)
+    try:
+        _RULES[node.op](walk, node)
+    except MALFORMED as error:
+        raise walk.error(node, f"is malformed: {error!r}") from error
 
 
 def _image(walk: Walk, node: Node) -> tuple[int, int, int, int]:

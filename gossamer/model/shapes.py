@@ -17,7 +17,7 @@ def resolve(graph: Graph, batch: int,
     """Shapes and dtypes of every value for one batch size, 0 included.
 
     A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file written
-    for one batch size runs at another as far as its shapes allow.
+    for one batch size runs at another if every output's first dimension can follow the batch.
 
     overrides: the shape of an input, without its batch, where the file leaves dimensions open.
     Raises InputError for open dimensions and impossible overrides; ModelError for shapes that
@@ -30,25 +30,22 @@ def resolve(graph: Graph, batch: int,
     free = any(info.shape[:1] == (None,) for info in graph.inputs)
     if not free or batch == graph.fixed_batch:
         return _run(Walk(graph, batch))
-    other = graph.fixed_batch or (2 if batch != 2 else 3)
-    if graph.fixed_batch is None:
-        try:
-            reference = Walk(graph, other)
-            _run(reference)
-        except ModelError:
-            return _run(Walk(graph, batch))
-        static = _run(Walk(graph, batch, reference))
-        if batch != 1:
-            _check_scaling(static, reference)
-        return static
-    reference = Walk(graph, other)
-    _run(reference)
+    reference = Walk(graph, graph.fixed_batch or (2 if batch != 2 else 3))
+    try:
+        _run(reference)
+    except ModelError:
+        if graph.fixed_batch is not None:
+            raise
+        return _run(Walk(graph, batch))
     try:
         static = _run(Walk(graph, batch, reference))
     except ModelError as error:
-        raise ModelError(f"{error}; the file is written for batch {other} and does not run at "
-                         f"{batch}: export it with a free batch dimension") from None
-    _check_scaling(static, reference)
+        if graph.fixed_batch is None:
+            raise
+        raise ModelError(f"{error}; the file is written for batch {graph.fixed_batch} and does "
+                         f"not run at {batch}: export it with a free batch dimension") from None
+    if graph.fixed_batch is not None:
+        _check_scaling(static, reference)
     return static
 
 
@@ -106,7 +103,7 @@ def _check_scaling(static: StaticGraph, reference: Walk) -> None:
                 shape = list(static.shapes[node.outputs[0]])
                 raise ModelError(
                     f"{static.graph.file}: {node.source} has output shape {shape} at batch {now}, "
-                    f"so that the model fixes its batch at {static.graph.fixed_batch or 1}; "
+                    f"so that the model fixes its batch at {before}; "
                     "export it with a free batch dimension")
 
 

@@ -13,6 +13,9 @@ from gossamer.model.graph import Graph, Node
 
 Shape = tuple[int, ...]
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a node raises whose attributes or inputs are of a kind that no exporter writes."""
+
 
 class Walk:
     """One pass over a graph at one batch size. Rules (gossamer.model.shape_rules) check a node,
@@ -36,7 +39,7 @@ class Walk:
             self.dtypes[info.name] = info.dtype
 
     def error(self, node: Node, text: str) -> ModelError:
-        return ModelError(f"{self.graph.file}: {node.source or node.name}: {text}")
+        return ModelError(f"{self.graph.file or self.graph.name}: {node.source or node.name}: {text}")
 
     def emit(self, node: Node, result: Sequence[int], *, op: str | None = None,
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,

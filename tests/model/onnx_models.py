@@ -1,0 +1,124 @@
+"""Small ONNX models for the tests, and their comparison with ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from gossamer.model import load
+from gossamer.model.graph import Graph
+from gossamer.model.passes import optimise
+from gossamer.model.shapes import resolve
+from tests.model.executor import execute
+from tests.tolerances import normalised_error, tolerance
+
+OPSETS = (9, 11, 13, 17, 21)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A run-time input: its shape, batch first and free, and how its values are drawn."""
+
+    shape: tuple[int, ...]
+    low: float = -3.0
+    high: float = 3.0
+    dtype: str = "float32"
+    free: bool = True
+
+    def draw(self, seed: int) -> np.ndarray:
+        values = np.random.default_rng(seed).uniform(self.low, self.high, self.shape)
+        return values.astype(self.dtype)
+
+
+def weights(*shape: int, seed: int = 7) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int | str]],
+    outputs: Mapping[str, int | None],
+    constants: Mapping[str, np.ndarray] | None = None,
+    opset: int = 17,
+    types: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """outputs: the rank of each; None declares no shape."""
+    types = types or {}
+    graph = helper.make_graph(
+        list(nodes), "test",
+        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), list(shape))
+         for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT),
+                                       rank and [f"{name}{i}" for i in range(rank)])
+         for name, rank in outputs.items()],
+        [numpy_helper.from_array(np.asarray(array), name)
+         for name, array in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def runtime(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """ONNX Runtime's outputs, without its graph optimisations."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    return session.run(None, dict(feeds))
+
+
+def save(proto: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def outputs_of(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    first = next(iter(feeds.values()))
+    static = resolve(graph, first.shape[0] if first.ndim else 1)
+    values = execute(static, feeds)
+    return [values[info.name] for info in graph.outputs]
+
+
+def compare(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], folder: Path,
+            op: str = "", change: Callable[[Graph], Graph] = optimise) -> Graph:
+    """Asserts that the model as loaded and as changed agrees with ONNX Runtime."""
+    expected = runtime(proto, feeds)
+    graph = load(save(proto, folder))
+    for version in (graph, change(graph)):
+        results = outputs_of(version, feeds)
+        for y, reference in zip(results, expected, strict=True):
+            if reference.dtype.kind == "f":
+                assert normalised_error(y, reference) <= tolerance(op)
+            else:
+                np.testing.assert_array_equal(y, reference)
+    return graph
+
+
+def single(op: str, arguments: Sequence[Input | np.ndarray | None], opset: int,
+           outputs: int = 1, types: Mapping[str, int] | None = None,
+           **attributes: Any) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model of one node, its batch dimension free, and what to feed it."""
+    names, inputs, feeds, constants = [], {}, {}, {}
+    kinds = dict(types or {})
+    for index, argument in enumerate(arguments):
+        name = "" if argument is None else f"x{index}"
+        names.append(name)
+        if isinstance(argument, Input):
+            feeds[name] = argument.draw(index)
+            free = argument.free and argument.shape
+            inputs[name] = ("N", *argument.shape[1:]) if free else argument.shape
+            kinds[name] = helper.np_dtype_to_tensor_dtype(np.dtype(argument.dtype))
+        elif argument is not None:
+            constants[name] = argument
+    results = [f"y{index}" for index in range(outputs)]
+    node = helper.make_node(op, names, results, "node", **attributes)
+    proto = model([node], inputs, dict.fromkeys(results), constants, opset, kinds)
+    return proto, feeds
