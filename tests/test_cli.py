@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -359,15 +360,20 @@ def test_console_script(tmp_path):
 def test_a_signal_ends_the_script_with_130(tiny, tmp_path):
     os.mkfifo(tmp_path / "x.npy")
     code = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-            "from gossamer.cli import main; print('ready', flush=True); main()")
+            "from gossamer.cli import main; main()")
     with subprocess.Popen(
         [sys.executable, "-c", code, "run", tiny, "--input", tmp_path / "x.npy"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:
-        process.stdout.readline()
-        time.sleep(0.5)
+        writer = None
+        while writer is None and process.poll() is None:
+            # opens as soon as the process waits for the array
+            with contextlib.suppress(OSError):
+                writer = os.open(tmp_path / "x.npy", os.O_WRONLY | os.O_NONBLOCK)
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
+        os.close(writer)
     assert process.returncode == 130
     assert errors.splitlines() == ["error: interrupted"]
 

