@@ -199,6 +199,18 @@ def test_open_shapes_are_given_on_the_command_line(tmp_path, photo):
         assert "open.onnx" in fails(2, *words, "--shape", wrong)
 
 
+def test_flat_networks_take_square_photos(tmp_path):
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    path = save_network(tmp_path / "flat.onnx", nodes=nodes, inputs=("N", 16),
+                        outputs=(("y", ["N", 2]),), weights={"w": np.eye(2, 16)})
+    pixels = np.zeros((4, 4), np.uint8)
+    pixels[0, 0] = 128
+    Image.fromarray(pixels).save(tmp_path / "digit.png")
+    succeeds("run", path, "--device", "host", "--preprocess", "binary", "--image",
+             tmp_path / "digit.png", "--output", tmp_path / "y.npy")
+    assert np.load(tmp_path / "y.npy").tolist() == [[1, -1]]
+
+
 def test_several_outputs_go_to_npz(tmp_path):
     nodes = [helper.make_node("Relu", ["x"], ["up"]), helper.make_node("Sigmoid", ["x"], ["s"])]
     path = save_network(tmp_path / "two.onnx", nodes=nodes, weights={},

