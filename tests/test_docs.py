@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from gossamer.expression import apply
+from gossamer.model.onnx_elementwise import ELEMENTWISE
+from gossamer.model.onnx_layers import LAYERS
+from gossamer.model.onnx_layout import LAYOUT
 from gossamer.ops.algorithm import Algorithm, Epilogue
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -65,6 +68,13 @@ def test_readme_in_python(cat):
                           check=True)
     assert done.stdout.startswith("[285] ")
     assert "features.1.conv.0.0" in done.stdout and "end to end" in done.stdout
+
+
+def test_readme_lists_the_operators():
+    rows = re.findall(r"^\| [a-z]+ \| ([A-Z][A-Za-z, ]+) \|$", (ROOT / "README.md").read_text(),
+                      re.MULTILINE)
+    listed = [name for row in rows for name in row.split(", ")]
+    assert sorted(listed) == sorted({*ELEMENTWISE, *LAYERS, *LAYOUT, "Constant"})
 
 
 def test_example_program(cat):
