@@ -252,12 +252,14 @@ def _known_inputs(walk: Walk, node: Node) -> list[np.ndarray]:
 
 def _constant_of_shape(walk: Walk, node: Node) -> None:
     (shape,) = _known_inputs(walk, node)
+    walk.check_size(node, shape.tolist())
     walk.know(node.outputs[0], np.full(shape.tolist(), node.attributes["value"]))
 
 
 def _range(walk: Walk, node: Node) -> None:
     start, limit, delta = (array.item() for array in _known_inputs(walk, node))
     dtype = walk.dtypes[node.inputs[0]]
+    walk.check_size(node, [math.ceil((limit - start) / delta)])
     walk.know(node.outputs[0], np.arange(start, limit, delta).astype(dtype))
 
 

@@ -19,13 +19,11 @@ from gossamer.model.onnx_elementwise import ELEMENTWISE
 from gossamer.model.onnx_layers import LAYERS
 from gossamer.model.onnx_layout import LAYOUT
 from gossamer.model.onnx_node import OnnxNode, as_float32
-from gossamer.model.walk import MALFORMED
+from gossamer.model.walk import CONSTANT_LIMIT, MALFORMED
 
 OPSETS = range(9, 22)
 
 _CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT}
-_FOLDED_LIMIT = 1 << 26
-"""Elements; what would grow larger than this when folded is a mistake in the file."""
 
 
 def load_onnx(path: str | Path) -> Graph:
@@ -197,7 +195,7 @@ def _fold(entry: onnx.NodeProto, graph: Graph, opset: int) -> bool:
         return False
     if entry.op_type in ("Expand", "ConstantOfShape"):
         shape = graph.constants[inputs[-1]]
-        if shape.size and np.prod(shape.astype(np.float64)) > _FOLDED_LIMIT:
+        if shape.size and np.prod(shape.astype(np.float64)) > CONSTANT_LIMIT:
             return False
     try:
         evaluator = ReferenceEvaluator(entry, opsets={"": opset})

@@ -20,6 +20,15 @@ def as_float32(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
 
 
+def _value(attribute: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return as_float32(numpy_helper.to_array(value))
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
 class OnnxNode:
     """Reads inputs and attributes of a node and emits canonical nodes into the graph.
 
@@ -34,19 +43,17 @@ class OnnxNode:
         self.outputs = list(proto.output)
         self.opset = opset
         self.graph = graph
-        self.source = f"{self.op} '{proto.name or next(iter(proto.output), '')}'"
+        op = self.op if str(self.op).isprintable() else repr(self.op)
+        self.source = f"{op} {proto.name or next(iter(proto.output), '')!r}"
         self._name = proto.name or f"{self.op}_{next(iter(proto.output), '')}"
-        self._attributes = {a.name: self._value(a) for a in proto.attribute}
+        self._attributes: dict[str, Any] = {}
+        for attribute in proto.attribute:
+            try:
+                self._attributes[attribute.name] = _value(attribute)
+            except (LookupError, TypeError, ValueError) as error:
+                raise self.error(f"attribute {attribute.name!r} is damaged: {error!r}") from error
         self._used = used
         self._asked: set[str] = set()
-
-    def _value(self, attribute: onnx.AttributeProto) -> Any:
-        value = onnx.helper.get_attribute_value(attribute)
-        if isinstance(value, onnx.TensorProto):
-            return as_float32(numpy_helper.to_array(value))
-        if isinstance(value, bytes):
-            return value.decode()
-        return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
     def error(self, text: str) -> ModelError:
         return ModelError(f"{self.graph.file}: {self.source}: {text}")
@@ -69,8 +76,8 @@ class OnnxNode:
     def finish(self) -> None:
         for name in self._attributes:
             if name not in self._asked:
-                raise self.unsupported(f"attribute {name} of opset {self.opset} is not supported; "
-                                       "export the model without it")
+                raise self.unsupported(f"attribute {name!r} of opset {self.opset} is not "
+                                       "supported; export the model without it")
 
     def input(self, index: int) -> str:
         """The name of an input; "" where it is absent."""

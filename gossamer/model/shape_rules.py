@@ -31,7 +31,8 @@ def visit(walk: Walk, node: Node) -> None:
         raise walk.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
                                "gossamer needs shapes that follow from the input's shape")
     try:
-        _RULES[node.op](walk, node)
+        with np.errstate(all="ignore"):
+            _RULES[node.op](walk, node)
     except MALFORMED as error:
         raise walk.error(node, f"is malformed: {error!r}") from error
 
@@ -174,8 +175,9 @@ def batch_norm_constants(
     arrays: list[np.ndarray], epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """mean, scale and shift in float64 so that batch norm is (x - mean) * scale + shift."""
-    gamma, beta, mean, variance = (a.astype(np.float64) for a in arrays)
-    return mean, gamma / np.sqrt(variance + epsilon), beta
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gamma, beta, mean, variance = (a.astype(np.float64) for a in arrays)
+        return mean, gamma / np.sqrt(variance + epsilon), beta
 
 
 def _batch_norm(walk: Walk, node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from gossamer.model.evaluate import EVALUATORS
 from gossamer.model.graph import Graph, Node
 
 Shape = tuple[int, ...]
+
+CONSTANT_LIMIT = 1 << 28
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a node raises whose attributes or inputs are of a kind that no exporter writes."""
@@ -39,7 +42,8 @@ class Walk:
             self.dtypes[info.name] = info.dtype
 
     def error(self, node: Node, text: str) -> ModelError:
-        return ModelError(f"{self.graph.file or self.graph.name}: {node.source or node.name}: {text}")
+        file = self.graph.file or self.graph.name
+        return ModelError(f"{file}: {node.source or node.name}: {text}")
 
     def emit(self, node: Node, result: Sequence[int], *, op: str | None = None,
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,
@@ -55,6 +59,7 @@ class Walk:
         outputs = node.outputs if outputs is None else list(outputs)
         evaluator = EVALUATORS.get(op)
         if evaluator and all(name in self.known for name in inputs):
+            self.check_size(node, result)
             arrays = evaluator(attributes, [self.known[name] for name in inputs])
             for name, array in zip(outputs, arrays, strict=True):
                 self.know(name, array)
@@ -66,6 +71,12 @@ class Walk:
         suffix = "" if outputs == node.outputs else outputs[0].removeprefix(node.outputs[0])
         self.nodes.append(Node(op, node.name + suffix, inputs, outputs, attributes, node.source))
         return outputs[0]
+
+    def check_size(self, node: Node, shape: Sequence[int]) -> None:
+        """Raises ModelError for a constant that only a mistake in the file makes so large."""
+        if math.prod(shape) > CONSTANT_LIMIT:
+            raise self.error(node, f"makes a constant of shape {list(shape)}; expected at most "
+                                   f"{CONSTANT_LIMIT} elements")
 
     def know(self, name: str, array: np.ndarray) -> str:
         """Gives a value that does not depend on the data."""

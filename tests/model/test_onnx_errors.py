@@ -88,7 +88,7 @@ def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("proto", "text"), [
     (model([node("Resize", ["x", "", "s"], mode="cubic")], {"x": IMAGE}, {"y": 4},
            {"s": np.ones(4, np.float32)}), "attribute mode is 'cubic'"),
-    (model([node("Relu", ["x"], slope=1.0)], {"x": IMAGE}, {"y": 4}), "attribute slope"),
+    (model([node("Relu", ["x"], slope=1.0)], {"x": IMAGE}, {"y": 4}), "attribute 'slope'"),
     (model([node("Pad", ["x", "p"], mode="wrap")], {"x": IMAGE}, {"y": 4},
            {"p": np.ones(8, np.int64)}), "attribute mode is 'wrap'"),
     (model([node("Conv", ["x", "w"])], {"x": ("N", 4, 5, 5, 5)}, {"y": 5},
@@ -179,3 +179,27 @@ def test_other_floats_become_float32(dtype: str, tmp_path: Path) -> None:
     assert graph.inputs[0].dtype == graph.outputs[0].dtype == "float32"
     assert len(graph.warnings) == 3
     assert all(dtype in warning for warning in graph.warnings)
+
+
+def test_damage_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
+    nodes = [node("Conv", ["x", "w"], auto_pad="SAME_UPPER", strides=[2, 2]),
+             helper.make_node("Split", ["y"], ["a", "b"], "split", axis=1),
+             helper.make_node("Pad", ["a", "p"], ["c"], "pad"),
+             helper.make_node("Slice", ["b", "i", "j"], ["d"], "slice")]
+    data = model(nodes, {"x": IMAGE}, {"c": 4, "d": 4}, {
+        "w": weights(4, 4, 3, 3), "p": np.arange(8), "i": np.array([0]), "j": np.array([2]),
+    }).SerializeToString()
+    random = np.random.default_rng(0)
+    path = tmp_path / "model.onnx"
+    refusals = 0
+    for _ in range(400):
+        damaged = bytearray(data)
+        for position in random.integers(0, len(data), 2):
+            damaged[position] = random.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            resolve(load(path), 2)
+        except GossamerError as error:
+            assert "\n" not in str(error)
+            refusals += 1
+    assert refusals > 50
