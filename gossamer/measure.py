@@ -30,21 +30,38 @@ class Timing:
         return Timing(median, low, high, len(samples))
 
 
+@dataclass(frozen=True)
+class Task:
+    """Work, and the device whose events time it. Not captured: each repeat is launched from
+    Python, as for work that is a graph already or cannot become one."""
+
+    device: Device
+    work: Work
+    captured: bool = True
+
+
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
             sample_us: float = 200.0, budget_us: float = 2e6) -> list[Timing]:
-    """Times of each work by the device's own events, samples interleaved, after a warm-up.
+    """Times of each work by the device's own events; see `interleave`."""
+    return interleave([Task(device, work) for work in works], repeats=repeats,
+                      sample_us=sample_us, budget_us=budget_us)
+
+
+def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
+               budget_us: float = 2e6) -> list[Timing]:
+    """Times of each task, samples interleaved, after a warm-up.
 
     A sample repeats a short work until it lasts about `sample_us`, within one captured graph
     where the device has graphs, so that neither the event's grain nor the launch from Python
     counts. Caches are warm. Sampling stops after `repeats` rounds, or three when `budget_us`
     microseconds are spent.
     """
-    runs = [_repeated(device, work, sample_us) for work in works]
-    samples: list[list[float]] = [[] for _ in works]
+    runs = [_repeated(task, sample_us) for task in tasks]
+    samples: list[list[float]] = [[] for _ in tasks]
     spent = 0.0
     for done in range(repeats):
-        for own, (run, count) in zip(samples, runs, strict=True):
-            elapsed = device.time(run)
+        for task, own, (run, count) in zip(tasks, samples, runs, strict=True):
+            elapsed = task.device.time(run)
             spent += elapsed
             own.append(elapsed / count)
         if spent > budget_us and done >= 2:
@@ -52,7 +69,8 @@ def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
     return [Timing.of(own) for own in samples]
 
 
-def _repeated(device: Device, work: Work, sample_us: float) -> tuple[Work, int]:
+def _repeated(task: Task, sample_us: float) -> tuple[Work, int]:
+    device, work = task.device, task.work
     device.time(work)
     once = device.time(work)
     count = max(1, min(100, round(sample_us / max(once, 0.1))))
@@ -61,7 +79,7 @@ def _repeated(device: Device, work: Work, sample_us: float) -> tuple[Work, int]:
         for _ in range(count):
             work(stream)
 
-    if not device.limits.graph:
+    if not (device.limits.graph and task.captured):
         return several, count
     graph = device.capture(several)
     assert graph is not None
