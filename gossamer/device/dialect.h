@@ -25,6 +25,8 @@
 #define MAKE4(x, y, z, w) ((float4)(x, y, z, w))
 #define ATOMIC_OR(pointer, value) atomic_or(pointer, value)
 #define POPCOUNT(x) popcount(x)
+#define MULTIPLY_HIGH(a, b) mul_hi(a, b)
+#define INT64 long
 /* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
 #define DYNAMIC_LOCAL_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_LOCAL(type, name)
@@ -50,6 +52,8 @@
 #define MAKE4(x, y, z, w) make_float4(x, y, z, w)
 #define ATOMIC_OR(pointer, value) atomicOr(pointer, value)
 #define POPCOUNT(x) __popc(x)
+#define MULTIPLY_HIGH(a, b) __umulhi(a, b)
+#define INT64 long long
 #define DYNAMIC_LOCAL_PARAMETER(type, name)
 #define DYNAMIC_LOCAL(type, name) extern __shared__ type name[];
 
@@ -69,6 +73,12 @@ typedef unsigned long long ulong;
 #define LOCAL_STORE4(pointer, value) (*(LOCAL_POINTER float4 *)(pointer) = (value))
 
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
+
+/* A divisor as kernel parameters (gossamer.ops.strided.divisor gives the arguments), and x divided
+ * by it, 0 <= x < 2^31, for the price of a multiplication. */
+#define DIVISOR(name) int name, int name##_multiplier, int name##_shift
+#define QUOTIENT(x, name) \
+    (MULTIPLY_HIGH((uint)(x) << 1, (uint)name##_multiplier) >> name##_shift)
 
 /* Arithmetic of expressions: VALUE is the type they are computed in. */
 #ifndef VALUE

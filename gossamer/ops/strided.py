@@ -77,6 +77,14 @@ def broadcast_strides(spec: TensorSpec, shape: Sequence[int]) -> Strides:
         0 if size == 1 else stride for size, stride in zip(spec.shape, spec.strides, strict=True))
 
 
+def divisor(number: int) -> tuple[int, int, int]:
+    """The arguments for the dialect's DIVISOR of a number from 1 to 2^31 - 1."""
+    shift = (number - 1).bit_length()
+    multiplier = -(-(1 << (31 + shift)) // number)
+    # the kernel reads the same 32 bits as unsigned
+    return number, multiplier - (1 << 32) if multiplier >= 1 << 31 else multiplier, shift
+
+
 def groups_for(items: int) -> tuple[int, ...]:
     """The work-groups of GROUP that cover so many work-items."""
     return (-(-items // GROUP),)
@@ -140,3 +148,11 @@ def spatial_inner(spec: TensorSpec) -> int:
     """A rank-4 tensor without paddings is (outer, H, W, inner) in memory; this is `inner`."""
     n, c = spec.shape[:2]
     return {"NCHW": 1, "NHWC": c, "CHWN": n}[spec.layout]
+
+
+def work_shape(inner: int, out_width: int) -> tuple[int, int]:
+    """How many neighbours a work-item makes of a result (outer, height, width, inner): four along
+    `inner` where that fits, four along the width where there is no `inner`, else one."""
+    if inner % 4 == 0:
+        return 4, 1
+    return (1, 4) if inner == 1 and out_width % 4 == 0 else (1, 1)

@@ -2,22 +2,17 @@
  * strides t, all in elements. With BOUNDED, an element is read where low <= index < high along
  * every dimension and `fill` is written elsewhere; the source offset then is that of index 0.
  *
- * ELEMENT: the type that is moved. RANK: dimensions in use, 2, 4 or 6: the last ones. */
-
-#ifdef __OPENCL_VERSION__
-#define BITS64 long
-#else
-#define BITS64 long long
-#endif
+ * ELEMENT: the type that is moved. RANK: dimensions in use, 2, 4 or 6: the last ones.
+ * TILE: the side of a tile, for copy_tiled. */
 
 #ifdef BOUNDED
-#define DIMENSION(d) , int n##d, int s##d, int t##d, int low##d, int high##d
+#define DIMENSION(d) , DIVISOR(n##d), int s##d, int t##d, int low##d, int high##d
 #define ALL_INSIDE int inside = 1;
 #define INSIDE(i, d) inside = inside && (i) >= low##d && (i) < high##d;
 #define FILL , int fill
 #define READ(offset) (inside ? source[offset] : (ELEMENT)fill)
 #else
-#define DIMENSION(d) , int n##d, int s##d, int t##d
+#define DIMENSION(d) , DIVISOR(n##d), int s##d, int t##d
 #define ALL_INSIDE
 #define INSIDE(i, d)
 #define FILL
@@ -26,8 +21,9 @@
 
 /* Takes the innermost dimension off `rest`. */
 #define WALK(d) { \
-    int i = (int)(rest % (uint)n##d); \
-    rest /= (uint)n##d; \
+    uint next = QUOTIENT(rest, n##d); \
+    int i = (int)(rest - next * (uint)n##d); \
+    rest = next; \
     from += i * s##d; \
     to += i * t##d; \
     INSIDE(i, d) \
@@ -44,6 +40,7 @@
 #define WALK_OUTER
 #endif
 
+#ifndef TILE
 KERNEL void copy_strided(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target,
                          int count, int from, int to FILL
                          OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
@@ -57,29 +54,34 @@ KERNEL void copy_strided(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *
         target[to] = READ(from);
     }
 }
+#endif
 
-/* The last dimension is contiguous in the target, the one before it in the source: a tile goes
- * through local memory so that both sides move whole lines. Work-groups of 32 x 8. */
-KERNEL void copy_tiled(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target,
-                       int from, int to FILL
-                       OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
+/* The last dimension is contiguous in the target, the one before it in the source: a tile of
+ * TILE x TILE goes through local memory so that both sides move whole lines. */
+#ifdef TILE
+#define ROWS (256 / TILE)
+
+KERNEL LAUNCH_BOUNDS(256, 2)
+void copy_tiled(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target,
+                int from, int to FILL
+                OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
-    LOCAL ELEMENT tile[32][33];
+    LOCAL ELEMENT tile[TILE][TILE + 1];
     uint rest = (uint)GROUP_ID(0);
-    uint across = (uint)CEIL_DIV(n5, 32);
-    uint down = (uint)CEIL_DIV(n4, 32);
-    int first5 = (int)(rest % across) * 32;
+    uint across = (uint)CEIL_DIV(n5, TILE);
+    uint down = (uint)CEIL_DIV(n4, TILE);
+    int first5 = (int)(rest % across) * TILE;
     rest /= across;
-    int first4 = (int)(rest % down) * 32;
+    int first4 = (int)(rest % down) * TILE;
     rest /= down;
     ALL_INSIDE
     WALK_OUTER
-    int x = LOCAL_ID(0), y = LOCAL_ID(1);
+    int x = LOCAL_ID(0) % TILE, y = LOCAL_ID(0) / TILE;
 #ifdef BOUNDED
     int whole = inside;
 #endif
     UNROLL
-    for (int k = 0; k < 32; k += 8) {
+    for (int k = 0; k < TILE; k += ROWS) {
         int j = k + y, i4 = first4 + x, i5 = first5 + j;
         if (i4 < n4 && i5 < n5) {
 #ifdef BOUNDED
@@ -92,9 +94,10 @@ KERNEL void copy_tiled(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RE
     }
     BARRIER();
     UNROLL
-    for (int k = 0; k < 32; k += 8) {
+    for (int k = 0; k < TILE; k += ROWS) {
         int j = k + y, i4 = first4 + j, i5 = first5 + x;
         if (i4 < n4 && i5 < n5)
             target[to + i4 * t4 + i5 * t5] = tile[x][j];
     }
 }
+#endif

@@ -18,11 +18,19 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.copy.problem import CopyProblem
-from gossamer.ops.strided import GROUP, cannot_compile, groups_for, layout_variants, merge
+from gossamer.ops.strided import (
+    GROUP,
+    cannot_compile,
+    divisor,
+    groups_for,
+    layout_variants,
+    merge,
+)
 from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _SOURCE = Path(__file__).with_name("strided.cl")
-_ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "BITS64", 16: "int4"}
+_ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
+_TILE = 32
 _LEAST_TILE = 8
 """A tiled copy pays when both of its dimensions are at least this long."""
 
@@ -116,13 +124,12 @@ def _launch(device: Device, itemsize: int, offsets: tuple[int, int], loops: list
             ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
     rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
     count = math.prod(loop.size for loop in loops)
-    groups: tuple[int, ...] = groups_for(count)
-    group_size: tuple[int, ...] = (GROUP,)
-    if tiled:
-        tiles = math.prod(-(-loop.size // 32) for loop in loops[-2:])
-        groups = (math.prod(loop.size for loop in loops[:-2]) * tiles, 1)
-        group_size = (32, 8)
+    groups = groups_for(count)
     defines: dict[str, object] = {"ELEMENT": _ELEMENTS[itemsize], "RANK": rank}
+    if tiled:
+        tiles = math.prod(-(-loop.size // _TILE) for loop in loops[-2:])
+        groups = (math.prod(loop.size for loop in loops[:-2]) * tiles,)
+        defines["TILE"] = _TILE
     if bounded:
         defines["BOUNDED"] = 1
     name = "copy_tiled" if tiled else "copy_strided"
@@ -132,8 +139,9 @@ def _launch(device: Device, itemsize: int, offsets: tuple[int, int], loops: list
         arguments.append(count)
     arguments += [*offsets, *([0] if bounded else [])]
     for loop in [_Loop(1, 0, 0, (0, 1))] * (rank - len(loops)) + loops:
-        arguments += [loop.size, loop.source, loop.target, *(loop.bounds if bounded else ())]
-    return Launch(kernel, groups, group_size, tuple(arguments))
+        arguments += [*divisor(loop.size), loop.source, loop.target]
+        arguments += loop.bounds if bounded else ()
+    return Launch(kernel, groups, (GROUP,), tuple(arguments))
 
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:

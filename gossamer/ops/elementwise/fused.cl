@@ -8,12 +8,6 @@
  * RESULTS      declares r<i>
  * STORES       writes the results at `index` */
 
-#ifdef __OPENCL_VERSION__
-#define INT64 long
-#else
-#define INT64 long long
-#endif
-
 KERNEL void elementwise(PARAMETERS, int count)
 {
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);

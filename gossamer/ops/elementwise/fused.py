@@ -28,6 +28,7 @@ from gossamer.ops.strided import (
     broadcast_strides,
     cannot_compile,
     dense_strides,
+    divisor,
     groups_for,
     layout_variants,
     memory_order,
@@ -146,7 +147,7 @@ class _Generator:
                         if any(walk) and walk != dense]
         self.numbers: list[int] = []
         if self._walked:
-            self.numbers = [size for size in self.sizes]
+            self.numbers = [n for size in self.sizes for n in divisor(size)]
             self.numbers += [self.walks[index][dim] for index in self._walked
                              for dim in range(len(self.sizes))]
 
@@ -172,7 +173,7 @@ class _Generator:
                   for index, dtype in enumerate(self.problem.dtypes)]
         if self._walked:
             dims = range(len(self.sizes))
-            texts += [f"int n{dim}" for dim in dims]
+            texts += [f"DIVISOR(n{dim})" for dim in dims]
             texts += [f"int s{index}_{dim}" for index in self._walked for dim in dims]
         return texts
 
@@ -181,7 +182,8 @@ class _Generator:
             return ""
         lines = ["uint rest = index;"]
         for dim in reversed(range(1, len(self.sizes))):
-            lines.append(f"int c{dim} = (int)(rest % (uint)n{dim}); rest /= (uint)n{dim};")
+            lines.append(f"uint q{dim} = QUOTIENT(rest, n{dim}); "
+                         f"int c{dim} = (int)(rest - q{dim} * (uint)n{dim}); rest = q{dim};")
         lines.append("int c0 = (int)rest;")
         for index in self._walked:
             terms = " + ".join(f"c{dim} * s{index}_{dim}" for dim in range(len(self.sizes)))
@@ -200,9 +202,9 @@ class _Generator:
             place, step = "index", "1"
         contiguous = bool(self.walks[index]) and self.walks[index][-1] == 1
         if self.vector == 4 and contiguous and vector is not None:
-            lanes = " ".join(f"v{index}[{k}] = (VALUE)q{index}.{lane};"
+            lanes = " ".join(f"v{index}[{k}] = (VALUE)w{index}.{lane};"
                              for k, lane in enumerate("xyzw"))
-            return (f"{declare} {vector} q{index} = "
+            return (f"{declare} {vector} w{index} = "
                     f"*(const GLOBAL {vector} *)(a{index} + {place}); {lanes}")
         lanes = " ".join(f"v{index}[{k}] = (VALUE)a{index}[{place} + {k} * {step}];"
                          for k in range(self.vector))

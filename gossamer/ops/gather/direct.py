@@ -19,7 +19,7 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.gather.problem import GatherProblem
-from gossamer.ops.strided import GROUP, cannot_compile, groups_for
+from gossamer.ops.strided import GROUP, cannot_compile, divisor, groups_for
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 _ELEMENTS = {1: "uchar", 4: "int", 8: "INT64"}
@@ -57,6 +57,6 @@ class DirectGather(Algorithm):
             for i, spec in enumerate((problem.data, problem.indices))]
         shape = problem.data.shape
         state.launches.append(Launch(kernel, groups_for(count), (GROUP,), (
-            *operands, output_buffer(0), count, shape[problem.axis], problem.indices.size,
-            math.prod(shape[problem.axis + 1:]))))
+            *operands, output_buffer(0), count, shape[problem.axis],
+            *divisor(problem.indices.size), *divisor(math.prod(shape[problem.axis + 1:])))))
         return state

@@ -4,13 +4,7 @@
  * ELEMENT: the type that is moved. RANK: dimensions in use, 2, 4 or 6: the last ones.
  * CONSTANT, REFLECT or EDGE: what lies outside of the input. */
 
-#ifdef __OPENCL_VERSION__
-#define BITS64 long
-#else
-#define BITS64 long long
-#endif
-
-#define DIMENSION(d) , int n##d, int m##d, int s##d, int before##d
+#define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 
 #if defined(CONSTANT)
 #define LOOK(i, m) inside = inside && i >= 0 && i < m;
@@ -21,8 +15,9 @@
 #endif
 
 #define WALK(d) { \
-    int i = (int)(rest % (uint)n##d) - before##d; \
-    rest /= (uint)n##d; \
+    uint next = QUOTIENT(rest, n##d); \
+    int i = (int)(rest - next * (uint)n##d) - before##d; \
+    rest = next; \
     LOOK(i, m##d) \
     from += i * s##d; \
 }

@@ -21,6 +21,7 @@ from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.strided import (
     GROUP,
     cannot_compile,
+    divisor,
     groups_for,
     layout_variants,
     memory_order,
@@ -28,7 +29,7 @@ from gossamer.ops.strided import (
 )
 
 _SOURCE = Path(__file__).with_name("direct.cl")
-_ELEMENTS = {1: ("uchar", np.uint8), 4: ("int", np.int32), 8: ("BITS64", np.int64)}
+_ELEMENTS = {1: ("uchar", np.uint8), 4: ("int", np.int32), 8: ("INT64", np.int64)}
 
 Loop = tuple[int, int, int, int]
 """Output size, input size, source stride, elements added before."""
@@ -62,7 +63,8 @@ class DirectPad(Algorithm):
         kernel = device.compile(KernelSource.of(_SOURCE, "pad", {
             "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}))
         value = np.full(1, problem.value).astype(problem.input.stored_dtype).view(bits)
-        numbers = [n for loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops for n in loop]
+        numbers = [n for size, *loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops
+                   for n in (*divisor(size), *loop)]
         state.launches.append(Launch(kernel, groups_for(count), (GROUP,), (
             input_buffer(0), output_buffer(0), count,
             *([value[0]] if problem.mode == "constant" else []), *numbers)))

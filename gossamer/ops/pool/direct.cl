@@ -1,8 +1,10 @@
 /* Pooling of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
- * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). One work-item takes VECTOR
- * neighbours along `inner`.
+ * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N).
  *
- * MAX: defined for the maximum; else the average. VECTOR: 1 or 4; 4 needs inner % 4 == 0. */
+ * A work-item makes LANES neighbours along `inner`, or PIXELS along the width; one of the two may
+ * be 4. LANES 4 needs inner % 4 == 0; PIXELS 4 needs inner == 1 and out_width % 4 == 0.
+ * MAX: defined for the maximum; else the average. WINDOW: the kernel's height and width, where
+ * they are equal and known when compiling. */
 
 #ifdef MAX
 #define START (-INFINITY)
@@ -12,57 +14,96 @@
 #define TAKE(total, value) total += value
 #endif
 
+#ifdef WINDOW
+#define ROWS WINDOW
+#define COLUMNS WINDOW
+#define UNROLL_WINDOW UNROLL
+#else
+#define ROWS kernel_height
+#define COLUMNS kernel_width
+#define UNROLL_WINDOW
+#endif
+
+#if LANES == 4
+#define TAKE_AT(pixel, place) { \
+    float4 value = LOAD4(place); \
+    TAKE(total[0], value.x); \
+    TAKE(total[1], value.y); \
+    TAKE(total[2], value.z); \
+    TAKE(total[3], value.w); \
+}
+#else
+#define TAKE_AT(pixel, place) { \
+    float value = *(place); \
+    TAKE(total[pixel], value); \
+}
+#endif
+
 KERNEL void pool(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target, int count,
-                 int height, int width, int inner, int out_height, int out_width,
-                 int kernel_height, int kernel_width, int stride_y, int stride_x,
-                 int top, int left, int dilation_y, int dilation_x,
+                 int height, int width, int inner, DIVISOR(inner_steps), DIVISOR(out_columns),
+                 DIVISOR(out_height), int kernel_height, int kernel_width,
+                 int stride_y, int stride_x, int top, int left, int dilation_y, int dilation_x,
                  int counted_top, int counted_left, int counted_bottom, int counted_right)
 {
-    uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
-    if (rest < (uint)count) {
-        GLOBAL float *result = target + (size_t)rest * VECTOR;
-        int i = (int)(rest % (uint)(inner / VECTOR)) * VECTOR;
-        rest /= (uint)(inner / VECTOR);
-        int x0 = (int)(rest % (uint)out_width) * stride_x - left;
-        rest /= (uint)out_width;
-        int y0 = (int)(rest % (uint)out_height) * stride_y - top;
-        const GLOBAL float *plane = source
-            + (size_t)(rest / (uint)out_height) * (size_t)(height * width * inner) + i;
-        float total[VECTOR];
-        int taps = 0;
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        uint rest = QUOTIENT(item, inner_steps);
+        int i = (int)(item - rest * (uint)inner_steps) * LANES;
+        uint line = QUOTIENT(rest, out_columns);
+        int x0 = (int)(rest - line * (uint)out_columns) * PIXELS * stride_x - left;
+        uint outer = QUOTIENT(line, out_height);
+        int y0 = (int)(line - outer * (uint)out_height) * stride_y - top;
+        const GLOBAL float *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
+        int row_step = dilation_y * width * inner, column_step = dilation_x * inner;
+        int pixel_step = stride_x * inner;
+        float total[LANES * PIXELS];
         UNROLL
-        for (int k = 0; k < VECTOR; k++)
+        for (int k = 0; k < LANES * PIXELS; k++)
             total[k] = START;
-        for (int r = 0; r < kernel_height; r++) {
-            int y = y0 + r * dilation_y;
-            if (y < -counted_top || y >= height + counted_bottom)
-                continue;
-            for (int s = 0; s < kernel_width; s++) {
-                int x = x0 + s * dilation_x;
-                taps += x >= -counted_left && x < width + counted_right;
-                if (y >= 0 && y < height && x >= 0 && x < width) {
-                    const GLOBAL float *place = plane + (y * width + x) * inner;
-#if VECTOR == 4
-                    float4 value = LOAD4(place);
-                    TAKE(total[0], value.x);
-                    TAKE(total[1], value.y);
-                    TAKE(total[2], value.z);
-                    TAKE(total[3], value.w);
-#else
-                    TAKE(total[0], place[0]);
-#endif
+        if (y0 >= 0 && y0 + (ROWS - 1) * dilation_y < height && x0 >= 0
+            && x0 + (PIXELS - 1) * stride_x + (COLUMNS - 1) * dilation_x < width) {
+            const GLOBAL float *corner = plane + (y0 * width + x0) * inner;
+            UNROLL_WINDOW
+            for (int r = 0; r < ROWS; r++) {
+                UNROLL_WINDOW
+                for (int s = 0; s < COLUMNS; s++) {
+                    UNROLL
+                    for (int p = 0; p < PIXELS; p++)
+                        TAKE_AT(p, corner + r * row_step + s * column_step + p * pixel_step)
                 }
             }
-        }
 #ifndef MAX
-        UNROLL
-        for (int k = 0; k < VECTOR; k++)
-            total[k] = total[k] / (float)taps;
+            UNROLL
+            for (int k = 0; k < LANES * PIXELS; k++)
+                total[k] = total[k] / (float)(ROWS * COLUMNS);
 #endif
-#if VECTOR == 4
+        } else {
+            UNROLL
+            for (int p = 0; p < PIXELS; p++) {
+                int taps = 0;
+                for (int r = 0; r < ROWS; r++) {
+                    int y = y0 + r * dilation_y;
+                    if (y < -counted_top || y >= height + counted_bottom)
+                        continue;
+                    for (int s = 0; s < COLUMNS; s++) {
+                        int x = x0 + p * stride_x + s * dilation_x;
+                        taps += x >= -counted_left && x < width + counted_right;
+                        if (y >= 0 && y < height && x >= 0 && x < width)
+                            TAKE_AT(p, plane + (y * width + x) * inner)
+                    }
+                }
+#ifndef MAX
+                UNROLL
+                for (int k = 0; k < LANES; k++)
+                    total[p * LANES + k] = total[p * LANES + k] / (float)taps;
+#endif
+            }
+        }
+        GLOBAL float *result = target + (size_t)item * (LANES * PIXELS);
+#if LANES * PIXELS == 4
         STORE4(result, MAKE4(total[0], total[1], total[2], total[3]));
 #else
-        result[0] = total[0];
+        *result = total[0];
 #endif
     }
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,7 +16,15 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.pool.problem import PoolProblem
-from gossamer.ops.strided import GROUP, cannot_compile, groups_for, layout_variants, spatial_inner
+from gossamer.ops.strided import (
+    GROUP,
+    cannot_compile,
+    divisor,
+    groups_for,
+    layout_variants,
+    spatial_inner,
+    work_shape,
+)
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 
@@ -40,16 +47,19 @@ class DirectPool(Algorithm):
         if variant.outputs[0].size == 0:
             return state
         inner = spatial_inner(variant.inputs[0])
-        vector = 4 if inner % 4 == 0 else 1
-        defines: dict[str, object] = {"VECTOR": vector}
+        lanes, pixels = work_shape(inner, problem.out_width)
+        defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels}
         if problem.kind == "max":
             defines["MAX"] = 1
+        if problem.kernel in ((2, 2), (3, 3)):
+            defines["WINDOW"] = problem.kernel[0]
         kernel = device.compile(KernelSource.of(_SOURCE, "pool", defines))
-        items = math.prod(variant.outputs[0].shape) // vector
+        items = variant.outputs[0].size // (lanes * pixels)
         height, width = problem.input.shape[2:]
         counted = problem.pads if problem.count_include_pad else (0, 0, 0, 0)
         state.launches.append(Launch(kernel, groups_for(items), (GROUP,), (
             input_buffer(0), output_buffer(0), items, height, width, inner,
-            problem.out_height, problem.out_width, *problem.kernel, *problem.stride,
-            *problem.pads[:2], *problem.dilation, *counted)))
+            *divisor(inner // lanes), *divisor(problem.out_width // pixels),
+            *divisor(problem.out_height), *problem.kernel, *problem.stride, *problem.pads[:2],
+            *problem.dilation, *counted)))
         return state

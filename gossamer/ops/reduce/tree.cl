@@ -10,12 +10,6 @@
  * ACROSS neighbouring work-items take neighbouring results (the innermost dimension is kept),
  * else neighbouring elements of one result. */
 
-#ifdef __OPENCL_VERSION__
-#define INT64 long
-#else
-#define INT64 long long
-#endif
-
 #ifdef MAX
 #define NEUTRAL ((VALUE)LEAST)
 #define JOIN(a, b) MAXIMUM(a, b)
@@ -24,15 +18,20 @@
 #define JOIN(a, b) ((a) + (b))
 #endif
 
-#define KEPT(d) , int k##d, int p##d, int q##d
-#define REDUCED(d) , int r##d, int e##d
+#define KEPT(d) , DIVISOR(k##d), int p##d, int q##d
+#define REDUCED(d) , DIVISOR(r##d), int e##d
 #define WALK_KEPT(d) { \
-    int i = (int)(rest % (uint)k##d); \
-    rest /= (uint)k##d; \
+    uint next = QUOTIENT(rest, k##d); \
+    int i = (int)(rest - next * (uint)k##d); \
+    rest = next; \
     from += i * p##d; \
     to += i * q##d; \
 }
-#define WALK_REDUCED(d) place += (int)(left % (uint)r##d) * e##d; left /= (uint)r##d;
+#define WALK_REDUCED(d) { \
+    uint next = QUOTIENT(left, r##d); \
+    place += (int)(left - next * (uint)r##d) * e##d; \
+    left = next; \
+}
 
 KERNEL LAUNCH_BOUNDS(256, 1)
 void reduce(const GLOBAL VALUE *RESTRICT source, GLOBAL VALUE *RESTRICT target, int results,

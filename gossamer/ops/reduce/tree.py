@@ -17,7 +17,7 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.strided import cannot_compile, layout_variants, memory_order, merge
+from gossamer.ops.strided import cannot_compile, divisor, layout_variants, memory_order, merge
 
 _SOURCE = Path(__file__).with_name("tree.cl")
 _GROUP = 256
@@ -51,7 +51,7 @@ class TreeReduce(Algorithm):
             return state
         kept, reduced = _dimensions(problem, variant)
         across = bool(kept) and kept[-1][1] == 1
-        lanes = _lanes(problem.count, kept[-1][0] if across else 0)
+        lanes = _lanes(problem.count, results, kept[-1][0] if across else 0)
         value, least = _TYPES[problem.input.dtype]
         defines: dict[str, object] = {"VALUE": value, "LANES": lanes, "COLUMNS": _GROUP // lanes}
         if problem.kind == "max":
@@ -63,20 +63,24 @@ class TreeReduce(Algorithm):
         if len(reduced) <= 1:
             defines["SIMPLE"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "reduce", defines))
-        numbers = [n for dim in [(1, 0, 0)] * (4 - len(kept)) + kept for n in dim]
-        numbers += [n for dim in [(1, 0)] * (4 - len(reduced)) + reduced for n in dim]
+        numbers = [n for size, *strides in [(1, 0, 0)] * (4 - len(kept)) + kept
+                   for n in (*divisor(size), *strides)]
+        numbers += [n for size, *strides in [(1, 0)] * (4 - len(reduced)) + reduced
+                    for n in (*divisor(max(size, 1)), *strides)]
         groups = -(-results // (_GROUP // lanes))
         state.launches.append(Launch(kernel, (groups,), (_GROUP,), (
             input_buffer(0), output_buffer(0), results, problem.count, *numbers)))
         return state
 
 
-def _lanes(count: int, neighbours: int) -> int:
-    """Work-items a result: few for short sums, so that groups are full, and few where enough
-    neighbouring results are contiguous to make whole lines of memory."""
+def _lanes(count: int, results: int, neighbours: int) -> int:
+    """Work-items a result: a whole group only for long sums that are few; else as many as fill
+    whole lines of memory, which neighbouring results do where enough of them are contiguous."""
     if neighbours >= 16:
         return 8
-    return 16 if count <= 128 else 256
+    if count > 256 and results < 1024:
+        return 256
+    return 16 if count <= 64 else 32
 
 
 def _dimensions(problem: ReduceProblem, variant: Variant) -> tuple[Dimensions, Dimensions]:

@@ -2,19 +2,18 @@
  * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold, for each output row
  * and column, the input places it takes, and with LINEAR the part of the second one.
  *
- * VECTOR: neighbours along `inner` a work-item, 1 or 4; 4 needs inner % 4 == 0. */
+ * A work-item makes LANES neighbours along `inner`, or PIXELS along the width; one of the two may
+ * be 4. LANES 4 needs inner % 4 == 0; PIXELS 4 needs inner == 1 and out_width % 4 == 0. */
 
 #define MIX(a, b, part) ((a) + ((b) - (a)) * (part))
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)
 
-#if VECTOR == 4
+#if LANES == 4
 #define VALUES float4
 #define TAKE(pointer) LOAD4(pointer)
-#define PUT(pointer, value) STORE4(pointer, value)
 #else
 #define VALUES float
 #define TAKE(pointer) (*(pointer))
-#define PUT(pointer, value) (*(pointer) = (value))
 #endif
 
 KERNEL void resize(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target,
@@ -24,32 +23,47 @@ KERNEL void resize(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT t
                    const GLOBAL float *RESTRICT row_parts,
                    const GLOBAL float *RESTRICT column_parts,
 #endif
-                   int count, int height, int width, int inner, int out_height, int out_width)
+                   int count, int height, int width, int inner, DIVISOR(inner_steps),
+                   DIVISOR(out_columns), DIVISOR(out_height))
 {
-    uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
-    if (rest < (uint)count) {
-        GLOBAL float *result = target + (size_t)rest * VECTOR;
-        int i = (int)(rest % (uint)(inner / VECTOR)) * VECTOR;
-        rest /= (uint)(inner / VECTOR);
-        int x = (int)(rest % (uint)out_width);
-        rest /= (uint)out_width;
-        int y = (int)(rest % (uint)out_height);
-        const GLOBAL float *plane = source
-            + (size_t)(rest / (uint)out_height) * (size_t)(height * width * inner) + i;
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        uint rest = QUOTIENT(item, inner_steps);
+        int i = (int)(item - rest * (uint)inner_steps) * LANES;
+        uint line = QUOTIENT(rest, out_columns);
+        int x0 = (int)(rest - line * (uint)out_columns) * PIXELS;
+        uint outer = QUOTIENT(line, out_height);
+        int y = (int)(line - outer * (uint)out_height);
+        const GLOBAL float *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
         const GLOBAL float *row = plane + rows[y] * width * inner;
-        VALUES aa = TAKE(row + columns[x] * inner);
 #ifdef LINEAR
         const GLOBAL float *next = plane + next_rows[y] * width * inner;
-        VALUES ab = TAKE(row + next_columns[x] * inner);
-        VALUES ba = TAKE(next + columns[x] * inner);
-        VALUES bb = TAKE(next + next_columns[x] * inner);
-        float px = column_parts[x], py = row_parts[y];
-#if VECTOR == 4
-        aa = MAKE4(MIX_FOUR(x), MIX_FOUR(y), MIX_FOUR(z), MIX_FOUR(w));
+        float py = row_parts[y];
+#endif
+        VALUES result[PIXELS];
+        UNROLL
+        for (int p = 0; p < PIXELS; p++) {
+            VALUES aa = TAKE(row + columns[x0 + p] * inner);
+#ifdef LINEAR
+            VALUES ab = TAKE(row + next_columns[x0 + p] * inner);
+            VALUES ba = TAKE(next + columns[x0 + p] * inner);
+            VALUES bb = TAKE(next + next_columns[x0 + p] * inner);
+            float px = column_parts[x0 + p];
+#if LANES == 4
+            aa = MAKE4(MIX_FOUR(x), MIX_FOUR(y), MIX_FOUR(z), MIX_FOUR(w));
 #else
-        aa = MIX(MIX(aa, ab, px), MIX(ba, bb, px), py);
+            aa = MIX(MIX(aa, ab, px), MIX(ba, bb, px), py);
 #endif
 #endif
-        PUT(result, aa);
+            result[p] = aa;
+        }
+        GLOBAL float *place = target + (size_t)item * (LANES * PIXELS);
+#if LANES == 4
+        STORE4(place, result[0]);
+#elif PIXELS == 4
+        STORE4(place, MAKE4(result[0], result[1], result[2], result[3]));
+#else
+        *place = result[0];
+#endif
     }
 }

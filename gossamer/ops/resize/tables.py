@@ -19,7 +19,15 @@ from gossamer.ops.algorithm import (
 )
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.resize.reference import linear, nearest
-from gossamer.ops.strided import GROUP, cannot_compile, groups_for, layout_variants, spatial_inner
+from gossamer.ops.strided import (
+    GROUP,
+    cannot_compile,
+    divisor,
+    groups_for,
+    layout_variants,
+    spatial_inner,
+    work_shape,
+)
 
 _SOURCE = Path(__file__).with_name("tables.cl")
 
@@ -42,15 +50,16 @@ class TableResize(Algorithm):
         if variant.outputs[0].size == 0:
             return state
         inner = spatial_inner(variant.inputs[0])
-        vector = 4 if inner % 4 == 0 else 1
-        defines: dict[str, object] = {"VECTOR": vector}
+        lanes, pixels = work_shape(inner, problem.size[1])
+        defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels}
         if problem.mode == "linear":
             defines["LINEAR"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "resize", defines))
-        items = variant.outputs[0].size // vector
+        items = variant.outputs[0].size // (lanes * pixels)
         state.launches.append(Launch(kernel, groups_for(items), (GROUP,), (
             input_buffer(0), output_buffer(0), *_tables(weights, problem), items,
-            *problem.input.shape[2:], inner, *problem.size)))
+            *problem.input.shape[2:], inner, *divisor(inner // lanes),
+            *divisor(problem.size[1] // pixels), *divisor(problem.size[0]))))
         return state
 
 

@@ -45,14 +45,16 @@ class TreeSoftmax(Algorithm):
         inner = math.prod(spec.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         length = spec.shape[problem.axis]
         across = inner >= 16
+        sums = spec.size // length
         lanes = 8 if across or length <= 64 else 256
+        if across and sums >= 2**16:
+            lanes = 1
         defines: dict[str, object] = {"LANES": lanes, "COLUMNS": _GROUP // lanes}
         if across:
             defines["ACROSS"] = 1
         if problem.log:
             defines["LOG"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "softmax", defines))
-        sums = spec.size // length
         groups = -(-sums // (_GROUP // lanes))
         state.launches.append(Launch(kernel, (groups,), (_GROUP,), (
             input_buffer(0), output_buffer(0), sums, length, inner)))
