@@ -38,7 +38,8 @@ identity x; flatten x (axis); squeeze x, unsqueeze x (axes); shape x (start, end
 constant_of_shape shape (value); range start, limit, delta
 batch_norm, which becomes elementwise
 auto_pad "SAME_UPPER" | "SAME_LOWER" on conv2d, conv_transpose2d and pool, output_shape on
-conv_transpose2d, and flatten (True: one softmax over all axes from `axis` on) on softmax
+conv_transpose2d, flatten (True: one softmax over all axes from `axis` on) on softmax, and
+allowzero (True: 0 in the shape is 0, not the input's size) on reshape
 attributes named in PARAMETERS may come as inputs after the first instead, in that order; a
 negative axis counts from the end; reduce's axes may be "spatial": all but the first two
 

@@ -57,7 +57,7 @@ def _reshape(walk: Walk, node: Node) -> None:
     if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
         raise mismatch
     for axis, size in enumerate(wanted):
-        if size == 0:
+        if size == 0 and not node.attributes.get("allowzero"):
             if axis >= len(old):
                 raise mismatch
             wanted[axis] = old[axis]

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import load_external_data_for_model
 from onnx.reference import ReferenceEvaluator
 
 from gossamer.errors import InputError, ModelError, UnsupportedError
 from gossamer.model.graph import Graph, Node, ValueInfo
-from gossamer.model.onnx_elementwise import ELEMENTWISE
+from gossamer.model.onnx_elementwise import ELEMENTWISE, TYPES
 from gossamer.model.onnx_layers import LAYERS
 from gossamer.model.onnx_layout import LAYOUT
 from gossamer.model.onnx_node import OnnxNode, as_float32
@@ -121,20 +121,17 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInf
     if not value.type.HasField("tensor_type"):
         raise UnsupportedError(f"{graph.file}: {what} {value.name!r} is not a tensor")
     tensor = value.type.tensor_type
-    try:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    except (KeyError, ValueError, TypeError):
-        dtype = np.dtype("float32")
-    if dtype.kind in "OSUc":
-        raise UnsupportedError(f"{graph.file}: {what} {value.name!r} holds {dtype}; expected "
-                               "numbers")
-    if dtype.kind not in "biu" and dtype != np.float32:
-        graph.warnings.append(f"{graph.file}: {what} {value.name!r} is {dtype}; gossamer takes "
-                              "and gives float32")
-        dtype = np.dtype("float32")
+    kind = tensor.elem_type or TensorProto.FLOAT
+    if kind not in TYPES:
+        raise UnsupportedError(f"{graph.file}: {what} {value.name!r} has ONNX type {kind}; "
+                               f"gossamer knows {', '.join(sorted(set(TYPES.values())))}")
+    if TYPES[kind] == "float32" and kind != TensorProto.FLOAT:
+        name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
+        graph.warnings.append(f"{graph.file}: {what} {value.name!r} is {name}; gossamer takes and "
+                              "gives float32")
     shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
-    return ValueInfo(value.name, shape, dtype.name, labels)
+    return ValueInfo(value.name, shape, TYPES[kind], labels)
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:

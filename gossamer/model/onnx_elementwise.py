@@ -6,13 +6,21 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from gossamer.expression import apply
 from gossamer.model.compose import Composer
 from gossamer.model.onnx_node import OnnxNode
 
 Converter = Callable[[OnnxNode], None]
+
+TYPES: dict[int, str] = {
+    **{TensorProto.DataType.Value(name.upper()): name for name in (
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")},
+    **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
+                                    TensorProto.BFLOAT16)},
+}
+"""What each of ONNX's types of tensors becomes."""
 
 
 def _function(node: OnnxNode, name: str) -> None:
@@ -136,15 +144,10 @@ def _cast(node: OnnxNode) -> None:
         same = composer.apply("equal", composer.operand(x), composer.constant(0))
         node.emit_expression(composer, composer.apply("not", same))
         return
-    try:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(target))
-    except KeyError:
-        raise node.unsupported(f"casts to ONNX type {target}, which has no array type") from None
-    if dtype.kind not in "iu":
-        if dtype.kind in "OSUc":
-            raise node.unsupported(f"casts to {dtype}; expected a number type")
-        dtype = np.dtype("float32")
-    node.emit("cast", [x], dtype=dtype.name)
+    if target not in TYPES:
+        raise node.unsupported(f"casts to ONNX type {target}; gossamer knows "
+                               f"{', '.join(sorted(set(TYPES.values())))}")
+    node.emit("cast", [x], dtype=TYPES[target])
 
 
 ELEMENTWISE: dict[str, Converter] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -40,12 +41,8 @@ def _slice(node: OnnxNode) -> None:
 
 
 def _reshape(node: OnnxNode) -> None:
-    if node.attribute("allowzero", 0):
-        shape = node.constant(1, "the shape of a reshape with allowzero=1")
-        if 0 in shape:
-            raise node.unsupported("attribute allowzero=1 with a 0 in the shape is not supported; "
-                                   "export with allowzero=0")
-    node.emit("reshape", [node.required(0), node.required(1)])
+    attributes: dict[str, Any] = {"allowzero": True} if node.attribute("allowzero", 0) else {}
+    node.emit("reshape", [node.required(0), node.required(1)], **attributes)
 
 
 def _transpose(node: OnnxNode) -> None:

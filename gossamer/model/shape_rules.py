@@ -30,6 +30,11 @@ def visit(walk: Walk, node: Node) -> None:
         unknown = next(n for n in node.inputs[1:] if n and n not in walk.known)
         raise walk.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
                                "gossamer needs shapes that follow from the input's shape")
+    if node.op in _FLOAT_ONLY and not all(name in walk.known for name in node.inputs):
+        for name in node.inputs:
+            if name and walk.dtypes[name] != "float32":
+                raise walk.unsupported(node, f"computes with {walk.dtypes[name]} ({name!r}); "
+                                             "gossamer computes it in float32")
     try:
         with np.errstate(all="ignore"):
             _RULES[node.op](walk, node)
@@ -257,6 +262,9 @@ def _softmax(walk: Walk, node: Node) -> None:
     else:
         walk.emit(node, shape, axis=axis, log=log)
 
+
+_FLOAT_ONLY = {"conv2d", "conv_transpose2d", "gemm", "matmul", "batch_norm", "pool", "reduce",
+               "resize", "softmax"}
 
 _RULES: dict[str, Rule] = {
     "conv2d": _conv2d, "conv_transpose2d": _conv_transpose2d, "gemm": _gemm, "matmul": _matmul,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import ModelError
+from gossamer.errors import ModelError, UnsupportedError
 from gossamer.model.evaluate import EVALUATORS
 from gossamer.model.graph import Graph, Node
 
@@ -44,6 +44,9 @@ class Walk:
     def error(self, node: Node, text: str) -> ModelError:
         file = self.graph.file or self.graph.name
         return ModelError(f"{file}: {node.source or node.name}: {text}")
+
+    def unsupported(self, node: Node, text: str) -> UnsupportedError:
+        return UnsupportedError(str(self.error(node, text)))
 
     def emit(self, node: Node, result: Sequence[int], *, op: str | None = None,
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,

@@ -98,6 +98,11 @@ def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
     (model([helper.make_node("MaxPool", ["x"], ["y", "i"], "layer", kernel_shape=[2, 2])],
            {"x": IMAGE}, {"y": 4, "i": 4}, types={"i": TensorProto.INT64}),
      "output 'i' is used"),
+    (model([node("MaxPool", ["x"], kernel_shape=[2, 2])], {"x": IMAGE}, {"y": 4},
+           types={"x": TensorProto.UINT8, "y": TensorProto.UINT8}), "computes with uint8"),
+    (model([helper.make_node("Cast", ["x"], ["z"], "layer", to=TensorProto.FLOAT8E5M2),
+            helper.make_node("Cast", ["z"], ["y"], "back", to=TensorProto.FLOAT)],
+           {"x": IMAGE}, {"y": 4}, opset=19), "casts to ONNX type"),
     (model([node("Reshape", ["x", "s"])], {"x": IMAGE, "s": (2,)}, {"y": 2},
            types={"s": TensorProto.INT64}), "which the data decides"),
 ])

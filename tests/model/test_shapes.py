@@ -87,6 +87,16 @@ def test_any_batch_runs(proto: onnx.ModelProto, batch: int, tmp_path: Path) -> N
     assert execute(none, {"x": x})["y"].shape == (0, *one.shapes["y"][1:])
 
 
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_reshape_that_takes_zeros_literally(batch: int, tmp_path: Path) -> None:
+    """As newer exporters write every reshape; only a batch of 0 has a zero to take."""
+    proto = model([make("Shape", ["x"], "n", start=0, end=1),
+                   make("Concat", ["n", "rest"], "s", axis=0),
+                   make("Reshape", ["x", "s"], "y", allowzero=1)],
+                  {"x": ("N", 3, 4)}, {"y": 2}, {"rest": ints(12)})
+    assert resolve(load(save(proto, tmp_path)), batch).shapes["y"] == (batch, 12)
+
+
 @pytest.mark.parametrize("written", [1, 4])
 @pytest.mark.parametrize("batch", [0, 1, 3, 4])
 @pytest.mark.parametrize("view", [(None, -1), (None, 6), (-1, 6), (0, -1)])
