@@ -103,10 +103,6 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
     return None
 
 
-def constant_names(constants: Iterable[int]) -> list[str]:
-    return [f"operand{index}" for index in constants]
-
-
 class HostAlgorithm(Algorithm):
     """An op in NumPy: computes on logical views of the buffers, whatever their layout."""
 

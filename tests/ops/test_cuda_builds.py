@@ -4,71 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gossamer.expression import FUNCTIONS, Expression, Step
-from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
-from gossamer.ops.copy.problem import convert, slice_, transpose
-from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
-from gossamer.ops.gather.problem import GatherProblem
-from gossamer.ops.matmul.problem import MatmulProblem
-from gossamer.ops.pad.problem import PadProblem
-from gossamer.ops.pool.problem import PoolProblem
-from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.ops.softmax.problem import SoftmaxProblem
-from gossamer.tensor import TensorSpec, default_spec
+from tests.ops.problems import PROBLEMS
 from tests.ops.recording import kernel_sources
 
 pytest.importorskip("cuda.core")
 nvrtc = pytest.importorskip("gossamer.device.nvrtc")
-
-_IMAGE = default_spec((2, 32, 9, 9))
-_ODD = default_spec((2, 31, 9, 9))
-_CONSTANTS = {"clip": (float("-inf"), 6.0), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
-              "constant": (float("nan"),)}
-_EVERY_FUNCTION = Expression(3, tuple(
-    Step(name, tuple(range(function.arity)), _CONSTANTS.get(name, ()))
-    for name, function in FUNCTIONS.items()), tuple(range(3, 3 + len(FUNCTIONS))))
-
-PROBLEMS = {
-    "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3))],
-    "reduce": [
-        ReduceProblem(_IMAGE, "mean", (2, 3)), ReduceProblem(_ODD, "max", (0, 2)),
-        ReduceProblem(default_spec((3, 400), "int64"), "sum", (1,)),
-        ReduceProblem(default_spec((3, 400), "int32"), "max", (1,)),
-    ],
-    "softmax": [SoftmaxProblem(default_spec((2, 1000)), 1), SoftmaxProblem(_IMAGE, 1, True)],
-    "resize": [
-        ResizeProblem(_IMAGE, (18, 18), (2.0, 2.0), mode) for mode in ("nearest", "linear")
-    ],
-    "pad": [
-        PadProblem(_IMAGE, (1,) * 8, "constant"), PadProblem(_IMAGE, (0, 0, 1, 1) * 2, "reflect"),
-        PadProblem(default_spec((2,) * 5, "int64"), (1,) * 10, "edge"),
-        PadProblem(default_spec((3, 3), "bool"), (1,) * 4),
-    ],
-    "copy": [
-        convert(_IMAGE, TensorSpec(_IMAGE.shape, "float32", "NHWC")),
-        convert(_ODD, TensorSpec(_ODD.shape, "float32", "NHWC", 4, (1, 1, 1, 1))),
-        convert(_ODD, TensorSpec(_ODD.shape, "float32", "NCHW", 4, (1, 1, 1, 1))),
-        transpose(default_spec(_ODD.shape, "uint8"), (0, 3, 1, 2)),
-        slice_(default_spec(_ODD.shape, "int64"), [0], [2], [3], [2]),
-        transpose(default_spec((2, 3, 2, 3, 2, 3)), (5, 0, 3, 2, 1, 4)),
-    ],
-    "concat": [ConcatProblem((_IMAGE, _ODD), 1)],
-    "gather": [GatherProblem(_ODD, default_spec((3,), "int64"), 1),
-               GatherProblem(default_spec((4, 4), "bool"), default_spec((), "int32"), 0)],
-    "matmul": [MatmulProblem(default_spec((2, 70, 30)), default_spec((30, 80)))],
-    "conv_transpose2d": [ConvTranspose2dProblem(_IMAGE, 8, (3, 3), (2, 2), bias=True)],
-    "elementwise": [
-        ElementwiseProblem((_IMAGE, default_spec((32, 1, 1)), default_spec(())), _EVERY_FUNCTION,
-                           ("float32",) * len(FUNCTIONS), (1, 2)),
-        ElementwiseProblem((default_spec((9,), "int64"),) * 2,
-                           Expression(2, (Step("div", (0, 1)), Step("sign", (2,))), (2, 3)),
-                           ("int64", "uint8")),
-        *(cast(default_spec((16,), source), target)
-          for source, target in [("float32", "bool"), ("bool", "float32"), ("uint8", "int32")]),
-    ],
-}
 
 
 @pytest.mark.parametrize("op", PROBLEMS)
