@@ -124,13 +124,10 @@ def _one_a_channel(array: np.ndarray, channels: int, rank: int) -> bool:
 
 def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray]) -> bool:
     """A transposed convolution takes a bias and nothing else."""
-    added = [name for name in node.inputs if name in graph.constants]
-    if len(layer.inputs) > 2 or len(added) != 1 or node.attributes["expression"] != apply("add"):
+    if len(layer.inputs) > 2 or len(channels) != 1 or node.attributes["expression"] != apply("add"):
         return False
-    count = channel_count(layer, graph.constants[layer.inputs[1]])
-    bias = channels.get(added[0], graph.constants[added[0]].reshape(-1))
     layer.inputs.append(f"{node.outputs[0]}.bias")
-    graph.constants[layer.inputs[2]] = np.broadcast_to(bias, count)
+    graph.constants[layer.inputs[2]] = next(iter(channels.values()))
     layer.outputs = node.outputs
     graph.nodes = [other for other in graph.nodes if other is not node]
     return True
