@@ -1,0 +1,1 @@
+"""Benchmarks: what gossamer and others need for the same work, side by side on one machine."""

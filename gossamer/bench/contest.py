@@ -1,0 +1,127 @@
+"""One case, all contenders: made ready, checked against the reference, timed in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gossamer.bench.peaks import Peaks
+from gossamer.bench.peers import OWN, AbsentError, Alternative, Ready
+from gossamer.bench.reference import normalised_error
+from gossamer.bench.rows import Row, Stamp, machine, now
+from gossamer.bench.suites import Case
+from gossamer.errors import GossamerError
+from gossamer.measure import Task, Timing, interleave
+
+MOST_ERROR = {"fp32": 1e-4}
+"""Where a contender's error is larger it did not compute in that precision: TF32 has 1e-3."""
+
+_WARM_UP = 3
+_SAMPLE_US = 20_000.0
+_BUDGET_US = 2e7
+
+
+@dataclass
+class Result:
+    """rows: one a contender, its fastest alternative, in the order of speed. absent, failed: the
+    reason for each contender, or alternative, that has no row."""
+
+    case: Case
+    rows: list[Row] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class _Guarded:
+    """A work whose error ends its own part in the contest only."""
+
+    def __init__(self, work: Callable[[Any], None]) -> None:
+        self.work = work
+        self.error: Exception | None = None
+
+    def __call__(self, stream: Any) -> None:
+        if self.error is None:
+            try:
+                self.work(stream)
+            except Exception as error:
+                self.error = error
+
+
+@dataclass
+class _Entry:
+    ready: Ready
+    error: float
+    work: _Guarded
+    label: str
+
+
+def run(case: Case, peaks: Peaks, stamp: Stamp,
+        note: Callable[[str], None] = lambda text: None) -> Result:
+    """Measures a case. note: told what is being done.
+
+    A peer that is absent or fails is listed with the reason. Raises GossamerError when it is
+    gossamer itself that cannot do the work.
+    """
+    result = Result(case)
+    entries: list[_Entry] = []
+    for name, alternatives_of in case.contenders.items():
+        try:
+            alternatives = alternatives_of()
+        except AbsentError as reason:
+            result.absent[name] = str(reason)
+            continue
+        except Exception as error:
+            _fail(result, name, error)
+            continue
+        for alternative in alternatives:
+            label = name if len(alternatives) == 1 else f"{name} ({alternative.label})"
+            note(f"{case.name}, batch {case.batch}: {label}")
+            try:
+                entries.append(_checked(case, alternative, label))
+            except Exception as error:
+                _fail(result, label, error)
+    note(f"{case.name}, batch {case.batch}: timing")
+    timings = interleave([Task(entry.ready.device, entry.work, captured=False)
+                          for entry in entries], sample_us=_SAMPLE_US, budget_us=_BUDGET_US)
+    fastest: dict[str, tuple[Timing, _Entry]] = {}
+    for timing, entry in sorted(zip(timings, entries, strict=True),
+                                key=lambda pair: pair[0].median_us):
+        if entry.work.error is not None:
+            _fail(result, entry.label, entry.work.error)
+        else:
+            fastest.setdefault(entry.ready.contender, (timing, entry))
+    light = peaks.speed_of_light_us(case.flops, case.least_bytes)
+    result.rows = [_row(case, stamp, light, *pair) for pair in fastest.values()]
+    return result
+
+
+def _checked(case: Case, alternative: Alternative, label: str) -> _Entry:
+    """The contender after its warm-up, its output compared. Raises ValueError for a wrong one."""
+    ready = alternative.make()
+    for _ in range(_WARM_UP):
+        ready.device.time(ready.work)
+    ready.device.synchronize()
+    error = normalised_error(ready.output()[: len(case.expected)], case.expected)
+    most = MOST_ERROR[ready.precision]
+    if not error <= most:
+        raise ValueError(f"its error is {error:.2g}, more than {most:.0e}: the result is wrong or "
+                         f"not computed in {ready.precision}")
+    return _Entry(ready, error, _Guarded(ready.work), label)
+
+
+def _fail(result: Result, label: str, error: Exception) -> None:
+    if label == OWN:
+        if isinstance(error, GossamerError):
+            raise error
+        raise RuntimeError(f"{OWN} failed at {result.case.name}: {error}") from error
+    text = next(iter(str(error).strip().splitlines()), "")
+    result.failed[label] = f"{type(error).__name__}: {text}"
+
+
+def _row(case: Case, stamp: Stamp, light: float, timing: Timing, entry: _Entry) -> Row:
+    ready = entry.ready
+    return Row(case.suite, case.name, ready.contender, ready.device.api, ready.precision,
+               ready.layout, ready.config, case.batch, timing.median_us, timing.p25_us,
+               timing.p75_us, entry.error, light, case.density, machine(ready.device),
+               stamp.versions, stamp.command, stamp.commit, stamp.run_id, now())

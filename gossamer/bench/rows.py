@@ -1,0 +1,191 @@
+"""Result rows: what was measured, where, by which command; in files of one JSON object a line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+
+_PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core", "cuda-bindings",
+             "nvidia-cuda-nvrtc")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender at one case and batch. Times in microseconds of one execution; error is the
+    normalised one against a float64 reference; device is the API it ran through; machine names
+    the chip; all rows of a run share a run_id."""
+
+    suite: str
+    case: str
+    contender: str
+    device: str
+    precision: str
+    layout: str
+    config: str
+    batch: int
+    median_us: float
+    p25_us: float
+    p75_us: float
+    error: float
+    speed_of_light_us: float
+    density: float
+    machine: str
+    versions: dict[str, str]
+    command: str
+    commit: str | None
+    run_id: str
+    date: str
+
+
+KEYS = tuple(field.name for field in fields(Row))
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What all rows of a run share."""
+
+    versions: dict[str, str]
+    command: str
+    commit: str | None
+    run_id: str
+
+    @staticmethod
+    def of(device: Device, command: str, commit: str | None = None) -> Stamp:
+        """commit: for a tree without git; else that of the checkout gossamer runs from."""
+        return Stamp(versions(device), command, commit or checkout_commit(), uuid.uuid4().hex[:12])
+
+
+def versions(device: Device) -> dict[str, str]:
+    found = {"gossamer": gossamer.__version__, "python": platform.python_version(),
+             "driver": device.driver}
+    for package in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def checkout_commit() -> str | None:
+    """The commit of the checkout that holds this package, with "-dirty" where files in it differ
+    from it; None when it is no checkout."""
+    root = Path(gossamer.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    try:
+        def git(*words: str) -> str:
+            return subprocess.run(["git", "-C", str(root), *words], check=True, text=True,
+                                  capture_output=True, timeout=20).stdout.strip()
+
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "gossamer")
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def machine(device: Device) -> str:
+    """The chip's name, without what the API adds to it."""
+    text = device.description
+    return text if device.api == "host" else text.rsplit(" (", 1)[0]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file, or of every .jsonl file below a folder. Raises InputError that names
+    file and line where one is not a row."""
+    if path.is_dir():
+        return [row for file in sorted(path.rglob("*.jsonl")) for row in read_rows(file)]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as result rows: {error}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}: line {number} is not JSON: {error}") from None
+        if not isinstance(values, dict) or set(values) != set(KEYS):
+            raise InputError(f"{path}: line {number} is no result row; expected the keys "
+                             f"{', '.join(KEYS)}")
+        rows.append(Row(**values))
+    return rows
+
+
+def check_appendable(path: Path) -> None:
+    """Raises InputError when append_rows could not work here: said before the work."""
+    if path.suffix != ".jsonl":
+        raise InputError(f"-o {path}: expected a name that ends in .jsonl")
+    if path.is_dir():
+        raise InputError(f"-o {path}: is a folder")
+    if path.exists():
+        read_rows(path)
+    folder = next(p for p in (path.parent, *path.parent.parents) if p.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"-o {path}: {folder} cannot be written to")
+
+
+def append_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Adds lines to a file, made with its folder where absent: all of them or none. Two processes
+    may append to one file. Raises InputError when it cannot be written."""
+    added = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.parent):
+            before = path.read_text(encoding="utf-8") if path.exists() else ""
+            if before and not before.endswith("\n"):
+                before += "\n"
+            replace_text(path, before + added)
+    except OSError as error:
+        raise InputError(f"-o {path}: cannot be written: {error.strerror}") from None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        # mkstemp's files are private; the result is as readable as any other new file
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value
+            for key, value in asdict(row).items()}
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: appends are whole, but not two at a time
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,90 @@
+"""The networks of the suites in plain PyTorch, as their users have them; needs torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+_BLOCKS = (
+    # expansion, channels, blocks, stride of the first
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+def _convolution(into: int, out: int, size: int = 1, stride: int = 1,
+                 groups: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(into, out, size, stride, size // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(out), nn.ReLU6(inplace=True))
+
+
+class _InvertedResidual(nn.Module):
+    def __init__(self, into: int, out: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = into * expansion
+        self.adds = stride == 1 and into == out
+        self.conv = nn.Sequential(
+            *([_convolution(into, hidden)] if expansion != 1 else []),
+            _convolution(hidden, hidden, 3, stride, hidden),
+            nn.Conv2d(hidden, out, 1, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conv(x) if self.adds else self.conv(x)
+
+
+class MobileNetV2(nn.Module):
+    """Sandler et al. 2018 at width 1, its tensors named as in torchvision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [_convolution(3, 32, 3, 2)]
+        width = 32
+        for expansion, channels, blocks, stride in _BLOCKS:
+            for block in range(blocks):
+                layers.append(_InvertedResidual(width, channels, 1 if block else stride,
+                                                expansion))
+                width = channels
+        layers.append(_convolution(width, 1280))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, 1000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
+def mobilenet_v2(constants: Mapping[str, np.ndarray]) -> nn.Module:
+    return with_weights(MobileNetV2(), constants)
+
+
+def with_weights(network: nn.Module, constants: Mapping[str, np.ndarray]) -> nn.Module:
+    """The network with the tensors of that name, in evaluation mode. Raises RuntimeError where
+    one is missing or too many."""
+    state = {name: torch.from_numpy(np.array(array)) for name, array in constants.items()}
+    state.update({name: tensor for name, tensor in network.state_dict().items()
+                  if name.endswith("num_batches_tracked")})
+    network.load_state_dict(state)
+    return network.eval().requires_grad_(False)
+
+
+def folded(network: nn.Module) -> nn.Module:
+    """A copy with every batch norm that follows a convolution in an nn.Sequential folded into
+    it."""
+    network = copy.deepcopy(network)
+    for sequence in [m for m in network.modules() if isinstance(m, nn.Sequential)]:
+        for index in reversed(range(len(sequence) - 1)):
+            conv, norm = sequence[index], sequence[index + 1]
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                sequence[index] = fuse_conv_bn_eval(conv, norm)
+                del sequence[index + 1]
+    return network
