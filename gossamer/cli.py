@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gossamer
-from gossamer import arguments, show
+from gossamer import arguments, bench_cli, show
 from gossamer.errors import GossamerError, GossamerWarning, InputError
 from gossamer.image import PRESETS
 from gossamer.model import zoo
@@ -242,6 +242,9 @@ def run(
             print(show.statistics(name, value))
     if output:
         print(f"written: {output}")
+
+
+app.command()(_guarded(bench_cli.bench))
 
 
 def _load(model: str, shapes: list[str] | None) -> Graph:
