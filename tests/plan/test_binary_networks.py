@@ -1,0 +1,171 @@
+"""The binary networks through a plan. A sign turns rounding into another bit, so each layer is
+fed the reference's bits, and end to end every image that differs is traced to such a bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import gossamer
+from gossamer.device.base import Device
+from tests.conftest import is_slow
+from tests.model.onnx_models import runtime, save
+from tests.plan.photos import mnist, photos
+from tests.plan.signs import Sign, cut, first_turned, signs, with_outputs
+from tests.tolerances import normalised_error, tolerance
+
+BINARY = ("cnv_w1a1_cifar10", "lfc_w1a1_mnist", "resnet18_w1a1_cifar10")
+
+IMAGES = {
+    "cnv_w1a1_cifar10": {"host": 1000, "opencl": 1000, "cuda": 1000},
+    "lfc_w1a1_mnist": {"host": 1000, "opencl": 1000, "cuda": 1000},
+    # 1.1 GFLOP an image, of which a processor does a few a second
+    "resnet18_w1a1_cifar10": {"host": 100, "opencl": 20, "cuda": 1000},
+}
+"""Images end to end by the device's interface: 1,000 wherever they take seconds."""
+
+BLOCK = 20
+"""Images that run at once. An image is traced in its own block, lest another batch size take
+other kernels, which turn other bits."""
+
+Results = dict[str, np.ndarray]
+
+
+class Reference:
+    """A binary network and what ONNX Runtime makes of a block of photos."""
+
+    def __init__(self, name: str, path: Path, folder: Path) -> None:
+        self.proto = onnx.load(path)
+        self.signs = signs(self.proto)
+        self.output = self.proto.graph.output[0].name
+        self.name, self.path, self._folder = name, path, folder
+        self.outputs = cache(self._outputs)
+
+    def block(self, index: int) -> np.ndarray:
+        return photos(self.name, 1000)[index * BLOCK : (index + 1) * BLOCK]
+
+    def _outputs(self, index: int) -> np.ndarray:
+        return runtime(self.proto, {"image": self.block(index)})[0]
+
+    def values(self, images: np.ndarray) -> Results:
+        """The output, all bits and all that signs read."""
+        names = dict.fromkeys(name for sign in self.signs for name in (sign.before, sign.bits))
+        names.pop("image", None)
+        model = with_outputs(self.proto, names)
+        return {"image": images,
+                **dict(zip((self.output, *names), runtime(model, {"image": images}),
+                           strict=True))}
+
+    def saved(self, model: onnx.ModelProto, name: str) -> str:
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        return str(save(model, folder))
+
+
+@pytest.fixture(scope="module")
+def references(shared_model: Callable[[str], Path],
+               tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Reference]:
+    return cache(lambda name: Reference(name, shared_model(name), tmp_path_factory.mktemp(name)))
+
+
+def quick(device: Device) -> Device:
+    if is_slow(device):
+        pytest.skip(f"{device.name} interprets its kernels")
+    return device
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", BINARY)
+def test_every_layer_agrees_given_the_reference_bits(
+    name: str, device: Device, references: Callable[[str], Reference]
+) -> None:
+    images = 4 if quick(device).api == "opencl" else 16
+    reference = references(name)
+    expected = reference.values(reference.block(0)[:images])
+    model = cut(reference.proto, {sign.bits: expected[sign.bits].shape
+                                  for sign in reference.signs})
+    plan = gossamer.compile(reference.saved(model, "cut"), device)
+    results = plan(*[expected[info.name] for info in plan.inputs])
+    assert len(results) >= {"cnv_w1a1_cifar10": 9, "lfc_w1a1_mnist": 4,
+                            "resnet18_w1a1_cifar10": 17}[name]
+    for info, result in zip(plan.outputs, results, strict=True):
+        error = normalised_error(result, expected[info.name])
+        assert error <= tolerance("network"), info.name
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", BINARY)
+def test_photos_agree_end_to_end(name: str, device: Device,
+                                 references: Callable[[str], Reference]) -> None:
+    """At least 99% of the images agree, no class changes, and a sign near 0 accounts for every
+    other image."""
+    reference = references(name)
+    count = IMAGES[name][quick(device).api]
+    plan = gossamer.compile(str(reference.path), device)
+    first_bits = list({sign.before: sign.bits for sign in reversed(reference.signs)}.values())
+    watched = gossamer.compile(
+        reference.saved(with_outputs(reference.proto, first_bits), "watched"), device)
+    others = 0
+    for index in range(count // BLOCK):
+        images, expected = reference.block(index), reference.outputs(index)
+        y = plan(images)
+        np.testing.assert_array_equal(y.argmax(axis=1), expected.argmax(axis=1))
+        different = [i for i in range(BLOCK) if normalised_error(y[i:i + 1], expected[i:i + 1])
+                     > tolerance("network")]
+        others += len(different)
+        # the first block is traced whatever comes of it
+        if different or index == 0:
+            named = dict(zip((info.name for info in watched.outputs), watched(images),
+                             strict=True))
+            assert normalised_error(named[reference.output], y) <= tolerance("network")
+            turned = _turned(reference, named, images)
+            assert set(different) <= set(turned), "an output differs and no bit does"
+    assert others <= max(count // 100, 1 if count < 1000 else 0)
+
+
+def _turned(reference: Reference, ours: Results, images: np.ndarray) -> list[int]:
+    """The images that have other bits than the reference; fails unless each comes of a sign of
+    a value near 0."""
+    expected = reference.values(images)
+    found = [sign for sign in reference.signs if sign.bits in ours]
+    return [i for i in range(len(images)) if first_turned(
+        found, {name: array[i] for name, array in ours.items()},
+        {name: array[i] for name, array in expected.items()})]
+
+
+@pytest.mark.shared
+def test_mnist_score(device: Device, shared_model: Callable[[str], Path]) -> None:
+    images, labels = mnist()
+    assert len(images) == len(labels) == 10_000
+    plan = gossamer.compile(str(shared_model("lfc_w1a1_mnist")), quick(device))
+    # argmax gives ties to the first class
+    classes = np.concatenate([plan(images[start : start + 1000]).argmax(axis=1)
+                              for start in range(0, len(images), 1000)])
+    assert np.count_nonzero(classes == labels) == 9834
+
+
+SIGNS = [Sign("x", "a"), Sign("y", "b")]
+
+
+def _traced(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> str | None:
+    reference = {"x": x, "a": np.sign(x), "y": y, "b": np.sign(y)}
+    return first_turned(SIGNS, {"a": a, "b": b}, reference)
+
+
+def test_tracing_names_the_first_sign_that_turned() -> None:
+    x, y = np.float32([3, -4, 2e-5]), np.float32([1, 1, -1])
+    assert _traced(np.sign(x), np.sign(y), x, y) is None
+    assert _traced(np.float32([1, -1, -1]), np.float32([-1, -1, 1]), x, y) == "a"
+
+
+@pytest.mark.parametrize(("a", "b"), [([1, -1, -1], [1, 1, -1]), ([1, 1, 1], [1, 1, -1]),
+                                      ([1, -1, 1], [1, -1, -1])])
+def test_tracing_refuses_a_sign_of_a_value_away_from_0(a: list[float], b: list[float]) -> None:
+    x, y = np.float32([3, -4, 4e-5]), np.float32([1, 1e-3, -1])
+    with pytest.raises(AssertionError, match=r"bits of \w differ"):
+        _traced(np.float32(a), np.float32(b), x, y)
