@@ -6,6 +6,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+BENCH_ARGS ?= mobilenet
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -36,7 +37,7 @@ lint: .venv/dev.stamp
 	$(BIN)/mypy
 
 bench: .venv/bench.stamp
-	$(BIN)/python -m gossamer.bench
+	$(BIN)/gossamer bench $(BENCH_ARGS)
 
 # PoCL is OpenCL on the processor. Where it cannot be installed the tests go on without it and
 # say so at their end.
