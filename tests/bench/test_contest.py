@@ -1,0 +1,145 @@
+"""A case with all contenders: rows, who is missing, wrong results."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from gossamer.bench import contest
+from gossamer.bench.peers import PEERS, AbsentError, Alternative, Ready, own
+from gossamer.bench.rows import KEYS, Row, Stamp
+from gossamer.bench.suites import SUITES, Case, network_case
+from gossamer.device import find
+from gossamer.device.base import Device
+from gossamer.errors import GossamerError, UnsupportedError
+from gossamer.plan.plan import Plan
+from tests.bench.conftest import PEAKS
+from tests.bench.networks import tiny
+from tests.tolerances import tolerance
+
+STAMP = Stamp({}, "gossamer bench", None, "run")
+
+
+def test_every_contender_has_a_row_or_a_reason(result: contest.Result) -> None:
+    present = {row.contender for row in result.rows}
+    assert present == {"gossamer", *(
+        name for name, package in (("onnxruntime", "onnxruntime"), ("torch-eager", "torch"))
+        if find_spec(package))}
+    assert result.absent["somebody"] == "not installed: pip install something"
+    assert result.failed == {"nobody (first)": "ValueError: no such layer",
+                             "nobody (second)": "ValueError: no such layer"}
+    assert present | set(result.absent) >= {"gossamer", "onnxruntime", "torch-eager", "somebody"}
+
+
+def test_rows_are_whole(result: contest.Result, case: Case) -> None:
+    for row in result.rows:
+        assert tuple(vars(row)) == KEYS
+        assert all(value is not None for key, value in vars(row).items() if key != "commit")
+        assert 0 < row.p25_us <= row.median_us <= row.p75_us
+        assert 0 < row.error < tolerance("network")
+        assert (row.suite, row.case, row.batch) == ("suite", "tiny", 3)
+        assert (row.device, row.precision) == ("host", "fp32")
+        assert row.versions["numpy"] == np.__version__
+    assert len({row.run_id for row in result.rows}) == 1
+    medians = [row.median_us for row in result.rows]
+    assert medians == sorted(medians)
+
+
+def test_what_the_work_needs_is_counted_by_hand(case: Case) -> None:
+    weights = 4 * 3 * 9 + 4 * 9 + 5 * 4
+    epilogues = 4 + 5
+    assert case.least_bytes == 4 * (weights + epilogues + 3 * 3 * 64 + 3 * 5)
+    assert case.density == (weights - 9) / weights
+    products = 2 * (4 * 16 * 27 + 4 * 16 * 9 + 5 * 4) * 3
+    # per image at most five operations for each of the 64 values between the layers
+    assert products < case.flops < products + 3 * (5 * 64 * 2)
+
+
+def test_speed_of_light_is_the_slower_of_arithmetic_and_memory() -> None:
+    assert PEAKS.speed_of_light_us(10**9, 10**3) == pytest.approx(1000)
+    assert PEAKS.speed_of_light_us(10**3, 10**8) == pytest.approx(1000)
+
+
+def wrong(error: float, name: str = "peer") -> Alternative:
+    """A contender whose output is off by so much."""
+    def make() -> Ready:
+        host = find("host")
+        ready = own(Plan(tiny().graph, host), np.random.default_rng(0).standard_normal(
+            (3, 3, 8, 8), np.float32)).make()
+        return dataclasses.replace(ready, contender=name,
+                                   output=lambda: ready.output() * np.float32(1 + error))
+
+    return Alternative("only", make)
+
+
+@pytest.mark.parametrize(("error", "rows"), [(0.0, 2), (1e-3, 1), (float("nan"), 1)])
+def test_a_wrong_result_is_no_result(case: Case, error: float, rows: int) -> None:
+    case = dataclasses.replace(case, contenders={
+        "gossamer": case.contenders["gossamer"], "peer": lambda: [wrong(error)]})
+    result = contest.run(case, PEAKS, STAMP)
+    assert len(result.rows) == rows
+    assert ("not computed in fp32" in result.failed.get("peer", "")) is (rows == 1)
+
+
+def test_a_peer_that_fails_while_timed_is_listed(case: Case) -> None:
+    calls = []
+
+    def flaky(stream: object) -> None:
+        calls.append(stream)
+        if len(calls) > 4:
+            raise RuntimeError("ran out of luck")
+
+    def make() -> Ready:
+        return dataclasses.replace(wrong(0.0).make(), work=flaky)
+
+    case = dataclasses.replace(case, contenders={
+        "gossamer": case.contenders["gossamer"], "peer": lambda: [Alternative("only", make)]})
+    result = contest.run(case, PEAKS, STAMP)
+    assert [row.contender for row in result.rows] == ["gossamer"]
+    assert result.failed == {"peer": "RuntimeError: ran out of luck"}
+
+
+def test_our_own_failure_is_an_error(case: Case) -> None:
+    def make() -> Ready:
+        raise UnsupportedError("no kernel")
+
+    case = dataclasses.replace(case, contenders={"gossamer": lambda: [Alternative("plan", make)]})
+    with pytest.raises(GossamerError, match="no kernel"):
+        contest.run(case, PEAKS, STAMP)
+
+
+def test_only_the_fastest_alternative_has_a_row(case: Case) -> None:
+    slow = dataclasses.replace(wrong(0.0).make(), config="slow")
+
+    def twice(stream: object) -> None:
+        for _ in range(50):
+            quick.work(stream)
+
+    quick = dataclasses.replace(wrong(0.0).make(), config="quick")
+    slow = dataclasses.replace(slow, work=twice)
+    case = dataclasses.replace(case, contenders={
+        "peer": lambda: [Alternative("a", lambda: slow), Alternative("b", lambda: quick)]})
+    (row,) = contest.run(case, PEAKS, STAMP).rows
+    assert row.config == "quick"
+
+
+def test_on_every_device(device: Device) -> None:
+    case = network_case("suite", tiny(), device, 2, [])
+    (row,) = contest.run(case, PEAKS, STAMP).rows
+    assert isinstance(row, Row)
+    assert row.device == device.api and row.error < tolerance("network")
+
+
+@pytest.mark.parametrize("name", ["torch-graph", "torch-compile"])
+def test_peers_of_cuda_are_absent_elsewhere(name: str) -> None:
+    pytest.importorskip("torch")
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    with pytest.raises(AbsentError, match="CUDA"):
+        PEERS[name](tiny(), x, find("host"))
+
+
+def test_suites_have_names_of_their_own() -> None:
+    assert list(SUITES) == ["mobilenet"]

@@ -1,0 +1,97 @@
+"""Files of result rows: whole or untouched, and read strictly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gossamer.bench import rows
+from gossamer.bench.contest import Result
+from gossamer.bench.rows import KEYS, append_rows, check_appendable, read_rows
+from gossamer.errors import InputError
+
+SCHEMA = ["suite", "case", "contender", "device", "precision", "layout", "config", "batch",
+          "median_us", "p25_us", "p75_us", "error", "speed_of_light_us", "density", "machine",
+          "versions", "command", "commit", "run_id", "date"]
+
+
+def test_appended_rows_come_back(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "chip" / "suite.jsonl"
+    append_rows(path, result.rows[:1])
+    append_rows(path, result.rows)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(list(line) == SCHEMA == list(KEYS) for line in lines)
+    read = read_rows(tmp_path)
+    assert [row.contender for row in read] == [
+        row.contender for row in [*result.rows[:1], *result.rows]]
+    assert read[0].median_us == pytest.approx(result.rows[0].median_us, rel=1e-5)
+    assert os.listdir(path.parent) == ["suite.jsonl"]
+
+
+def test_a_failed_append_leaves_the_file_alone(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "suite.jsonl"
+    append_rows(path, result.rows)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rows.os, "replace", full)
+    with pytest.raises(InputError, match="No space left"):
+        append_rows(path, result.rows)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["suite.jsonl"]
+
+
+def test_two_processes_lose_nothing(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "suite.jsonl"
+    append_rows(path, result.rows[:1])
+    program = ("import sys; from pathlib import Path\n"
+               "from gossamer.bench.rows import append_rows, read_rows\n"
+               "path = Path(sys.argv[1]); row = read_rows(path)[:1]\n"
+               "for _ in range(50): append_rows(path, row)")
+    workers = [subprocess.Popen([sys.executable, "-c", program, str(path)]) for _ in range(2)]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert len(read_rows(path)) == 101
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    ("{", "line 2 is not JSON"),
+    ("[]", "line 2 is no result row"),
+    ('{"suite": "mobilenet"}', "expected the keys suite, case, contender"),
+])
+def test_a_damaged_file_is_named(result: Result, tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "suite.jsonl"
+    append_rows(path, result.rows[:1])
+    path.write_text(path.read_text() + line)
+    for reader in (read_rows, check_appendable):
+        with pytest.raises(InputError, match=reason):
+            reader(path)
+
+
+@pytest.mark.parametrize(("name", "reason"), [
+    ("rows.txt", "ends in .jsonl"), ("folder.jsonl", "is a folder"),
+    ("file/rows.jsonl", "cannot be written to")])
+def test_where_rows_cannot_go(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=reason):
+        check_appendable(tmp_path / name)
+
+
+def test_commit_is_that_of_the_checkout() -> None:
+    root = Path(rows.gossamer.__file__).resolve().parents[1]
+    commit = rows.checkout_commit()
+    if not (root / ".git").exists():
+        assert commit is None
+        return
+    head = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], text=True,
+                          capture_output=True, check=True).stdout.strip()
+    assert commit in (head, f"{head}-dirty")
