@@ -96,13 +96,10 @@ def inline_scalars(graph: Graph, known: Sample) -> None:
     for node in graph.nodes:
         if node.op != "elementwise":
             continue
-        rank = {known.rank(name) for name in node.inputs if name not in graph.constants}
-        if not rank or None in rank or any(known.dtype(name) != "float32" for name in node.inputs):
+        if any(known.dtype(name) != "float32" for name in node.inputs):
             continue
         composer = Composer()
-        widest = max(r for r in rank if r is not None)
-        values = [as_step(composer, graph.constants.get(name), widest, name)
-                  for name in node.inputs]
+        values = [as_step(composer, graph.constants.get(name), name) for name in node.inputs]
         outputs = composer.inline(node.attributes["expression"], values)
         operands, expression = composer.build(*outputs)
         if operands and known.same(node.outputs[0], operands, graph.constants):

@@ -81,7 +81,7 @@ def _absorb(graph: Graph, known: Sample, layer: Node) -> bool:
             graph.constants[role] = channels[name]
             arguments.append(composer.operand(role))
         else:
-            arguments.append(as_step(composer, graph.constants.get(name), _RANKS[layer.op], name))
+            arguments.append(as_step(composer, graph.constants.get(name), name))
     outputs = composer.inline(node.attributes["expression"], arguments)
     operands, layer.attributes["epilogue"] = composer.build(*outputs, first=result)
     layer.inputs[2:] = operands[1:]

@@ -69,9 +69,8 @@ def sample(graph: Graph) -> Sample:
     return Sample(walks)
 
 
-def as_step(composer: Composer, constant: np.ndarray | None, rank: int, name: str) -> int:
-    """The value of an operand in an expression: a constant of one value is a step of it, if
-    dropping the operand cannot change a result of this rank."""
-    if constant is None or constant.size != 1 or constant.ndim > rank:
+def as_step(composer: Composer, constant: np.ndarray | None, name: str) -> int:
+    """The value of an operand in an expression: a constant of one value is a step of it."""
+    if constant is None or constant.size != 1:
         return composer.operand(name)
     return composer.constant(constant.item())

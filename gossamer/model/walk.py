@@ -118,9 +118,9 @@ class Walk:
         return axis % rank
 
     def follows_batch(self, name: str) -> bool:
-        """Whether the first dimension, and no other, changed with the batch."""
+        """Whether the first dimension grows with the batch."""
         if self.reference is None:
             return False
         old, new = self.reference.shapes.get(name, ()), self.shapes[name]
-        return bool(old and old[0] != new[0] and old[1:] == new[1:]
+        return bool(old and old[0] != new[0]
                     and old[0] * self.batch == new[0] * self.reference.batch)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from gossamer.errors import GossamerError, InputError, ModelError, UnsupportedError
 from gossamer.model import load
+from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve
 from tests.model.onnx_models import model, save, weights
 
@@ -24,8 +25,10 @@ def relu() -> onnx.ModelProto:
 
 
 def refused(proto: onnx.ModelProto, folder: Path, kind: type[GossamerError] = ModelError) -> str:
-    """The message of the error that loading or resolving raises."""
+    """The message of the error that loading or resolving raises, whether optimised or not."""
     path = save(proto, folder)
+    with pytest.raises(kind):
+        resolve(optimise(load(path)), 2)
     with pytest.raises(kind) as caught:
         resolve(load(path), 2)
     message = str(caught.value)
@@ -132,6 +135,9 @@ def test_unsupported(proto: onnx.ModelProto, text: str, tmp_path: Path) -> None:
     (model([node("Softmax", ["x"], axis=4)], {"x": IMAGE}, {"y": 4}), "no axis 4"),
     (model([node("BatchNormalization", ["x", "w", "w", "w", "w"])], {"x": IMAGE}, {"y": 4},
            {"w": weights(3)}), "expected 3 channels"),
+    (model([helper.make_node("Conv", ["x", "k"], ["c"], "conv"),
+            node("BatchNormalization", ["c", "w", "w", "w", "w"])], {"x": IMAGE}, {"y": 4},
+           {"k": weights(5, 4, 3, 3), "w": weights(3)}), "expected 3 channels"),
     (model([node("Relu", ["z"])], {"x": IMAGE}, {"y": 4}), "reads 'z', which no"),
     (model([node("Relu", ["z"]), helper.make_node("Relu", ["y"], ["z"], "other")],
            {"x": IMAGE}, {"y": 4}), "reads 'z' before Relu 'other' makes it"),

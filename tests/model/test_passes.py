@@ -266,6 +266,13 @@ def test_equal_nodes_are_computed_once() -> None:
     check(build, ["elementwise", "pool", "concat"])
 
 
+def test_equal_nodes_that_are_both_outputs_stay() -> None:
+    build = Builder(("y", "z"))
+    build.apply("relu", "x", output="y")
+    build.apply("relu", "x", output="z")
+    check(build, ["elementwise", "elementwise"])
+
+
 def test_a_scalar_that_widens_the_result_is_kept() -> None:
     build = Builder()
     build.apply("add", "x", build.scalar(2, 1, 1, 1, 1, 1), output="y")
