@@ -85,20 +85,23 @@ def _measure(names: list[str], device_name: str | None, batch: str, precision: s
     peers = _peers(against, device.api)
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
     results = []
-    with Console(stderr=True).status("measuring the device's peak rates") as status:
+    status = Console(stderr=True).status("measuring the device's peak rates")
+    with status:
         peaks = measure_peaks(device)
-        if not as_json:
-            report.print_peaks(device.name, device.description, peaks)
-        for name in names:
-            for size in batches:
-                status.update(f"{name}, batch {size}: the reference")
-                for case in SUITES[name](device, size, peers):
-                    result = contest.run(case, peaks, stamp, status.update)
-                    if output is not None:
-                        append_rows(output, result.rows)
-                    if not as_json:
-                        report.print_result(result)
-                    results.append(result)
+    if not as_json:
+        report.print_peaks(device.name, device.description, peaks)
+    for name, size in [(name, size) for name in names for size in batches]:
+        with status:
+            status.update(f"{name}, batch {size}: the reference")
+            cases = list(SUITES[name](device, size, peers))
+        for case in cases:
+            with status:
+                result = contest.run(case, peaks, stamp, status.update)
+            if output is not None:
+                append_rows(output, result.rows)
+            if not as_json:
+                report.print_result(result)
+            results.append(result)
     if as_json:
         show.print_json({"device": device.name, "description": device.description,
                          "peak_flops": peaks.flops, "peak_bandwidth": peaks.bandwidth,
