@@ -246,8 +246,12 @@ def _split(lowering: _Lowering, node: Node) -> None:
 
 def _slice(lowering: _Lowering, node: Node) -> None:
     a = node.attributes
-    lowering.add(node, copying.slice_(lowering.spec(node.inputs[0]), a["starts"], a["ends"],
-                                      a["axes"], a["steps"]), node.inputs[:1])
+    source = lowering.spec(node.inputs[0])
+    # in a graph -1 stands before the first element; for slice_ it counts from the last
+    ends = [-source.shape[axis] - 1 if end < 0 else end
+            for end, axis in zip(a["ends"], a["axes"], strict=True)]
+    lowering.add(node, copying.slice_(source, a["starts"], ends, a["axes"], a["steps"]),
+                 node.inputs[:1])
 
 
 def _reshape(lowering: _Lowering, node: Node) -> None:
