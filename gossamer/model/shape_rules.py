@@ -204,7 +204,8 @@ AFFINE = Expression(4, (Step("sub", (0, 1)), Step("mul", (4, 2)), Step("add", (5
 
 
 def _elementwise(walk: Walk, node: Node) -> None:
-    """Operands of several dtypes are cast to the one that holds them all."""
+    """Operands of several dtypes are cast to the one that holds them all; truth values among
+    numbers take theirs."""
     shapes = [walk.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -215,8 +216,9 @@ def _elementwise(walk: Walk, node: Node) -> None:
     if all(name in walk.known for name in node.inputs):
         dtypes = set()
     target = "float32"
-    if dtypes and not dtypes & {"float32", "bool"}:
-        target = np.result_type(*dtypes).name
+    numbers = dtypes - {"bool"}
+    if numbers and "float32" not in numbers:
+        target = np.result_type(*numbers).name
     inputs = list(node.inputs)
     for index, name in enumerate(inputs):
         if not dtypes or walk.dtypes[name] == target:
