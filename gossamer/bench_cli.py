@@ -91,11 +91,13 @@ def _measure(names: list[str], device_name: str | None, batch: str, precision: s
     if not as_json:
         report.print_peaks(device.name, device.description, peaks)
     for name, size in [(name, size) for name in names for size in batches]:
-        with status:
-            status.update(f"{name}, batch {size}: the reference")
-            cases = list(SUITES[name](device, size, peers))
-        for case in cases:
+        cases = SUITES[name](device, size, peers)
+        while True:
             with status:
+                status.update(f"{name}, batch {size}: the reference")
+                case = next(cases, None)
+                if case is None:
+                    break
                 result = contest.run(case, peaks, stamp, status.update)
             if output is not None:
                 append_rows(output, result.rows)
