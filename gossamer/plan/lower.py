@@ -56,6 +56,8 @@ class _Lowering:
         self.static = static
         self.layers: list[Layer] = []
         self.constants: dict[str, np.ndarray] = {}
+        self.read = {name for node in static.nodes for name in node.inputs}
+        self.read |= {info.name for info in static.graph.outputs}
 
     def constant(self, name: str) -> np.ndarray | None:
         return self.static.constants.get(name)
@@ -239,7 +241,7 @@ def _split(lowering: _Lowering, node: Node) -> None:
     axis = node.attributes["axis"] % len(source.shape)
     parts = copying.split(source, axis, node.attributes["sizes"])
     for index, (problem, output) in enumerate(zip(parts, node.outputs, strict=True)):
-        if output:
+        if output in lowering.read:
             lowering.add(node, problem, node.inputs[:1], outputs=[output],
                          name=f"{node.name}.{index}")
 
