@@ -207,15 +207,17 @@ def _pad(walk: Walk, node: Node) -> None:
 
 def _resize(walk: Walk, node: Node) -> None:
     shape = walk.shapes[node.inputs[0]]
-    if len(shape) != 4:
-        raise walk.error(node, f"input has shape {list(shape)}, expected 4 dimensions")
-    axes = [walk.axis(node, axis, 4) for axis in node.attributes.get("axes") or range(4)]
+    rank = len(shape)
+    if rank not in (3, 4):
+        raise walk.unsupported(node, f"input has shape {list(shape)}; gossamer resizes 3 or 4 "
+                                     "dimensions (batch, channels, height, width)")
+    axes = [walk.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
     scales, sizes = node.attributes.get("scales"), node.attributes.get("sizes")
     given = sizes or scales
     if not given or len(given) != len(axes):
         raise walk.error(node, f"has {'sizes' if sizes else 'scales'} {list(given or ())}, "
                                f"expected {len(axes)} numbers")
-    factor, result = [1.0] * 4, list(shape)
+    factor, result = [1.0] * rank, list(shape)
     for axis, value in zip(axes, given, strict=True):
         if axis == 0 and sizes and value == walk.graph.fixed_batch:
             continue
