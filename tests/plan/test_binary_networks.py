@@ -13,7 +13,6 @@ import pytest
 
 import gossamer
 from gossamer.device.base import Device
-from tests.conftest import is_slow
 from tests.model.onnx_models import runtime, save
 from tests.plan.photos import mnist, photos
 from tests.plan.signs import Sign, cut, first_turned, signs, with_outputs
@@ -73,23 +72,17 @@ def references(shared_model: Callable[[str], Path],
     return cache(lambda name: Reference(name, shared_model(name), tmp_path_factory.mktemp(name)))
 
 
-def quick(device: Device) -> Device:
-    if is_slow(device):
-        pytest.skip(f"{device.name} interprets its kernels")
-    return device
-
-
 @pytest.mark.shared
 @pytest.mark.parametrize("name", BINARY)
 def test_every_layer_agrees_given_the_reference_bits(
-    name: str, device: Device, references: Callable[[str], Reference]
+    name: str, quick_device: Device, references: Callable[[str], Reference]
 ) -> None:
-    images = 4 if quick(device).api == "opencl" else 16
+    images = 4 if quick_device.api == "opencl" else 16
     reference = references(name)
     expected = reference.values(reference.block(0)[:images])
     model = cut(reference.proto, {sign.bits: expected[sign.bits].shape
                                   for sign in reference.signs})
-    plan = gossamer.compile(reference.saved(model, "cut"), device)
+    plan = gossamer.compile(reference.saved(model, "cut"), quick_device)
     results = plan(*[expected[info.name] for info in plan.inputs])
     assert len(results) >= {"cnv_w1a1_cifar10": 9, "lfc_w1a1_mnist": 4,
                             "resnet18_w1a1_cifar10": 17}[name]
@@ -100,16 +93,16 @@ def test_every_layer_agrees_given_the_reference_bits(
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", BINARY)
-def test_photos_agree_end_to_end(name: str, device: Device,
+def test_photos_agree_end_to_end(name: str, quick_device: Device,
                                  references: Callable[[str], Reference]) -> None:
     """At least 99% of the images agree, no class changes, and a sign near 0 accounts for every
     other image."""
     reference = references(name)
-    count = IMAGES[name][quick(device).api]
-    plan = gossamer.compile(str(reference.path), device)
+    count = IMAGES[name][quick_device.api]
+    plan = gossamer.compile(str(reference.path), quick_device)
     first_bits = list({sign.before: sign.bits for sign in reversed(reference.signs)}.values())
     watched = gossamer.compile(
-        reference.saved(with_outputs(reference.proto, first_bits), "watched"), device)
+        reference.saved(with_outputs(reference.proto, first_bits), "watched"), quick_device)
     others = 0
     for index in range(count // BLOCK):
         images, expected = reference.block(index), reference.outputs(index)
@@ -139,10 +132,10 @@ def _turned(reference: Reference, ours: Results, images: np.ndarray) -> list[int
 
 
 @pytest.mark.shared
-def test_mnist_score(device: Device, shared_model: Callable[[str], Path]) -> None:
+def test_mnist_score(quick_device: Device, shared_model: Callable[[str], Path]) -> None:
     images, labels = mnist()
     assert len(images) == len(labels) == 10_000
-    plan = gossamer.compile(str(shared_model("lfc_w1a1_mnist")), quick(device))
+    plan = gossamer.compile(str(shared_model("lfc_w1a1_mnist")), quick_device)
     # argmax gives ties to the first class
     classes = np.concatenate([plan(images[start : start + 1000]).argmax(axis=1)
                               for start in range(0, len(images), 1000)])
