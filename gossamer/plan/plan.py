@@ -70,9 +70,8 @@ class Plan:
         else:
             arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
             batch = self._check(arrays)
-            if any(array.size == 0 for array in arrays):
-                named = self._empty_outputs(batch)
-            else:
+            named = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else {}
+            if not named:
                 named = self._default_context(batch).run(
                     {info.name: np.ascontiguousarray(array)
                      for info, array in zip(self.inputs, arrays, strict=True)})
@@ -91,8 +90,8 @@ class Plan:
                            dtype=info.dtype)
                   for info, array in zip(self.inputs, inputs, strict=False)]
         batch = self._check(arrays[: len(inputs)] if len(arrays) == len(inputs) else inputs)
-        static = self.program(batch) if batch else None
-        empty = self._empty_outputs(batch) if static is None else {}
+        empty = {} if batch else self._empty_outputs(batch)
+        static = None if empty else self.program(batch)
         results = []
         for info in self.outputs:
             spec = (default_spec(empty[info.name].shape, str(empty[info.name].dtype))
@@ -179,9 +178,11 @@ class Plan:
                       self.device)
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
+        """The outputs where all are empty; {} where there is something to compute."""
         static = resolve(self.graph, batch)
-        return {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
-                for info in self.outputs}
+        outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
+                   for info in self.outputs}
+        return {} if any(array.size for array in outputs.values()) else outputs
 
     def _weights_of(self, step: Step) -> Weights:
         with self._lock:
@@ -198,8 +199,7 @@ class Plan:
                              f"got {len(inputs)}")
         batch: int | None = None
         for info, array in zip(self.inputs, inputs, strict=True):
-            wanted = "x".join("N" if size is None else str(size) for size in info.shape)
-            got = "x".join(map(str, np.shape(array)))
+            wanted = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
             if not hasattr(array, "shape") or not hasattr(array, "dtype"):
                 raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected an "
                                  f"array of shape {wanted} and dtype {info.dtype}")
@@ -207,6 +207,7 @@ class Plan:
                 size is None or size == have
                 for size, have in zip(info.shape, array.shape, strict=True))
             if not fits:
+                got = "x".join(map(str, array.shape)) or "scalar"
                 raise InputError(f"input {info.name!r} has shape {got}, expected {wanted}")
             if array.dtype != np.dtype(info.dtype):
                 raise InputError(f"input {info.name!r} has dtype {array.dtype}, expected "
@@ -239,8 +240,12 @@ def _filled(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(targets) != len(results):
         raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")
     for target, result in zip(targets, results, strict=True):
+        wanted = f"the output {tuple(result.shape)} and {result.dtype}"
+        if not hasattr(target, "shape") or not hasattr(target, "dtype"):
+            raise InputError(f"out holds a {type(target).__name__}, {wanted}")
         if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
-            raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, the "
-                             f"output {tuple(result.shape)} and {result.dtype}")
+            raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
+                             f"{wanted}")
+    for target, result in zip(targets, results, strict=True):
         target[...] = result
     return tuple(targets)
