@@ -1,0 +1,52 @@
+"""A small network with convolutions, a residual sum and a classifier, for the tests of plans."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.plan.plan import Plan
+from tests.model.onnx_models import model, runtime, save, weights
+from tests.tolerances import normalised_error, tolerance
+
+
+@cache
+def small() -> onnx.ModelProto:
+    node = helper.make_node
+    return model(
+        [node("Conv", ["x", "w0", "b0"], ["a"], "first", pads=[1, 1, 1, 1]),
+         node("Relu", ["a"], ["b"], "relu"),
+         node("Conv", ["b", "w1"], ["c"], "second", pads=[1, 1, 1, 1]),
+         node("Add", ["c", "b"], ["d"], "sum"),
+         node("MaxPool", ["d"], ["e"], "pool", kernel_shape=[2, 2]),
+         node("GlobalAveragePool", ["e"], ["f"], "mean"),
+         node("Flatten", ["f"], ["g"], "flat"),
+         node("Gemm", ["g", "w2", "b2"], ["y"], "classes")],
+        {"x": ["N", 3, 6, 5]}, {"y": 2},
+        {"w0": weights(8, 3, 3, 3), "b0": weights(8), "w1": weights(8, 8, 3, 3, seed=1),
+         "w2": weights(8, 4, seed=2), "b2": weights(4, seed=3)})
+
+
+def images(batch: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((batch, 3, 6, 5)).astype(np.float32)
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return runtime(small(), {"x": x})[0]
+
+
+def compiled(proto: onnx.ModelProto, device: Device, folder: Path, *,
+             strict: bool = False) -> Plan:
+    return gossamer.compile(str(save(proto, folder)), device, strict=strict)
+
+
+def assert_close(y: np.ndarray, reference: np.ndarray) -> None:
+    assert y.dtype == reference.dtype
+    assert normalised_error(y, reference) <= tolerance("network")
+

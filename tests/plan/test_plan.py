@@ -1,0 +1,218 @@
+"""A plan's calls: batch sizes, outputs given by the caller, bad input, threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import gossamer
+from gossamer.device import find
+from gossamer.device.base import Device
+from gossamer.errors import DeviceError, InputError
+from gossamer.plan.plan import Plan
+from tests.conftest import is_slow
+from tests.model.onnx_models import model, weights
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+
+@pytest.fixture(scope="module")
+def plan(quick_device: Device, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return compiled(small(), quick_device, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def host_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return compiled(small(), find("host"), tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def pair(device: Device, tmp_path: Path) -> Plan:
+    """Two inputs, two outputs: x + y and x * y."""
+    proto = model([helper.make_node("Add", ["x", "y"], ["sum"]),
+                   helper.make_node("Mul", ["x", "y"], ["product"])],
+                  {"x": ["N", 3], "y": ["N", 3]}, {"sum": 2, "product": 2})
+    return compiled(proto, device, tmp_path)
+
+
+def test_batch_changes_without_a_new_model(device: Device, tmp_path: Path) -> None:
+    plan = compiled(small(), device, tmp_path)
+    for seed, batch in enumerate((1, 2, 0, 1) if is_slow(device) else (1, 2, 5, 1, 0, 5, 2)):
+        x = images(batch, seed)
+        y = plan(x)
+        assert y.shape == (batch, 4)
+        assert_close(y, expected(x))
+
+
+def test_batch_0_gives_empty_outputs(pair: Plan) -> None:
+    none = np.zeros((0, 3), np.float32)
+    for y in pair(none, none):
+        assert (y.shape, y.dtype) == ((0, 3), np.float32)
+
+
+def test_what_does_not_depend_on_the_batch_is_there_at_batch_0(device: Device,
+                                                              tmp_path: Path) -> None:
+    constant = weights(2, 3)
+    proto = model([helper.make_node("Concat", ["x", "c"], ["y"], axis=0),
+                   helper.make_node("ReduceSum", ["x", "axes"], ["z"], keepdims=1)],
+                  {"x": ["N", 3]}, {"y": 2, "z": 2, "c": 2},
+                  {"c": constant, "axes": np.array([0])})
+    y, z, c = compiled(proto, device, tmp_path)(np.zeros((0, 3), np.float32))
+    np.testing.assert_array_equal(y, constant)
+    np.testing.assert_array_equal(z, np.zeros((1, 3)))
+    np.testing.assert_array_equal(c, constant)
+
+
+def test_outputs_are_fresh(plan: Plan) -> None:
+    first = plan(images(2))
+    kept = first.copy()
+    second = plan(images(2, 1))
+    np.testing.assert_array_equal(first, kept)
+    assert not np.shares_memory(first, second)
+
+
+def test_inputs_need_not_be_contiguous_and_stay_as_they_are(plan: Plan) -> None:
+    x = np.asfortranarray(images(4))[::2]
+    before = x.copy()
+    assert_close(plan(x), expected(before))
+    np.testing.assert_array_equal(x, before)
+
+
+def test_out_receives_the_outputs(plan: Plan) -> None:
+    x = images(2)
+    room = np.full((2, 8), np.nan, np.float32)
+    out = room[:, ::2]
+    assert plan(x, out=out) is out
+    assert_close(out, expected(x))
+    assert np.isnan(room[:, 1::2]).all()
+
+
+def test_out_receives_several_outputs(pair: Plan) -> None:
+    x, y = np.float32([[1, 2, 3]]), np.float32([[4, 5, 6]])
+    out = (np.zeros_like(x), np.zeros_like(x))
+    results = pair(x, y, out=out)
+    assert all(mine is own for mine, own in zip(results, out, strict=True))
+    np.testing.assert_array_equal(out, [x + y, x * y])
+
+
+@pytest.mark.parametrize(("bad", "told"), [
+    (np.zeros((1, 4), np.float32), r"has shape \(1, 4\).*\(1, 3\)"),
+    (np.zeros((1, 3), np.float64), r"float64.*float32"),
+    ([0.0, 0.0, 0.0], "list"),
+])
+def test_out_that_does_not_fit_leaves_all_as_it_was(pair: Plan, bad: Any, told: str) -> None:
+    x = np.ones((1, 3), np.float32)
+    fits = np.zeros_like(x)
+    with pytest.raises(InputError, match=told):
+        pair(x, x, out=(fits, bad))
+    assert not fits.any()
+    with pytest.raises(InputError, match="out has 1 arrays, the network 2 outputs"):
+        pair(x, x, out=fits)
+
+
+@pytest.mark.parametrize(("inputs", "told"), [
+    ((), r"takes 1 inputs \('x'\), got 0"),
+    ((images(1), images(1)), r"takes 1 inputs \('x'\), got 2"),
+    ((images(1)[0],), "'x' has shape 3x6x5, expected Nx3x6x5"),
+    ((images(1)[:, :2],), "'x' has shape 1x2x6x5, expected Nx3x6x5"),
+    ((np.float32(1),), "'x' has shape scalar, expected Nx3x6x5"),
+    ((images(1).astype(np.float64),), r"'x' has dtype float64, expected float32.*astype"),
+    ((images(1).astype(">f4"),), r"'x' has dtype >f4, expected float32"),
+    ((images(1).tolist(),), "'x' is a list, expected an array of shape Nx3x6x5 and .* float32"),
+    (([[1.0], [1.0, 2.0]],), "'x' is a list"),
+    ((None,), "'x' is a NoneType"),
+])
+def test_wrong_input_is_told_in_one_line(host_plan: Plan, inputs: tuple[Any, ...],
+                                         told: str) -> None:
+    with pytest.raises(InputError, match=told) as caught:
+        host_plan(*inputs)
+    assert "\n" not in str(caught.value)
+
+
+def test_inputs_of_two_batch_sizes_are_refused(pair: Plan) -> None:
+    with pytest.raises(InputError, match="'y' has batch 2, another input has 1"):
+        pair(np.zeros((1, 3), np.float32), np.zeros((2, 3), np.float32))
+
+
+def test_a_wrong_input_leaves_the_plan_working(plan: Plan) -> None:
+    x = images(2)
+    with pytest.raises(InputError):
+        plan(x.astype(np.int32))
+    assert_close(plan(x), expected(x))
+
+
+class Foreign:
+    """An array in host memory of a library that speaks DLPack."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries_in_host_memory(plan: Plan) -> None:
+    x = images(2)
+    assert_close(plan(Foreign(x)), expected(x))
+    with pytest.raises(InputError, match="'x' has dtype float64"):
+        plan(Foreign(x.astype(np.float64)))
+
+
+def test_contexts_in_several_threads(quick_device: Device, tmp_path: Path) -> None:
+    """Each thread its own context, and all of them the plan's own beside it. Not under Oclgrind,
+    which serves one thread."""
+    plan = compiled(small(), quick_device, tmp_path)
+    batches = (1, 2, 3, 5)
+    inputs = [images(batch, seed) for seed, batch in enumerate(batches)]
+    references = [expected(x) for x in inputs]
+
+    def work(index: int) -> None:
+        context = plan.context(batches[index])
+        for _ in range(20):
+            assert_close(context.run({"x": inputs[index]})["y"], references[index])
+            assert_close(plan(inputs[index]), references[index])
+
+    with ThreadPoolExecutor(len(batches)) as threads:
+        for done in [threads.submit(work, index) for index in range(len(batches))]:
+            done.result()
+
+
+def test_one_context_serves_threads_one_by_one(quick_device: Device, tmp_path: Path) -> None:
+    context = compiled(small(), quick_device, tmp_path).context(2)
+    inputs = [images(2, seed) for seed in range(4)]
+    references = [expected(x) for x in inputs]
+
+    def work(index: int) -> None:
+        for _ in range(10):
+            assert_close(context.run({"x": inputs[index]})["y"], references[index])
+
+    with ThreadPoolExecutor(len(inputs)) as threads:
+        list(threads.map(work, range(len(inputs))))
+
+
+def test_a_context_repeats_itself(plan: Plan) -> None:
+    """The first runs prepare, capture and replay; all must agree to the bit."""
+    context = plan.context(3)
+    assert context.batch == 3
+    x = images(3)
+    first = context.run({"x": x})["y"]
+    assert_close(first, expected(x))
+    for _ in range(4):
+        np.testing.assert_array_equal(context.run({"x": x})["y"], first)
+
+
+def test_compile_takes_graphs_paths_and_names_of_devices(tmp_path: Path) -> None:
+    plan = compiled(small(), find("host"), tmp_path)
+    x = images(2)
+    for model_, device in ((gossamer.load(tmp_path / "model.onnx"), "host"),
+                           (tmp_path / "model.onnx", find("host"))):
+        np.testing.assert_array_equal(gossamer.compile(model_, device)(x), plan(x))
+    with pytest.raises(DeviceError, match="opencl:99"):
+        gossamer.compile(tmp_path / "model.onnx", "opencl:99")
