@@ -151,7 +151,7 @@ def _gemm(lowering: _Lowering, node: Node) -> None:
         _gemm_of_values(lowering, node, a, b)
         return
     if not attributes.get("trans_b"):
-        weight = np.ascontiguousarray(weight.T)
+        weight = weight.T
     epilogue, values, weights = lowering.epilogue(node)
     rows, depth = lowering.spec(a).shape
     problem = GemmProblem(rows, weight.shape[0], depth, epilogue, _weights_info(weight))
@@ -318,10 +318,9 @@ def _matmul(lowering: _Lowering, node: Node) -> None:
     weight = lowering.constant(b)
     left = lowering.spec(a)
     if weight is not None and weight.ndim == 2 and len(left.shape) == 2:
-        matrix = np.ascontiguousarray(weight.T)
-        problem = GemmProblem(left.shape[0], matrix.shape[0], left.shape[1],
-                              weights_info=_weights_info(matrix))
-        lowering.add(node, problem, [a], {"weight": matrix})
+        problem = GemmProblem(left.shape[0], weight.shape[1], left.shape[1],
+                              weights_info=_weights_info(weight.T))
+        lowering.add(node, problem, [a], {"weight": weight.T})
         return
     lowering.add(node, MatmulProblem(left, lowering.spec(b)), [a, b])
 
