@@ -34,7 +34,7 @@ class HostIm2col(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        weight = weights.arrays["weight"].astype(np.float32)
+        weight = np.asarray(weights.arrays["weight"], np.float32)
         matrix = weight.reshape(problem.groups, problem.out_channels // problem.groups, -1)
         return State(problem, variant, device,
                      data=(np.ascontiguousarray(matrix), _float32(weights)))
@@ -88,7 +88,7 @@ class HostDepthwise(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        taps = weights.arrays["weight"].astype(np.float32).reshape(problem.out_channels, -1)
+        taps = np.asarray(weights.arrays["weight"], np.float32).reshape(problem.out_channels, -1)
         return State(problem, variant, device, data=(taps, _float32(weights)))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
@@ -114,7 +114,7 @@ class HostDepthwise(Algorithm):
 
 
 def _float32(weights: Weights) -> dict[str, np.ndarray]:
-    return {name: array.astype(np.float32) for name, array in weights.arrays.items()
+    return {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
             if name != "weight"}
 
 

@@ -108,7 +108,7 @@ class HostGemm(Algorithm):
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
-        arrays = {name: a.astype(np.float32) for name, a in weights.arrays.items()}
+        arrays = {name: np.asarray(a, np.float32) for name, a in weights.arrays.items()}
         return State(problem, variant, device, data=arrays)
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
