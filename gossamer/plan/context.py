@@ -129,6 +129,7 @@ class Context:
     def profile(self, *, repeats: int = 10) -> list[Timing]:
         """The time of every step, each over the data that the steps before it made."""
         with self._lock:
+            self._fill_inputs()
             timings = []
             for work in self._works:
                 timings += measure(self.device, [work], repeats=repeats, budget_us=2e5)
@@ -137,10 +138,20 @@ class Context:
     def end_to_end(self, *, repeats: int = 20) -> Timing:
         """The time of one whole execution, inputs and outputs resident on the device."""
         with self._lock:
+            self._fill_inputs()
             self.execute()
             self.execute()
             work = self.execute if self._graph is not None else self._run_steps
             return measure(self.device, [work], repeats=repeats)[0]
+
+    def _fill_inputs(self) -> None:
+        """Writes random numbers where no input has been given yet."""
+        if self._executions:
+            return
+        for value in self.program.inputs.values():
+            spec = self.program.specs[value]
+            numbers = np.random.default_rng(0).standard_normal(spec.shape)
+            self.device.write(self.buffer(value), numbers.astype(spec.stored_dtype), self.stream)
 
     def _is_capturable(self) -> bool:
         return self.device.limits.graph and all(
@@ -181,8 +192,8 @@ class Context:
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Of every value that has memory of its own in the arena. Inputs are alive from before the
-    first step, outputs until after the last."""
+    """Of every value that has memory of its own in the arena. Inputs and outputs are alive until
+    after the last step, so that an execution can be repeated."""
     first: dict[str, int] = {program.root(value): -1 for value in program.inputs.values()}
     last = dict(first)
     for index, step in enumerate(program.steps):
@@ -190,7 +201,7 @@ def _lifetimes(program: Program) -> dict[str, Lifetime]:
             first.setdefault(program.root(value), index)
         for value in (*step.inputs, *step.outputs):
             last[program.root(value)] = index
-    for value in program.outputs.values():
+    for value in (*program.inputs.values(), *program.outputs.values()):
         last[program.root(value)] = len(program.steps)
     return {value: Lifetime(max(program.specs[value].nbytes, 1), start, last[value])
             for value, start in first.items()}

@@ -18,12 +18,12 @@ class Lifetime:
 def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Byte offsets in one arena for every value, and the arena's size.
 
-    The largest value goes first, each to the lowest gap between those already placed that are
-    alive at the same time.
+    The largest value goes first, of equals the earliest, each to the lowest gap between those
+    already placed that are alive at the same time.
     """
     offsets: dict[str, int] = {}
     total = 0
-    for name in sorted(values, key=lambda name: (-values[name].nbytes, name)):
+    for name in sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name)):
         own = values[name]
         neighbours = sorted(
             (offsets[other], offsets[other] + values[other].nbytes) for other in offsets
