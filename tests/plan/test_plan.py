@@ -208,6 +208,18 @@ def test_a_context_repeats_itself(plan: Plan) -> None:
         np.testing.assert_array_equal(context.run({"x": x})["y"], first)
 
 
+def test_an_execution_leaves_its_inputs_for_the_next(plan: Plan) -> None:
+    context = plan.context(2)
+    first = context.run({"x": images(2)})["y"]
+    result = context.buffer(context.program.outputs["y"])
+    for _ in range(3):
+        plan.device.write(result, np.zeros_like(first))
+        context.execute()
+        again = np.empty_like(first)
+        plan.device.read(result, again)
+        np.testing.assert_array_equal(again, first)
+
+
 def test_compile_takes_graphs_paths_and_names_of_devices(tmp_path: Path) -> None:
     plan = compiled(small(), find("host"), tmp_path)
     x = images(2)

@@ -1,0 +1,165 @@
+"""What a plan says of itself: rows, times, and layers that fell back to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from gossamer.device.base import Device
+from gossamer.errors import UnsupportedError
+from gossamer.ops import OPS
+from gossamer.plan.plan import Plan
+from tests.model.onnx_models import model, runtime, weights
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "layout", "device",
+           "flops"}
+TIMES = {"median_us", "p25_us", "p75_us", "share"}
+
+
+@pytest.fixture
+def plan(quick_device: Device, tmp_path: Path) -> Plan:
+    return compiled(small(), quick_device, tmp_path)
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """refuse("pool"): no algorithm of that op runs anywhere but on the host."""
+
+    def patch(op: str) -> None:
+        for algorithm in OPS[op].algorithms:
+            supports = algorithm.supports
+
+            def only_host(problem: Any, device: Device, supports: Any = supports) -> str | None:
+                return "refused by a test" if device.compiles else supports(problem, device)
+
+            monkeypatch.setattr(algorithm, "supports", only_host)
+
+    return patch
+
+
+def test_rows_tell_every_step(plan: Plan, quick_device: Device) -> None:
+    report = plan.report(3)
+    assert (report.device, report.batch, report.end_to_end_us) == (quick_device.name, 3, None)
+    steps = plan.program(3).steps
+    assert len(report.rows) == len(steps) > 0
+    for row, step in zip(report.rows, steps, strict=True):
+        assert row.keys() == COLUMNS
+        assert (row["layer"], row["op"]) == (step.layer.name, step.problem.op)
+        assert row["algorithm"] in [a.name for a in OPS[row["op"]].algorithms]
+        assert row["device"] == quick_device.name
+        assert row["problem"] and row["flops"] >= 0
+    by_name = {row["layer"]: row for row in report.rows}
+    assert by_name["second"]["problem"].startswith("3x3 8x6x5 -> 8x6x5")
+    assert by_name["second"]["flops"] >= 2 * 3 * 8 * 8 * 9 * 6 * 5
+    assert by_name["second"]["density"] == by_name["classes"]["density"] == 1
+    assert by_name["pool"]["density"] is None
+
+
+def test_density_is_that_of_the_weights(quick_device: Device, tmp_path: Path) -> None:
+    pruned = weights(8, 4, 3, 3)
+    pruned[:, 1:] = 0
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")],
+                  {"x": ["N", 4, 5, 5]}, {"y": 4}, {"w": pruned})
+    rows = compiled(proto, quick_device, tmp_path).report(1).rows
+    assert [row["density"] for row in rows if row["op"] == "conv2d"] == [0.25]
+
+
+def test_text_has_a_line_for_every_step_and_note(plan: Plan, quick_device: Device) -> None:
+    report = plan.report()
+    assert report.batch == 1
+    lines = str(report).splitlines()
+    assert len(lines) == 1 + len(report.rows) + len(report.notes)
+    assert lines[0].split() == ["layer", "problem", "algorithm", "config"]
+    for line, row in zip(lines[1:], report.rows, strict=False):
+        assert line.startswith(row["layer"]) and row["problem"] in line
+    assert lines[-1] == f"{quick_device.name} ran all {len(report.rows)} layers"
+
+
+def test_report_is_of_the_last_batch(plan: Plan) -> None:
+    plan(images(2))
+    assert plan.report().batch == 2
+    plan(images(0))
+    assert plan.report().batch == 2
+    assert plan.report(5).batch == 5
+
+
+@pytest.mark.filterwarnings("error")
+def test_profile_fills_in_the_times(plan: Plan, quick_device: Device) -> None:
+    report = plan.profile(2)
+    assert report.batch == 2 and report.end_to_end_us is not None and report.end_to_end_us > 0
+    for row in report.rows:
+        assert row.keys() == COLUMNS | TIMES
+        assert 0 < row["p25_us"] <= row["median_us"] <= row["p75_us"]
+    assert sum(row["share"] for row in report.rows) == pytest.approx(1)
+    assert "end to end on" in str(report)
+    assert plan.report(2) == report
+    assert plan.report(3).end_to_end_us is None
+    assert_close(plan(images(2)), expected(images(2)))
+
+
+def test_profile_is_of_the_last_batch(plan: Plan) -> None:
+    plan(images(3))
+    assert plan.profile().batch == 3
+
+
+@pytest.mark.parametrize("op", ["conv2d", "pool", "copy"])
+def test_a_layer_that_the_device_cannot_run_goes_to_the_host(
+    op: str, compiled_device: Device, tmp_path: Path, refuse: Callable[[str], None]
+) -> None:
+    node = helper.make_node
+    proto = model([node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
+                   node("MaxPool", ["a"], ["b"], "pool", kernel_shape=[2, 2]),
+                   node("Transpose", ["b"], ["c"], "turn", perm=[0, 2, 3, 1]),
+                   node("Relu", ["c"], ["y"], "relu")],
+                  {"x": ["N", 3, 4, 5]}, {"y": 4}, {"w": weights(4, 3, 3, 3)})
+    refuse(op)
+    plan = compiled(proto, compiled_device, tmp_path)
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((2, 3, 4, 5)).astype(np.float32)
+        assert_close(plan(x), runtime(proto, {"x": x})[0])
+    report = plan.report()
+    fallen = [row for row in report.rows if row["device"] == "host"]
+    assert {row["op"] for row in fallen} == {op}
+    (note,) = report.notes
+    assert note.startswith(f"{compiled_device.name} ran {len(report.rows) - len(fallen)} of "
+                           f"{len(report.rows)} layers; {len(fallen)} on host: ")
+    assert all(row["layer"] in note for row in fallen) and "refused by a test" in note
+    strict = compiled(proto, compiled_device, tmp_path, strict=True)
+    with pytest.raises(UnsupportedError, match=f"{compiled_device.name} cannot run .*"
+                                               "refused by a test.*strict") as caught:
+        strict(x)
+    assert "\n" not in str(caught.value)
+
+
+def test_strict_says_nothing_where_all_runs(compiled_device: Device, tmp_path: Path) -> None:
+    x = images(1)
+    assert_close(compiled(small(), compiled_device, tmp_path, strict=True)(x), expected(x))
+
+
+def test_profile_of_a_plan_with_a_layer_on_the_host(
+    compiled_device: Device, tmp_path: Path, refuse: Callable[[str], None]
+) -> None:
+    refuse("softmax")
+    proto = model([helper.make_node("Softmax", ["x"], ["a"], "soft"),
+                   helper.make_node("Relu", ["a"], ["y"], "relu")], {"x": ["N", 3]}, {"y": 2})
+    report = compiled(proto, compiled_device, tmp_path).profile(2)
+    assert [row["device"] for row in report.rows] == ["host", compiled_device.name]
+    # what the host does is not seen by the device's clock, but the layer beside it is
+    assert report.rows[1]["median_us"] > 0
+
+
+def test_nothing_computes_it(quick_device: Device, tmp_path: Path,
+                             monkeypatch: pytest.MonkeyPatch) -> None:
+    for algorithm in OPS["softmax"].algorithms:
+        monkeypatch.setattr(algorithm, "supports", lambda problem, device: "out of order")
+    proto = model([helper.make_node("Softmax", ["x"], ["y"], "soft")], {"x": ["N", 3]}, {"y": 2})
+    plan = compiled(proto, quick_device, tmp_path)
+    with pytest.raises(UnsupportedError, match=r"'soft': nothing computes .*out of order") as e:
+        plan.program(1)
+    assert "\n" not in str(e.value)
