@@ -204,15 +204,20 @@ AFFINE = Expression(4, (Step("sub", (0, 1)), Step("mul", (4, 2)), Step("add", (5
 
 
 def _elementwise(walk: Walk, node: Node) -> None:
-    """Operands of several dtypes are cast to the one that holds them all; truth values among
-    numbers take theirs."""
+    """Operands of several dtypes are cast to the one that holds them all; truth values and
+    conditions among numbers take theirs."""
     shapes = [walk.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         text = " and ".join(str(list(s)) for s in shapes)
         raise walk.error(node, f"shapes {text} do not broadcast") from None
-    dtypes = {walk.dtypes[name] for name in node.inputs}
+    steps = node.attributes["expression"].steps
+    conditions = {step.arguments[0] for step in steps if step.function == "where"}
+    conditions -= {value for step in steps
+                   for value in step.arguments[1 if step.function == "where" else 0:]}
+    dtypes = {walk.dtypes[name] for index, name in enumerate(node.inputs)
+              if index not in conditions}
     if all(name in walk.known for name in node.inputs):
         dtypes = set()
     target = "float32"
