@@ -11,7 +11,7 @@ import numpy as np
 
 from gossamer.device import find
 from gossamer.device.base import Buffer, Device
-from gossamer.measure import Timing, measure
+from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import State, Weights
 from gossamer.plan.memory import Lifetime, place
 from gossamer.plan.program import Program, Step
@@ -131,8 +131,9 @@ class Context:
         with self._lock:
             self._fill_inputs()
             timings = []
-            for work in self._works:
-                timings += measure(self.device, [work], repeats=repeats, budget_us=2e5)
+            for step, work in zip(self.program.steps, self._works, strict=True):
+                task = Task(self.device, work, captured=step.device is self.device)
+                timings += interleave([task], repeats=repeats, budget_us=2e5)
             return timings
 
     def end_to_end(self, *, repeats: int = 20) -> Timing:
@@ -142,7 +143,8 @@ class Context:
             self.execute()
             self.execute()
             work = self.execute if self._graph is not None else self._run_steps
-            return measure(self.device, [work], repeats=repeats)[0]
+            task = Task(self.device, work, captured=self._is_capturable())
+            return interleave([task], repeats=repeats)[0]
 
     def _fill_inputs(self) -> None:
         """Writes random numbers where no input has been given yet."""
