@@ -115,7 +115,7 @@ def test_a_reshape_is_read_long_after_what_it_reshapes(device: Device, tmp_path:
 
 def test_a_layout_is_changed_once_for_all_who_read_it(quick_device: Device,
                                                       tmp_path: Path) -> None:
-    """Transposing makes a value channels-first, which two convolutions may want otherwise."""
+    """A convolution may leave its result channels-last; who reshapes it needs it row-major."""
     proto = model([node("Conv", ["x", "w"], ["a"]), node("Conv", ["x", "v"], ["b"]),
                    node("Flatten", ["a"], ["c"]), node("Flatten", ["a"], ["d"], axis=2),
                    node("Concat", ["a", "b"], ["y"], axis=1)],
