@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -44,11 +45,13 @@ def random_weights(problem: Problem, seed: int = 1) -> dict[str, np.ndarray]:
 
 
 def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | None = None,
-          weights: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> list[str]:
+          weights: Mapping[str, np.ndarray] | None = None, seed: int = 0,
+          taken: Callable[[list[Variant]], list[Variant]] = list) -> list[str]:
     """Runs every variant of every algorithm that supports the problem on the device and compares
     with the reference; returns what ran as "algorithm layout config" (at least one).
 
     inputs: logical arrays (default: random). weights: the constants (default: random float32).
+    taken: picks among an algorithm's variants, where all would take too long.
     """
     op = op_of(problem)
     inputs = random_inputs(problem, seed) if inputs is None else list(inputs)
@@ -64,13 +67,25 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
             reasons.append(f"{algorithm.name}: {reason}")
             continue
         held = Weights(weights, device, "the test")
-        for variant in algorithm.variants(problem, device):
+        for variant in taken(list(algorithm.variants(problem, device))):
             name = f"{algorithm.name} {variant.inputs[0] if variant.inputs else ''} {variant.label}"
             actual = run_variant(algorithm, problem, variant, device, held, inputs)
             _compare(problem, name, actual, expected)
             ran.append(name)
     assert ran, f"nothing on {device.name} computes {problem}: {'; '.join(reasons)}"
     return ran
+
+
+def quick(variants: list[Variant]) -> list[Variant]:
+    """Those with small tiles, where there are such: a large one takes PoCL seconds to build and
+    Oclgrind seconds to run."""
+    return [v for v in variants if dict(v.config).get("tile_p", 16) == 16] or variants
+
+
+def one_layout_a_config(variants: list[Variant]) -> list[Variant]:
+    """Every config once, the layouts taken in turns."""
+    configs = [list(group) for _, group in itertools.groupby(variants, key=lambda v: v.config)]
+    return [group[index % len(group)] for index, group in enumerate(configs)]
 
 
 def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device,

@@ -23,12 +23,17 @@ def reference(problem: Conv2dProblem, inputs: Sequence[np.ndarray],
     total = np.zeros((n, groups, problem.out_channels // groups, height, width))
     for r in range(problem.kernel[0]):
         for s in range(problem.kernel[1]):
-            y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
-            window = split[:, :, :, y0 : y0 + (height - 1) * problem.stride[0] + 1 : problem.stride[0],
-                           x0 : x0 + (width - 1) * problem.stride[1] + 1 : problem.stride[1]]
+            window = split[..., _taken(r, 0, problem), _taken(s, 1, problem)]
             total += np.einsum("ngchw,gmc->ngmhw", window, weight[..., r, s], optimize=True)
-    total = total.reshape(n, problem.out_channels, height, width)
+    result = total.reshape(n, problem.out_channels, height, width)
     tensors = [np.asarray(t, dtype=np.float64) for t in inputs[1:]]
     constants = {name: np.asarray(a, dtype=np.float64) for name, a in weights.items()}
     operands = operand_arrays(problem.epilogue, constants, tensors, 4)
-    return [problem.epilogue.expression.evaluate(total, *operands)[0]]
+    return [problem.epilogue.expression.evaluate(result, *operands)[0]]
+
+
+def _taken(tap: int, axis: int, problem: Conv2dProblem) -> slice:
+    """The padded rows (axis 0) or columns (axis 1) that one tap reads."""
+    outputs = (problem.out_height, problem.out_width)[axis]
+    first, stride = tap * problem.dilation[axis], problem.stride[axis]
+    return slice(first, first + (outputs - 1) * stride + 1, stride)

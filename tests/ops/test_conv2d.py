@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.expression import Expression, Step, apply
+from gossamer.ops.algorithm import Epilogue, Variant, Weights
+from gossamer.ops.conv2d import OP
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from tests.conftest import is_slow
+from tests.ops.harness import (
+    check,
+    one_layout_a_config,
+    quick,
+    random_inputs,
+    random_weights,
+    run_variant,
+)
+from tests.tolerances import normalised_error, tolerance
+
+BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
+BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
+                              ("channel", "tensor"))
+RESIDUAL_FIRST = Epilogue(
+    Expression(3, (Step("leaky_relu", (0,), (0.1,)), Step("mul", (3, 2)), Step("add", (4, 1)))),
+    ("tensor", "channel"))
+EPILOGUES = (Epilogue(), BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST)
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@st.composite
+def problems(draw: st.DrawFn, depthwise: bool) -> Conv2dProblem:
+    kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(*[st.integers(1, 2)] * 2))
+    groups = draw(st.sampled_from([3, 4, 8])) if depthwise else draw(st.sampled_from([1, 1, 2, 3]))
+    channels = groups if depthwise else groups * draw(st.sampled_from([1, 3, 4]))
+    out_channels = groups * draw(st.sampled_from([1, 1, 2] if depthwise else [1, 4, 5, 12]))
+    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
+    return Conv2dProblem(draw(st.sampled_from([0, 1, 2, 3])), channels, draw(st.integers(5, 9)),
+                         draw(st.integers(5, 9)), out_channels, kernel, stride, pads, dilation,
+                         groups, draw(st.sampled_from(EPILOGUES)))
+
+
+def check_one(problem: Conv2dProblem, device: Device, choice: int) -> None:
+    """One variant of each algorithm, a quick one where there are such."""
+    check(problem, device, taken=lambda variants: [quick(variants)[choice % len(quick(variants))]])
+
+
+@given(problem=problems(depthwise=False), choice=st.integers(0, 47))
+@settings(max_examples=30)
+def test_any_geometry(device: Device, problem: Conv2dProblem, choice: int) -> None:
+    check_one(problem, device, choice)
+
+
+@given(problem=problems(depthwise=True), choice=st.integers(0, 47))
+@settings(max_examples=20)
+def test_any_depthwise(device: Device, problem: Conv2dProblem, choice: int) -> None:
+    check_one(problem, device, choice)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_every_variant(compiled_device: Device, kernel: int) -> None:
+    if is_slow(compiled_device):
+        # one work-group of every config: races show within it
+        problem = Conv2dProblem(1, 4, 4, 4, 8, (kernel, kernel), pads=(1, 0, kernel // 2, 0),
+                                epilogue=BIAS_CLIP)
+    elif kernel == 1:
+        problem = Conv2dProblem(3, 20, 5, 7, 36, (1, 1), epilogue=BIAS_RESIDUAL_RELU)
+    else:
+        problem = Conv2dProblem(2, 8, 9, 7, 20, (3, 3), (2, 2), (1, 0, 1, 2), epilogue=BIAS_CLIP)
+    everything = compiled_device.api == "cuda"
+    ran = check(problem, compiled_device, taken=list if everything else one_layout_a_config)
+    assert len(ran) >= (40 if everything else 10)
+
+
+@pytest.mark.sanitize
+def test_every_depthwise_variant(compiled_device: Device) -> None:
+    def few(variants: list[Variant]) -> list[Variant]:
+        """Unrolled windows of many taps and outputs take Oclgrind a minute each."""
+        return [v for v in variants if v["rows"] * v["columns"] <= 4]
+
+    taken = few if is_slow(compiled_device) else list
+    check(Conv2dProblem(2, 8, 9, 7, 8, (3, 3), (1, 1), (1, 1, 1, 1), groups=8,
+                        epilogue=BIAS_RESIDUAL_RELU), compiled_device,
+          taken=lambda variants: taken(only_depthwise(variants)))
+    check(Conv2dProblem(1, 6, 9, 7, 12, (5, 3), (2, 1), (2, 1, 0, 1), (1, 2), groups=6,
+                        epilogue=BIAS_CLIP), compiled_device,
+          taken=lambda variants: few(only_depthwise(variants)))
+
+
+def only_depthwise(variants: list[Variant]) -> list[Variant]:
+    return [v for v in variants if "rows" in dict(v.config)]
+
+
+@pytest.mark.parametrize("pixels", [1, 3, 130])
+@pytest.mark.parametrize("depth", [1, 17, 33])
+def test_odd_sizes_against_tiles(device: Device, pixels: int, depth: int) -> None:
+    if is_slow(device) and pixels > 100:
+        pytest.skip("Oclgrind interprets: small shapes only")
+    problem = Conv2dProblem(1, depth, 1, pixels, 7, (1, 1), epilogue=BIAS_CLIP)
+    for choice in range(3):
+        check_one(problem, device, choice * 13)
+
+
+def test_large_magnitudes_and_cancellation(device: Device) -> None:
+    problem = Conv2dProblem(2, 16, 6, 6, 8, (3, 3), pads=(1, 1, 1, 1))
+    inputs, constants = random_inputs(problem), random_weights(problem)
+    inputs[0] = inputs[0] * np.float32(1e18)
+    expected = OP.reference(problem, inputs, constants)[0]
+    for algorithm in OP.algorithms:
+        if algorithm.supports(problem, device) is None:
+            variant = next(iter(algorithm.variants(problem, device)))
+            (actual,) = run_variant(algorithm, problem, variant, device,
+                                    Weights(constants, device), inputs)
+            assert normalised_error(actual, expected) <= tolerance("conv2d")
+
+
+def test_a_nan_stays_a_nan(device: Device) -> None:
+    problem = Conv2dProblem(1, 4, 3, 3, 4, (1, 1), epilogue=BIAS_CLIP)
+    inputs, constants = random_inputs(problem), random_weights(problem)
+    inputs[0][0, 1, 1, 2] = np.nan
+    for algorithm in OP.algorithms:
+        if algorithm.supports(problem, device) is not None:
+            continue
+        for variant in itertools.islice(algorithm.variants(problem, device), 2):
+            (actual,) = run_variant(algorithm, problem, variant, device,
+                                    Weights(constants, device), inputs)
+            assert np.isnan(actual[0, :, 1, 2]).all()
+            assert np.isnan(actual).sum() == 4
+
+
+def test_the_first_config_is_the_published_one_among_all(compiled_device: Device) -> None:
+    problem = Conv2dProblem(1, 64, 56, 56, 64, (3, 3), pads=(1, 1, 1, 1))
+    configs = {tuple(variant.config) for algorithm in OP.algorithms
+               if algorithm.supports(problem, compiled_device) is None
+               for variant in algorithm.variants(problem, compiled_device)}
+    published = {"tile_p": 64, "tile_m": 64, "work_p": 8, "work_m": 4}
+    assert any(published.items() <= dict(config).items() for config in configs)
+
+
+def test_reasons_are_given(device: Device) -> None:
+    problem = Conv2dProblem(1, 4, 5, 5, 4, (3, 3))
+    reasons = {algorithm.name: algorithm.supports(problem, device) for algorithm in OP.algorithms}
+    assert reasons["depthwise"] and reasons["host_depthwise"]
+    assert None in reasons.values()
+
+
+def test_the_reference_counts_its_work() -> None:
+    problem = Conv2dProblem(2, 4, 6, 6, 8, (3, 3), epilogue=BIAS_CLIP)
+    assert problem.flops == 2 * 8 * 4 * 4 * (2 * 36 + 3)
+    assert problem.least_bytes == 4 * (2 * 4 * 36 + 8 * 4 * 9 + 8 + 2 * 8 * 16)
+    assert problem.describe() == "3x3 4x6x6 -> 8x4x4"
+    assert isinstance(Variant((), problem.inputs, problem.outputs).label, str)
