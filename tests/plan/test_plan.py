@@ -16,7 +16,7 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
 from tests.conftest import is_slow
-from tests.model.onnx_models import model, weights
+from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 
@@ -46,6 +46,18 @@ def test_batch_changes_without_a_new_model(device: Device, tmp_path: Path) -> No
         y = plan(x)
         assert y.shape == (batch, 4)
         assert_close(y, expected(x))
+
+
+def test_a_file_of_one_batch_size_runs_at_others(device: Device, tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["a"]),
+                   helper.make_node("Reshape", ["a", "shape"], ["b"]),
+                   helper.make_node("Gemm", ["b", "w"], ["y"])],
+                  {"x": [1, 2, 3]}, {"y": 2}, {"shape": np.array([1, 6]), "w": weights(6, 2)})
+    plan = compiled(proto, device, tmp_path)
+    x = weights(3, 2, 3, seed=9)
+    references = [runtime(proto, {"x": x[i:i + 1]})[0] for i in range(3)]
+    assert_close(plan(x), np.concatenate(references))
+    assert_close(plan(x[:1]), references[0])
 
 
 def test_batch_0_gives_empty_outputs(pair: Plan) -> None:
