@@ -272,8 +272,9 @@ class CudaDevice(Device):
             try:
                 work(recorder)
             except BaseException:
-                _, graph = driver.cuStreamEndCapture(recorder.handle)
-                if int(graph):
+                # a capture that failed leaves no graph behind
+                status, graph = driver.cuStreamEndCapture(recorder.handle)
+                if status == driver.CUresult.CUDA_SUCCESS:
                     driver.cuGraphDestroy(graph)
                 raise
             finally:

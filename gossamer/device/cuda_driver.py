@@ -90,7 +90,7 @@ def driver_version() -> str:
 
 def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
     def attribute(name: str) -> int:
-        member = driver.CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+        member = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(check(driver.cuDeviceGetAttribute(member, device)))
 
     capability = (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR"))

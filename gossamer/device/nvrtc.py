@@ -40,7 +40,9 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
     """
     log = io.StringIO()
     options = ProgramOptions(
-        name=source.path.name, arch=architecture, std="c++17", fma=True, ptxas_options=["-v"])
+        name=source.path.name, arch=architecture, std="c++17", fma=True, ptxas_options=["-v"],
+        # a cached build comes without the report; kernel_cache keeps our own
+        no_cache=True)
     try:
         program = Program(source.text(), "c++", options)
         cubin = bytes(program.compile("cubin", logs=log).code)
