@@ -83,7 +83,11 @@ class CudaKernel(Kernel):
         return int(check(driver.cuFuncGetAttribute(attribute, self.function)))
 
     def check_parameters(self, given: Sequence[tuple[int, int]]) -> None:
-        """Raises DeviceError unless the kernel takes parameters of these offsets and sizes."""
+        """Raises DeviceError unless the kernel takes parameters of these offsets and sizes.
+
+        The driver tells their number only by failing after the last, which compute-sanitizer
+        shows as an error of the program unless it is called with --report-api-errors no.
+        """
         wanted: list[tuple[int, int]] = []
         while True:
             status, offset, size = driver.cuFuncGetParamInfo(self.function, len(wanted))

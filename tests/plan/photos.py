@@ -39,15 +39,16 @@ def _photo(name: str) -> np.ndarray:
 
 @cache
 def photos(name: str, count: int) -> np.ndarray:
-    """The first `count` inputs of a network: crops at places drawn once and for all, the photos
-    in turn. A longer list begins with the shorter one."""
+    """The first `count` inputs of a network: square crops of half a photo's height or more, at
+    places drawn once and for all, scaled to what the network takes; the photos in turn. A longer
+    list begins with the shorter one."""
     prepare = PREPARED[name]
-    assert prepare.size is not None
-    length = prepare.resize or prepare.size[0]
     rng = np.random.default_rng(2)
     crops = []
     for index in range(count):
         photo = _photo(_PHOTOS[index % len(_PHOTOS)])
+        short = min(photo.shape[:2])
+        length = rng.integers(short // 2, short + 1)
         top, left = (rng.integers(0, size - length + 1) for size in photo.shape[:2])
         crops.append(prepare(photo[top : top + length, left : left + length]))
     batch = np.stack(crops)
