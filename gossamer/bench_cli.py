@@ -25,7 +25,8 @@ def bench(
     precision: Annotated[str, typer.Option(help="fp32: strict float32 everywhere.")] = "fp32",
     against: Annotated[str | None, typer.Option(
         metavar="PEERS", help="torch-eager, torch-graph, torch-compile, onnxruntime, or none "
-                              "(default: all that run on that kind of device).")] = None,
+                              "(default: all that run on that kind of device, without "
+                              "torch-compile:max-autotune).")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE.jsonl", help="Append the result rows to this file.")
     ] = None,
@@ -127,7 +128,9 @@ def _peers(text: str | None, api: str) -> list[str]:
 
     if text is None:
         on_host = ("torch-eager", "onnxruntime")
-        return [name for name in PEERS if api == "cuda" or name in on_host]
+        # max-autotune searches for many minutes: only when it is named
+        return [name for name in PEERS if name in on_host or (
+            api == "cuda" and not name.endswith(":max-autotune"))]
     if text == "none":
         return []
     names = text.split(",")

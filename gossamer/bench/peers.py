@@ -138,5 +138,6 @@ PEERS: dict[str, Peer] = {
     "torch-eager": _torch("torch-eager"),
     "torch-graph": _torch("torch-graph"),
     "torch-compile": _torch("torch-compile"),
+    "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
     "onnxruntime": onnxruntime,
 }

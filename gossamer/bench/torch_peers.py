@@ -15,7 +15,8 @@ from gossamer.device import find
 from gossamer.device.base import Device
 
 FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
-MODES = ("reduce-overhead", "max-autotune")
+MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-autotune"}
+"""Of torch.compile; both replay CUDA graphs, and max-autotune first searches for many minutes."""
 _WARM_UP = 3
 
 
@@ -75,7 +76,7 @@ def strict_float32() -> None:
 
 
 def alternatives(name: str, network: Network, x: np.ndarray, device: Device) -> list[Alternative]:
-    """The ways to run torch-eager, torch-graph or torch-compile. Raises AbsentError."""
+    """The ways to run torch-eager, torch-graph or one of MODES. Raises AbsentError."""
     if device.api == "cuda":
         if not torch.cuda.is_available():
             raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
@@ -85,11 +86,10 @@ def alternatives(name: str, network: Network, x: np.ndarray, device: Device) -> 
     def prepared(layout: str) -> _Prepared:
         return _Prepared(network, x, device, layout)
 
-    if name == "torch-compile":
+    if name in MODES:
         torch._dynamo.reset()
-        return [Alternative(f"{mode}, {layout}",
-                            lambda mode=mode, layout=layout: _compiled(prepared(layout), mode))  # type: ignore[misc]
-                for mode in MODES for layout in FORMATS]
+        return [Alternative(layout, lambda layout=layout: _compiled(prepared(layout), name))  # type: ignore[misc]
+                for layout in FORMATS]
     make = _graph if name == "torch-graph" else _eager
     return [Alternative(layout, lambda layout=layout: make(prepared(layout)))  # type: ignore[misc]
             for layout in FORMATS]
@@ -124,7 +124,8 @@ def _graph(prepared: _Prepared) -> Ready:
     return prepared.ready("torch-graph", replay, "batch norm folded, cudnn.benchmark, CUDA graph")
 
 
-def _compiled(prepared: _Prepared, mode: str) -> Ready:
+def _compiled(prepared: _Prepared, contender: str) -> Ready:
+    mode = MODES[contender]
     # the input stays where it is, so that replaying needs no copy of it
     torch._dynamo.mark_static_address(prepared.x)
     # fullgraph: an error, rather than running uncompiled
@@ -137,4 +138,4 @@ def _compiled(prepared: _Prepared, mode: str) -> Ready:
 
     for _ in range(_WARM_UP):
         run()
-    return prepared.ready("torch-compile", run, f"mode {mode}, batch norm folded")
+    return prepared.ready(contender, run, f"mode {mode}, batch norm folded")

@@ -82,6 +82,8 @@ class FewRowsGemm(Algorithm):
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
+        if problem.rows == 0:
+            return State(problem, variant, device)
         kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
             "ROWS": problem.rows,
             "GROUP": variant["group"],
