@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gossamer
-from gossamer import arguments, bench_cli, show
+from gossamer import arguments, bench_cli, debug, show
 from gossamer.errors import GossamerError, GossamerWarning, InputError
 from gossamer.image import PRESETS
 from gossamer.model import zoo
@@ -81,7 +81,7 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
 def _fail(error: BaseException, message: str, code: int) -> None:
     first, *more = message.strip().splitlines() or [type(error).__name__]
-    if os.environ.get("GOSSAMER_DEBUG", "0") not in ("", "0"):
+    if debug.level() >= 1:
         traceback.print_exception(error)
     elif more:
         first += " (GOSSAMER_DEBUG=1 shows the rest)"

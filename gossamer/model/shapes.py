@@ -79,7 +79,8 @@ def check_open_dimensions(graph: Graph) -> None:
             sizes = ",".join("SIZE" if size is None else str(size) for size in info.shape[1:])
             raise InputError(f"{graph.file}: input {info.name!r} leaves dimension {index}"
                              f"{f' ({label})' if label else ''} open; set it with --shape "
-                             f"{info.name}={sizes}")
+                             f"{info.name}={sizes}, in Python with "
+                             f"compile(..., shapes={{{info.name!r}: ({sizes})}})")
 
 
 def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -109,13 +110,15 @@ class Weights:
         self.layer = layer
         self._device = device
         self._packed: dict[str, Buffer] = {}
+        self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Buffer:
         """The device memory of pack(arrays), made at the first call with this key."""
-        if key not in self._packed:
-            array = np.ascontiguousarray(pack(self.arrays))
-            self._packed[key] = self._device.upload(array, f"weights of {self.layer}")
-        return self._packed[key]
+        with self._lock:
+            if key not in self._packed:
+                array = np.ascontiguousarray(pack(self.arrays))
+                self._packed[key] = self._device.upload(array, f"weights of {self.layer}")
+            return self._packed[key]
 
     @property
     def nbytes(self) -> int:

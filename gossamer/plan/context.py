@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from gossamer import debug
 from gossamer.device import find
 from gossamer.device.base import Buffer, Device
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import State, Weights
 from gossamer.plan.memory import Lifetime, place
 from gossamer.plan.program import Program, Step
+from gossamer.plan.report import shown
 
 _MOST_FOREIGN = 8
 """Captured graphs kept for inputs at addresses of other libraries."""
@@ -33,6 +35,7 @@ class Context:
         self._buffers = self._allocate(name)
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
+        self._states: dict[int, State] = {}
         self._works = [self._prepare(step, weights(step)) for step in program.steps]
         self._graph: Callable[..., None] | None = None
         self._executions = 0
@@ -49,7 +52,7 @@ class Context:
             self._follow(self.stream)
             for name, value in self.program.inputs.items():
                 self.device.write(self.buffer(value), inputs[name], self.stream)
-            self.execute()
+            self._execute_or_show(self.stream)
             results = {}
             for name, value in self.program.outputs.items():
                 spec = self.program.specs[value]
@@ -71,14 +74,17 @@ class Context:
                 for name, value in self.program.inputs.items():
                     self.device.copy(self.buffer(value), inputs[name],
                                      self.program.specs[value].nbytes, stream)
-                self.execute(stream)
+                self._execute_or_show(stream)
+            given = {self.program.root(value): inputs[name]
+                     for name, value in self.program.inputs.items()}
             for name, value in self.program.outputs.items():
-                source = self.buffer(value)
+                # an output may be an input, which a graph that reads in place left where it was
+                source = given.get(self.program.root(value)) or self.buffer(value)
                 self.device.copy(outputs[name], source, self.program.specs[value].nbytes, stream)
 
     def _graph_for(self, inputs: Mapping[str, Buffer]) -> Callable[..., None] | None:
         """A graph that reads these inputs in place, captured when they come a second time."""
-        if not self._is_capturable():
+        if not self._is_capturable() or debug.level() >= 2:
             return None
         key = tuple(buffer.handle for buffer in inputs.values())  # type: ignore[attr-defined]
         if key in self._foreign:
@@ -163,6 +169,15 @@ class Context:
         for work in self._works:
             work(stream)
 
+    def _execute_or_show(self, stream: Any) -> None:
+        """Executes; at debug level 2 the steps run one by one and tell what they did."""
+        if debug.level() < 2:
+            self.execute(stream)
+            return
+        for step, work in zip(self.program.steps, self._works, strict=True):
+            elapsed = self.device.time(work, stream)
+            debug.show(shown(step, elapsed, self._states[id(step)], debug.level()))
+
     def _allocate(self, name: str) -> dict[str, Buffer]:
         program = self.program
         lifetimes = _lifetimes(program)
@@ -180,6 +195,7 @@ class Context:
 
     def _prepare(self, step: Step, weights: Weights) -> Callable[[Any], None]:
         state = step.algorithm.prepare(weights, step.problem, step.variant, step.device)
+        self._states[id(step)] = state
         if step.device is not self.device:
             return _host_work(step, state, self.device,
                               [self.buffer(value) for value in step.inputs],

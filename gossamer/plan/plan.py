@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.passes import optimise
-from gossamer.model.shapes import resolve
+from gossamer.model.shapes import resolve, with_shapes
 from gossamer.ops.algorithm import Weights
 from gossamer.plan.context import Context
 from gossamer.plan.foreign import callers_stream, holds, is_foreign, like_on_host, on_host
@@ -26,6 +26,7 @@ from gossamer.plan.select import choose
 from gossamer.tensor import default_spec
 
 _MOST_CONTEXTS = 8
+_MOST_PROGRAMS = 64
 
 
 class Plan:
@@ -40,7 +41,7 @@ class Plan:
         self.device = device
         self.strict = strict
         self._weights: dict[tuple[str, str], Weights] = {}
-        self._programs: dict[int, Program] = {}
+        self._programs: OrderedDict[int, Program] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, tuple[list[Timing], Timing]] = {}
         self._last_batch: int | None = None
@@ -126,6 +127,8 @@ class Plan:
                         f"{self.device.name} cannot run {step.layer.source or step.layer.name} "
                         f"({'; '.join(step.rejected.values())}) and falling back to the host is "
                         "not allowed; leave strict out or choose another device")
+                while len(self._programs) >= _MOST_PROGRAMS:
+                    self._programs.popitem(last=False)
                 self._programs[batch] = program
             return self._programs[batch]
 
@@ -221,16 +224,18 @@ class Plan:
 
 
 def compile(model: Graph | str, device: str | Device | None = None, *,
-            strict: bool = False) -> Plan:
+            shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False) -> Plan:
     """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
 
     device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
+    shapes: of inputs whose file leaves dimensions other than the batch open, without the batch.
     strict: a layer that the device cannot run is an error instead of running on the host.
     Raises ModelError or UnsupportedError for the model, DeviceError for the device.
     """
     from gossamer.model import load
 
     graph = model if isinstance(model, Graph) else load(model)
+    graph = with_shapes(graph, shapes or {})
     return Plan(graph, device if isinstance(device, Device) else find(device), strict=strict)
 
 

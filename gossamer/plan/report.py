@@ -8,6 +8,7 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
+from gossamer.ops.algorithm import State
 from gossamer.plan.program import Program, Step
 
 
@@ -41,6 +42,21 @@ class Report:
         return "\n".join([*text, *self.notes])
 
 
+def shown(step: Step, elapsed_us: float, state: State, level: int) -> str:
+    """A step that just ran, for the debug levels from 2 on."""
+    problem = step.problem
+    text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
+            f"{step.device.name}: {elapsed_us:.1f} us, {problem.flops / elapsed_us / 1e3:.1f} "
+            f"GFLOP/s, {problem.least_bytes / elapsed_us / 1e3:.1f} GB/s")
+    if level >= 3:
+        text += f" [{step.variant.label}]"
+        text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
+    if level >= 4:
+        text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
+                        f"{launch.kernel.spill_bytes} bytes spilled" for launch in state.launches)
+    return text
+
+
 def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
                 whole: Timing | None) -> Report:
     rows = [_row(step) for step in program.steps]
@@ -71,7 +87,8 @@ def _notes(program: Program, device: Device) -> list[str]:
     fallen = [step for step in program.steps if step.device is not device]
     count = len(program.steps)
     if not fallen:
-        return [f"{device.name} ran all {count} layers"]
+        return [f"{device.name} ran all {count} layers" if count != 1
+                else f"{device.name} ran the one layer"]
     listed = "; ".join(f"{step.layer.name} ({'; '.join(step.rejected.values())})"
                        for step in fallen)
     return [f"{device.name} ran {count - len(fallen)} of {count} layers; {len(fallen)} on host: "
