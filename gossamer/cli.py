@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gossamer
-from gossamer import arguments, bench_cli, debug, show
+from gossamer import arguments, bench_cli, cache_cli, debug, show
 from gossamer.errors import GossamerError, GossamerWarning, InputError
 from gossamer.image import PRESETS
 from gossamer.model import zoo
@@ -245,6 +245,11 @@ def run(
 
 
 app.command()(_guarded(bench_cli.bench))
+
+cache = typer.Typer(no_args_is_help=True, help="List or clear what is kept on disk.")
+app.add_typer(cache, name="cache")
+cache.command("list")(_guarded(cache_cli.list_caches))
+cache.command("clear")(_guarded(cache_cli.clear))
 
 
 def _load(model: str, shapes: list[str] | None) -> Graph:

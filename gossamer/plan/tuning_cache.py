@@ -1,0 +1,234 @@
+"""Stored measurements: what was measured once on a device is not measured again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.device.kernel_cache import cache_folder, write_atomically
+from gossamer.ops import OPS
+from gossamer.ops.algorithm import Problem
+from gossamer.plan.keys import canonical, problem_key, source_hash
+from gossamer.plan.tuning_file import (
+    FORMAT,
+    VERSION,
+    BadFile,
+    Candidate,
+    Measured,
+    candidate,
+    decode,
+    encode,
+    locked,
+    parse,
+    set_aside,
+    sweep,
+    text,
+)
+
+__all__ = ["Candidate", "Measured", "TuningCache", "candidate", "tuning_folder"]
+
+Entries = dict[str, Any]
+"""Problems by key, as in the file."""
+
+
+def tuning_folder() -> Path:
+    return cache_folder() / "tuning"
+
+
+class TuningCache:
+    """The measurements made on one device, in one file, which other processes may read and add
+    to at the same time. Used by one thread at a time.
+
+    The file has one section for each combination of driver, toolkit and gossamer version that
+    measured; only the one of today is read. Where the file cannot be read or written, what is
+    put is kept in memory.
+    """
+
+    def __init__(self, device: Device, folder: Path | None = None) -> None:
+        self._device = {"api": device.api, "description": device.description,
+                        "units": device.limits.units}
+        self._made_by = {"driver": device.driver, "toolkit": _toolkit(device),
+                         "gossamer": gossamer.__version__}
+        self.path = (folder or tuning_folder()) / file_name(device)
+        self._content: dict[str, Any] | None = None
+        self._unwritten: Entries = {}
+        self._said: dict[str, None] = {}
+        self._foreign: dict[str, str] = {}
+        self._outdated: dict[tuple[str, str], None] = {}
+
+    def get(self, problem: Problem) -> list[Measured] | None:
+        """What was measured of the problem's candidates by the algorithms as they are now, in a
+        fixed order; None when nothing was. A candidate that is missing was never measured."""
+        if self._content is None:
+            self._content = self._load()
+        key = problem_key(problem)
+        found: dict[Candidate, Measured] = {}
+        for entries in (self._entries(self._content), self._unwritten):
+            for name, stored in entries.get(key, {}).get("algorithms", {}).items():
+                if stored["source"] == _sources(problem.op).get(name):
+                    for line in stored["candidates"]:
+                        measured = decode(name, line)
+                        found[measured.candidate] = measured
+                elif name in _sources(problem.op):
+                    self._outdated[name, key] = None
+        if not found and key not in self._foreign:
+            self._note_other_sections(key)
+        return [found[each] for each in sorted(found)] or None
+
+    def put(self, problem: Problem, measured: Sequence[Measured]) -> None:
+        """Adds measurements by the algorithms as they are now; a candidate that was there is
+        replaced. On disk, beside what other processes have put, when this returns.
+
+        Raises ValueError for an algorithm that the problem's op does not have.
+        """
+        known = _sources(problem.op)
+        algorithms: dict[str, Any] = {}
+        for each in measured:
+            if each.algorithm not in known:
+                raise ValueError(f"{problem.op} has no algorithm {each.algorithm}")
+            algorithms.setdefault(each.algorithm, {
+                "source": known[each.algorithm], "candidates": []},
+            )["candidates"].append(encode(each))
+        if algorithms:
+            _merge(self._unwritten, {problem_key(problem): {
+                "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
+                "algorithms": algorithms}})
+            self._write()
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should be told so far: bad files, measurements that no longer count."""
+        lines = list(self._said)
+        for difference, layers in Counter(self._foreign.values()).items():
+            if difference:
+                lines.append(f"measurements of {_layers(layers)} were made with {difference}: "
+                             "measured again")
+        for name, layers in Counter(name for name, _ in self._outdated).items():
+            lines.append(f"measurements of {_layers(layers)} by {name} were made before it was "
+                         "changed: measured again")
+        return lines
+
+    def _write(self) -> None:
+        with locked(self.path.parent) as lock:
+            if lock == "busy":
+                self._say(f"another process keeps {self.path.parent} locked: measurements are "
+                          "in memory only until it is free")
+                return
+            content = self._read(lock)
+            if content is None:
+                return
+            _merge(self._entries(content), self._unwritten)
+            if lock == "held":
+                sweep(self.path.parent)
+            if write_atomically(self.path, text(content)):
+                self._unwritten = {}
+                self._content = content
+
+    def _load(self) -> dict[str, Any]:
+        """The file's content. The lock is only taken when there is something to set aside."""
+        try:
+            return self._parsed()
+        except (FileNotFoundError, NotADirectoryError):
+            return self._empty()
+        except (OSError, BadFile):
+            with locked(self.path.parent) as lock:
+                return self._read(lock) or self._empty()
+
+    def _parsed(self) -> dict[str, Any]:
+        if self.path.exists() and not self.path.is_file():
+            raise BadFile("foreign", "is no file")
+        content = parse(self.path.read_bytes())
+        if content["device"] != self._device:
+            raise BadFile("foreign", "was measured on another device "
+                                     f"({content['device']['description']})")
+        return content
+
+    def _read(self, lock: str) -> dict[str, Any] | None:
+        """The file's content, empty when there is none or a bad one was set aside; None when the
+        file must stay as it is."""
+        try:
+            return self._parsed()
+        except (FileNotFoundError, NotADirectoryError):
+            return self._empty()
+        except OSError as error:
+            self._say(f"{self.path} cannot be read ({error.strerror}): what it holds is measured "
+                      "again, and not kept")
+            return None
+        except BadFile as bad:
+            try:
+                if lock == "busy":
+                    raise OSError(0, "another process keeps the folder locked")
+                name = set_aside(self.path, bad.kind)
+            except OSError as error:
+                self._say(f"{self.path} {bad}, and cannot be set aside ({error.strerror}): "
+                          "measured again, and not kept")
+                return None
+            self._say(f"{self.path} {bad}: set aside as {name}, measured again")
+            return self._empty()
+
+    def _empty(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, "device": self._device, "sections": []}
+
+    def _entries(self, content: dict[str, Any]) -> Entries:
+        """The section that this process reads and adds to."""
+        for section in content["sections"]:
+            if section["made_by"] == self._made_by:
+                return section["problems"]  # type: ignore[no-any-return]
+        content["sections"].append({"made_by": self._made_by, "problems": {}})
+        return content["sections"][-1]["problems"]  # type: ignore[no-any-return]
+
+    def _note_other_sections(self, key: str) -> None:
+        assert self._content is not None
+        differences = [
+            [f"{name} {there or 'none'}, now {here or 'none'}"
+             for name, here in self._made_by.items()
+             if (there := section["made_by"].get(name, "")) != here]
+            for section in self._content["sections"] if key in section["problems"]]
+        nearest = min(differences, key=len, default=[])
+        self._foreign[key] = " and ".join(nearest)
+
+    def _say(self, line: str) -> None:
+        self._said[line] = None
+
+
+def file_name(device: Device) -> str:
+    """The same for every device of one kind: 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.json'."""
+    identity = f"{device.api}\0{device.description}\0{device.limits.units}"
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
+    return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
+
+
+def _merge(target: Entries, added: Entries) -> None:
+    """Adds entries to others; of the same candidate, the added measurement stays."""
+    for key, entry in added.items():
+        algorithms = target.setdefault(key, {**entry, "algorithms": {}})["algorithms"]
+        for name, new in entry["algorithms"].items():
+            old = algorithms.get(name)
+            lines = [*new["candidates"]]
+            if old is not None and old["source"] == new["source"]:
+                lines = [*old["candidates"], *lines]
+            merged = {decode(name, line).candidate: line for line in lines}
+            algorithms[name] = {"source": new["source"],
+                                "candidates": [merged[each] for each in sorted(merged)]}
+
+
+def _sources(op: str) -> dict[str, str]:
+    return {algorithm.name: source_hash(algorithm) for algorithm in OPS[op].algorithms}
+
+
+def _toolkit(device: Device) -> str:
+    if device.api != "cuda":
+        return ""
+    from gossamer.device import nvrtc
+
+    return f"NVRTC {nvrtc.version()}"
+
+
+def _layers(number: int) -> str:
+    return f"{number} layer" + "s" * (number != 1)
