@@ -42,6 +42,11 @@ class TensorSpec:
             raise ValueError(f"layout {self.layout!r} is none of {', '.join(LAYOUTS)}")
         if self.layout != ROW_MAJOR and len(self.shape) != 4:
             raise ValueError(f"layout {self.layout} needs 4 dimensions, got shape {self.shape}")
+        if (self.dtype == "bits") != (self.layout in _PACKED_BITS):
+            raise ValueError(f"dtype {self.dtype} does not go with layout {self.layout}: bits are "
+                             f"packed, and nothing else is")
+        if self.dtype != "bits":
+            np.dtype(self.dtype)
         if any(size < 0 for size in self.shape):
             raise ValueError(f"negative size in shape {self.shape}")
 
@@ -118,7 +123,9 @@ class TensorSpec:
 
 
 def to_memory(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The contiguous array that stores a logical array as the spec says (dtype included)."""
+    """The contiguous array that stores a logical array as the spec says (dtype included).
+    Raises ValueError for a packed layout."""
+    _not_packed(spec)
     array = np.asarray(array, dtype=spec.stored_dtype)
     if spec.layout == ROW_MAJOR:
         return np.ascontiguousarray(array)
@@ -129,12 +136,19 @@ def to_memory(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def from_memory(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The logical array held by memory of this spec (a view where it can be)."""
+    """The logical array held by memory of this spec (a view where it can be).
+    Raises ValueError for a packed layout."""
+    _not_packed(spec)
     stored = stored.reshape(spec.stored_shape)
     if spec.layout == ROW_MAJOR:
         return stored
     axes = _AXES[spec.layout]
     return _logical_view(stored, spec).transpose(np.argsort(axes))
+
+
+def _not_packed(spec: TensorSpec) -> None:
+    if spec.layout in _PACKED_BITS:
+        raise ValueError(f"{spec} is packed: its words are not elements")
 
 
 def _logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:

@@ -121,7 +121,7 @@ class OpenCLDevice(Device):
             root = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
             # drivers put off the allocation until the first use, where nobody knows its purpose
             cl.enqueue_migrate_mem_objects(
-                self._queue, [root], cl.mem_migration_flags.CONTENT_UNDEFINED)
+                self._queue, [root], cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
         except (cl.Error, MemoryError) as error:
             if isinstance(error, MemoryError) or error.code in _MEMORY_STATUS:
                 raise out_of_memory(self, nbytes, purpose) from None

@@ -12,7 +12,8 @@ import numpy as np
 from gossamer import debug
 from gossamer.device import find
 from gossamer.device.base import Buffer, Device
-from gossamer.measure import Task, Timing, interleave
+from gossamer.errors import InputError
+from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State, Weights
 from gossamer.plan.memory import Lifetime, place
 from gossamer.plan.program import Program, Step
@@ -20,6 +21,8 @@ from gossamer.plan.report import shown
 
 _MOST_FOREIGN = 8
 """Captured graphs kept for inputs at addresses of other libraries."""
+_VECTOR_BYTES = 16
+"""Kernels load four floats at once; a view of another library's array may start anywhere."""
 
 
 class Context:
@@ -35,19 +38,29 @@ class Context:
         self._buffers = self._allocate(name)
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
-        self._states: dict[int, State] = {}
         self._works = [self._prepare(step, weights(step)) for step in program.steps]
         self._graph: Callable[..., None] | None = None
         self._executions = 0
         self._foreign: OrderedDict[tuple[int, ...], Callable[..., None] | None] = OrderedDict()
         self._last_stream = stream
+        self.foreign_copies = 0
+        """Copies within the device that arrays of other libraries have cost."""
+
+    @property
+    def constant_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._constants.values())
 
     @property
     def batch(self) -> int:
         return self.program.batch
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name for NumPy inputs of the right shapes and dtypes; one copy each way."""
+        """Outputs by name for NumPy inputs; one copy each way.
+
+        Raises InputError for a missing input, or one of another shape or dtype than this
+        context's batch size takes.
+        """
+        self._check(inputs)
         with self._lock:
             self._follow(self.stream)
             for name, value in self.program.inputs.items():
@@ -71,12 +84,14 @@ class Context:
             if graph is not None:
                 graph(stream)
             else:
+                self.foreign_copies += len(self.program.inputs)
                 for name, value in self.program.inputs.items():
                     self.device.copy(self.buffer(value), inputs[name],
                                      self.program.specs[value].nbytes, stream)
                 self._execute_or_show(stream)
             given = {self.program.root(value): inputs[name]
                      for name, value in self.program.inputs.items()}
+            self.foreign_copies += len(self.program.outputs)
             for name, value in self.program.outputs.items():
                 # an output may be an input, which a graph that reads in place left where it was
                 source = given.get(self.program.root(value)) or self.buffer(value)
@@ -87,6 +102,8 @@ class Context:
         if not self._is_capturable() or debug.level() >= 2:
             return None
         key = tuple(buffer.handle for buffer in inputs.values())  # type: ignore[attr-defined]
+        if any(handle % _VECTOR_BYTES for handle in key):
+            return None
         if key in self._foreign:
             self._foreign.move_to_end(key)
             if self._foreign[key] is None and self._executions:
@@ -106,6 +123,17 @@ class Context:
                 self._foreign.popitem(last=False)
         return self._foreign[key]
 
+    def _check(self, inputs: Mapping[str, np.ndarray]) -> None:
+        for name, value in self.program.inputs.items():
+            spec = self.program.specs[value]
+            if name not in inputs:
+                raise InputError(f"input {name!r} is missing; this network takes "
+                                 f"{', '.join(map(repr, self.program.inputs))}")
+            array = inputs[name]
+            if tuple(array.shape) != spec.shape or array.dtype != spec.stored_dtype:
+                raise InputError(f"input {name!r} is {'x'.join(map(str, array.shape))} "
+                                 f"{array.dtype}, a context of batch {self.batch} takes {spec}")
+
     def _follow(self, stream: Any) -> None:
         """Makes the stream wait for the last one that used these buffers."""
         if self.device.api == "cuda" and self._last_stream is not stream:
@@ -116,7 +144,9 @@ class Context:
         """Queues all steps over the buffers as they are. The first execution loads kernels; the
         second is captured, where the device has graphs and no step runs on the host, and from
         then on the graph is replayed."""
-        stream = self.stream if stream is None else stream
+        self._execute(self.stream if stream is None else stream)
+
+    def _execute(self, stream: Any) -> None:
         if self._graph is not None:
             self._graph(stream)
             return
@@ -135,9 +165,10 @@ class Context:
     def profile(self, *, repeats: int = 10) -> list[Timing]:
         """The time of every step, each over the data that the steps before it made."""
         with self._lock:
+            self._follow(None)
             self._fill_inputs()
             timings = []
-            for step, work in zip(self.program.steps, self._works, strict=True):
+            for step, _, work in self._works:
                 task = Task(self.device, work, captured=step.device is self.device)
                 timings += interleave([task], repeats=repeats, budget_us=2e5)
             return timings
@@ -145,11 +176,12 @@ class Context:
     def end_to_end(self, *, repeats: int = 20) -> Timing:
         """The time of one whole execution, inputs and outputs resident on the device."""
         with self._lock:
+            self._follow(None)
             self._fill_inputs()
-            self.execute()
-            self.execute()
+            self._execute(None)
+            self._execute(None)
             # a graph cannot be captured in another
-            task = Task(self.device, self.execute, captured=False)
+            task = Task(self.device, self._execute, captured=False)
             return interleave([task], repeats=repeats, sample_us=2e4)[0]
 
     def _fill_inputs(self) -> None:
@@ -159,14 +191,14 @@ class Context:
         for value in self.program.inputs.values():
             spec = self.program.specs[value]
             numbers = np.random.default_rng(0).standard_normal(spec.shape)
-            self.device.write(self.buffer(value), numbers.astype(spec.stored_dtype), self.stream)
+            self.device.write(self.buffer(value), numbers.astype(spec.stored_dtype))
 
     def _is_capturable(self) -> bool:
         return self.device.limits.graph and all(
             step.device is self.device for step in self.program.steps)
 
     def _run_steps(self, stream: Any) -> None:
-        for work in self._works:
+        for _, _, work in self._works:
             work(stream)
 
     def _execute_or_show(self, stream: Any) -> None:
@@ -174,9 +206,10 @@ class Context:
         if debug.level() < 2:
             self.execute(stream)
             return
-        for step, work in zip(self.program.steps, self._works, strict=True):
+        for step, state, work in self._works:
             elapsed = self.device.time(work, stream)
-            debug.show(shown(step, elapsed, self._states[id(step)], debug.level()))
+            debug.show(shown(step, elapsed, state, debug.level()))
+        self._executions += 1
 
     def _allocate(self, name: str) -> dict[str, Buffer]:
         program = self.program
@@ -185,7 +218,8 @@ class Context:
         purpose = f"activations of {name} at batch {program.batch}"
         arena = self.device.empty(max(total, self.device.alignment), purpose)
         self.activation_bytes = total
-        self.workspace_bytes = max((step.variant.workspace for step in program.steps), default=0)
+        self.workspace_bytes = max((step.variant.workspace for step in program.steps
+                                    if step.device is self.device), default=0)
         self._workspace = None
         if self.workspace_bytes:
             self._workspace = self.device.empty(self.workspace_bytes,
@@ -193,20 +227,19 @@ class Context:
         return {value: arena.view(offset, lifetimes[value].nbytes)
                 for value, offset in offsets.items()}
 
-    def _prepare(self, step: Step, weights: Weights) -> Callable[[Any], None]:
+    def _prepare(self, step: Step, weights: Weights) -> tuple[Step, State, Work]:
         state = step.algorithm.prepare(weights, step.problem, step.variant, step.device)
-        self._states[id(step)] = state
         if step.device is not self.device:
-            return _host_work(step, state, self.device,
-                              [self.buffer(value) for value in step.inputs],
-                              [self.buffer(value) for value in step.outputs])
+            return step, state, _host_work(step, state, self.device,
+                                           [self.buffer(value) for value in step.inputs],
+                                           [self.buffer(value) for value in step.outputs])
 
         def work(stream: Any) -> None:
             step.algorithm.launch(state, [self.buffer(value) for value in step.inputs],
                                   [self.buffer(value) for value in step.outputs],
                                   self._workspace, stream)
 
-        return work
+        return step, state, work
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
@@ -226,7 +259,7 @@ def _lifetimes(program: Program) -> dict[str, Lifetime]:
 
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
-               outputs: Sequence[Buffer]) -> Callable[[Any], None]:
+               outputs: Sequence[Buffer]) -> Work:
     """A step of another device's program on the host, between two copies."""
     host = find("host")
     own_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]

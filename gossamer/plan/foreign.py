@@ -11,6 +11,12 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 
 
+def library_of(array: Any) -> str:
+    """The package an array is of: numpy, torch, cupy, jax..."""
+    package = type(array).__module__.split(".")[0]
+    return "jax" if package == "jaxlib" else package
+
+
 def is_foreign(array: Any) -> bool:
     """Whether an array comes from a library that speaks DLPack, NumPy apart."""
     return not isinstance(array, np.ndarray) and (
@@ -40,17 +46,19 @@ def holds(device: Device, array: Any) -> bool:
 
 def callers_stream(array: Any) -> Any:
     """The stream on which the array's library works now; None where it has no such notion."""
-    package = type(array).__module__.split(".")[0]
-    library = sys.modules.get(package)
-    if package == "torch" and library is not None:
-        return library.cuda.current_stream(array.device)
-    if package == "cupy" and library is not None:
-        return library.cuda.get_current_stream()
+    name = library_of(array)
+    if name == "torch":
+        return sys.modules[name].cuda.current_stream(array.device)
+    if name == "cupy":
+        return sys.modules[name].cuda.get_current_stream()
     return None
 
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
     """A result as an array of the library of `array`, over the same memory where it can be."""
-    library = sys.modules.get(type(array).__module__.split(".")[0])
-    convert = getattr(library, "from_numpy", None)
-    return result if convert is None else convert(result)
+    name = library_of(array)
+    if name == "torch":
+        return sys.modules[name].from_numpy(result)
+    if name == "jax":
+        return sys.modules[name].numpy.asarray(result)
+    return result

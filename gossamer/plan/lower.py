@@ -62,6 +62,11 @@ class _Lowering:
     def constant(self, name: str) -> np.ndarray | None:
         return self.static.constants.get(name)
 
+    def weight(self, name: str) -> np.ndarray | None:
+        """A constant that is the same at every batch size, so that its packed forms can be
+        shared. What resolving made for this batch size is none."""
+        return self.static.graph.constants.get(name)
+
     def spec(self, name: str) -> TensorSpec:
         array = self.constant(name)
         if array is not None:
@@ -75,13 +80,24 @@ class _Lowering:
             array = self.constant(value)
             if array is not None:
                 self.constants[value] = array
-        weights = weights or {}
-        weight = weights.get("weight")
-        density = None if weight is None or not weight.size else (
-            np.count_nonzero(weight) / weight.size)
+        info = getattr(problem, "weights_info", None)
+        density = None if info is None else info.density
         self.layers.append(Layer(name or node.name, problem.op, list(inputs),
                                  list(outputs or node.outputs), list(problem.outputs), problem,
-                                 weights, density, node.source))
+                                 weights or {}, density, node.source))
+
+    def transposed(self, node: Node, name: str) -> str:
+        """The matrix of that name, turned by a copy."""
+        turned = f"{name} transposed for {node.name}"
+        source = self.spec(name)
+        self.add(node, copying.transpose(source, (1, 0)), [name], outputs=[turned], name=turned)
+        self.define(turned, source.shape[::-1], source.dtype)
+        return turned
+
+    def define(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        """Makes a value known that the graph does not have."""
+        self.static.shapes[name] = shape
+        self.static.dtypes[name] = dtype
 
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int]) -> None:
         """The same memory under another shape."""
@@ -96,7 +112,7 @@ class _Lowering:
         expression: Expression = node.attributes.get("epilogue") or identity()
         kinds, values, weights = [], [], {}
         for index, name in enumerate(node.inputs[2:]):
-            array = self.constant(name)
+            array = self.weight(name)
             if array is None:
                 kinds.append("tensor")
                 values.append(name)
@@ -107,20 +123,21 @@ class _Lowering:
 
 
 def _weights_info(weight: np.ndarray) -> WeightsInfo:
+    if not weight.size:
+        return WeightsInfo()
     nonzero = weight != 0
-    if nonzero.all() or not weight.size:
+    if nonzero.all():
         density, pattern = 1.0, ""
     else:
         density = float(np.count_nonzero(nonzero)) / weight.size
         pattern = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
     magnitudes = np.abs(weight.reshape(len(weight), -1))
-    binary = bool(weight.size and magnitudes.min() > 0
-                  and (magnitudes == magnitudes[:, :1]).all())
+    binary = bool(magnitudes.min() > 0 and (magnitudes == magnitudes[:, :1]).all())
     return WeightsInfo(density, pattern, binary)
 
 
 def _conv2d(lowering: _Lowering, node: Node) -> None:
-    weight = lowering.constant(node.inputs[1])
+    weight = lowering.weight(node.inputs[1])
     if weight is None:
         raise ValueError("the weights are computed at run time, expected a constant")
     attributes = node.attributes
@@ -140,13 +157,8 @@ def _gemm(lowering: _Lowering, node: Node) -> None:
     a, b = node.inputs[:2]
     attributes = node.attributes
     if attributes.get("trans_a"):
-        turned = f"{a} transposed for {node.name}"
-        lowering.add(node, copying.transpose(lowering.spec(a), (1, 0)), [a],
-                     outputs=[turned], name=turned)
-        lowering.static.shapes[turned] = lowering.spec(a).shape[::-1]
-        lowering.static.dtypes[turned] = lowering.spec(a).dtype
-        a = turned
-    weight = lowering.constant(b)
+        a = lowering.transposed(node, a)
+    weight = lowering.weight(b)
     if weight is None:
         _gemm_of_values(lowering, node, a, b)
         return
@@ -160,22 +172,15 @@ def _gemm(lowering: _Lowering, node: Node) -> None:
 
 def _gemm_of_values(lowering: _Lowering, node: Node, a: str, b: str) -> None:
     """A product of two run-time matrices, and its epilogue as a layer of its own."""
-    static = lowering.static
     if node.attributes.get("trans_b"):
-        turned = f"{b} transposed for {node.name}"
-        lowering.add(node, copying.transpose(lowering.spec(b), (1, 0)), [b],
-                     outputs=[turned], name=turned)
-        static.shapes[turned] = lowering.spec(b).shape[::-1]
-        static.dtypes[turned] = lowering.spec(b).dtype
-        b = turned
+        b = lowering.transposed(node, b)
     problem = MatmulProblem(lowering.spec(a), lowering.spec(b))
     expression = node.attributes.get("epilogue") or identity()
     if expression.is_identity:
         lowering.add(node, problem, [a, b])
         return
     product = f"product of {node.name}"
-    static.shapes[product] = problem.outputs[0].shape
-    static.dtypes[product] = problem.outputs[0].dtype
+    lowering.define(product, problem.outputs[0].shape, problem.outputs[0].dtype)
     lowering.add(node, problem, [a, b], outputs=[product], name=product)
     _expression(lowering, node, [product, *node.inputs[2:]], expression)
 
@@ -186,7 +191,7 @@ def _elementwise(lowering: _Lowering, node: Node) -> None:
 
 def _expression(lowering: _Lowering, node: Node, operands: Sequence[str],
                 expression: Expression) -> None:
-    arrays = [lowering.constant(name) for name in operands]
+    arrays = [lowering.weight(name) for name in operands]
     constants = tuple(i for i, array in enumerate(arrays) if array is not None)
     dtypes = tuple(lowering.static.dtypes[name] for name in node.outputs)
     problem = ElementwiseProblem(tuple(lowering.spec(name) for name in operands), expression,
@@ -202,8 +207,8 @@ def _cast(lowering: _Lowering, node: Node) -> None:
 
 
 def _conv_transpose2d(lowering: _Lowering, node: Node) -> None:
-    weight = lowering.constant(node.inputs[1])
-    bias = lowering.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    weight = lowering.weight(node.inputs[1])
+    bias = lowering.weight(node.inputs[2]) if len(node.inputs) > 2 else None
     if weight is None or (bias is None and len(node.inputs) > 2):
         raise ValueError("the weights are computed at run time, expected constants")
     attributes = node.attributes
@@ -294,8 +299,7 @@ def _resize(lowering: _Lowering, node: Node) -> None:
     problem = ResizeProblem(default_spec((n, c, 1, w), source.dtype), (1, *sizes), (1.0, *scales),
                             *rules)
     lowering.add(node, problem, [lifted], outputs=[result], name=result)
-    lowering.static.shapes[result] = problem.outputs[0].shape
-    lowering.static.dtypes[result] = source.dtype
+    lowering.define(result, problem.outputs[0].shape, source.dtype)
     lowering.reshape(node, result, node.outputs[0], lowering.static.shapes[node.outputs[0]])
 
 
@@ -315,7 +319,7 @@ def _gather(lowering: _Lowering, node: Node) -> None:
 
 def _matmul(lowering: _Lowering, node: Node) -> None:
     a, b = node.inputs
-    weight = lowering.constant(b)
+    weight = lowering.weight(b)
     left = lowering.spec(a)
     if weight is not None and weight.ndim == 2 and len(left.shape) == 2:
         problem = GemmProblem(left.shape[0], weight.shape[1], left.shape[1],

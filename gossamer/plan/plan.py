@@ -18,7 +18,14 @@ from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve, with_shapes
 from gossamer.ops.algorithm import Weights
 from gossamer.plan.context import Context
-from gossamer.plan.foreign import callers_stream, holds, is_foreign, like_on_host, on_host
+from gossamer.plan.foreign import (
+    callers_stream,
+    holds,
+    is_foreign,
+    library_of,
+    like_on_host,
+    on_host,
+)
 from gossamer.plan.lower import lower
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import Report, make_report
@@ -74,7 +81,7 @@ class Plan:
             named = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else {}
             if not named:
                 named = self._default_context(batch).run(
-                    {info.name: np.ascontiguousarray(array)
+                    {info.name: np.asarray(array, order="C")
                      for info, array in zip(self.inputs, arrays, strict=True)})
             results = tuple(named[info.name] for info in self.outputs)
             if foreign:
@@ -86,25 +93,30 @@ class Plan:
     def _on_device(self, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
         from gossamer.device.arrays import DeviceArray, incoming, like
 
-        stream = callers_stream(inputs[0]) if stream is None else stream
+        current = callers_stream(inputs[0])
+        stream = current if stream is None else stream
+        self._check_count(inputs)
         arrays = [incoming(array, self.device, stream, name=f"input {info.name!r}",  # type: ignore[arg-type]
                            dtype=info.dtype)
-                  for info, array in zip(self.inputs, inputs, strict=False)]
-        batch = self._check(arrays[: len(inputs)] if len(arrays) == len(inputs) else inputs)
+                  for info, array in zip(self.inputs, inputs, strict=True)]
+        batch = self._check(arrays)
         empty = {} if batch else self._empty_outputs(batch)
-        static = None if empty else self.program(batch)
+        program = None if empty else self.program(batch)
         results = []
         for info in self.outputs:
             spec = (default_spec(empty[info.name].shape, str(empty[info.name].dtype))
-                    if static is None else static.specs[static.outputs[info.name]])
+                    if program is None else program.specs[program.outputs[info.name]])
             buffer = self.device.empty(spec.nbytes, f"output {info.name!r}", stream)  # type: ignore[call-arg]
             results.append(DeviceArray(buffer, spec.shape, spec.stored_dtype, stream))  # type: ignore[arg-type]
-        if static is not None:
+        if program is not None:
             sources = {info.name: array.buffer
                        for info, array in zip(self.inputs, arrays, strict=True)}
             targets = {info.name: array.buffer
                        for info, array in zip(self.outputs, results, strict=True)}
             self._default_context(batch).run_on_device(sources, targets, stream)
+            if current is None or stream is not current:
+                # their library does not know that this stream still reads the inputs
+                self.device.synchronize(stream)
         return tuple(like(inputs[0], array) for array in results)
 
     def context(self, batch: int, stream: Any = None) -> Context:
@@ -145,16 +157,22 @@ class Plan:
         that batch was profiled."""
         batch = self._batch_or_last(batch)
         steps, whole = self._timings.get(batch, (None, None))
-        return make_report(self.program(batch), self.device, steps, whole)
+        report = make_report(self.program(batch), self.device, steps, whole)
+        copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
+        if copies:
+            report.notes.append(f"arrays of other libraries cost {copies} copies within the "
+                                "device: each output, and each input at a new address")
+        return report
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes on the device: weights in all their packed forms, activations and workspace of
-        the contexts that plan(x) made."""
+        """Bytes on the device: weights in all their packed forms, and what the contexts that
+        plan(x) made hold: constants (counted as weights), activations and workspace."""
         with self._lock:
             contexts = list(self._contexts.values())
             return {
-                "weights": sum(weights.nbytes for weights in self._weights.values()),
+                "weights": sum(weights.nbytes for weights in self._weights.values())
+                + sum(context.constant_bytes for context in contexts),
                 "activations": sum(context.activation_bytes for context in contexts),
                 "workspace": sum(context.workspace_bytes for context in contexts),
             }
@@ -194,12 +212,15 @@ class Plan:
                 self._weights[key] = Weights(step.layer.weights, step.device, step.layer.name)
             return self._weights[key]
 
-    def _check(self, inputs: Sequence[Any]) -> int:
-        """The batch size of the inputs, which must fit the graph's."""
+    def _check_count(self, inputs: Sequence[Any]) -> None:
         if len(inputs) != len(self.inputs):
             names = ", ".join(repr(info.name) for info in self.inputs)
             raise InputError(f"{self.graph.name} takes {len(self.inputs)} inputs ({names}), "
                              f"got {len(inputs)}")
+
+    def _check(self, inputs: Sequence[Any]) -> int:
+        """The batch size of the inputs, which must fit the graph's."""
+        self._check_count(inputs)
         batch: int | None = None
         for info, array in zip(self.inputs, inputs, strict=True):
             wanted = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
@@ -251,6 +272,10 @@ def _filled(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
         if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
             raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
                              f"{wanted}")
+        if library_of(target) == "jax" or not getattr(
+                getattr(target, "flags", None), "writeable", True):
+            raise InputError(f"out holds a {type(target).__name__} that cannot be written; give "
+                             "one that can, or leave out away")
     for target, result in zip(targets, results, strict=True):
         target[...] = result
     return tuple(targets)

@@ -28,6 +28,8 @@ class Layer:
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     density: float | None = None
     source: str = ""
+    inserted: bool = False
+    """A change of layout that no node of the network asks for."""
 
 
 @dataclass

@@ -45,9 +45,11 @@ class Report:
 def shown(step: Step, elapsed_us: float, state: State, level: int) -> str:
     """A step that just ran, for the debug levels from 2 on."""
     problem = step.problem
+    # a layer that launched nothing took no time
+    per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
     text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
-            f"{step.device.name}: {elapsed_us:.1f} us, {problem.flops / elapsed_us / 1e3:.1f} "
-            f"GFLOP/s, {problem.least_bytes / elapsed_us / 1e3:.1f} GB/s")
+            f"{step.device.name}: {elapsed_us:.1f} us, {problem.flops * per_ns:.1f} GFLOP/s, "
+            f"{problem.least_bytes * per_ns:.1f} GB/s")
     if level >= 3:
         text += f" [{step.variant.label}]"
         text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
@@ -84,12 +86,15 @@ def _row(step: Step) -> dict[str, Any]:
 
 
 def _notes(program: Program, device: Device) -> list[str]:
+    """Layers are those of the network; a change of layout that was put in is named apart."""
     fallen = [step for step in program.steps if step.device is not device]
-    count = len(program.steps)
+    count = sum(not step.layer.inserted for step in program.steps)
     if not fallen:
         return [f"{device.name} ran all {count} layers" if count != 1
                 else f"{device.name} ran the one layer"]
+    layers = sum(not step.layer.inserted for step in fallen)
+    changes = len(fallen) - layers
     listed = "; ".join(f"{step.layer.name} ({'; '.join(step.rejected.values())})"
                        for step in fallen)
-    return [f"{device.name} ran {count - len(fallen)} of {count} layers; {len(fallen)} on host: "
-            f"{listed}"]
+    return [f"{device.name} ran {count - layers} of {count} layers; {layers}"
+            + (f" and {changes} changes of layout" if changes else "") + f" on host: {listed}"]

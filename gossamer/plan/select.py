@@ -51,6 +51,7 @@ class _Builder:
         self.constants: dict[str, np.ndarray] = {}
         self.inputs: dict[str, str] = {}
         self.outputs: dict[str, str] = {}
+        self._copies: dict[tuple[str, TensorSpec], str] = {}
 
     def program(self) -> Program:
         return Program(self.batch, self.steps, self.specs, self.aliases, self.constants,
@@ -77,16 +78,19 @@ class _Builder:
         """The value in memory of that spec: itself, or a copy made once."""
         if self.specs[name].same_memory(spec):
             return name
-        target = f"{name} as {spec.layout}"
-        if target not in self.specs:
+        if (name, spec) not in self._copies:
+            target = f"{name} as {spec.layout}"
+            while target in self.specs:
+                target += "'"
             problem = convert(self.specs[name], spec)
             layer = Layer(target, "copy", [name], [target], [spec], problem,
-                          source=f"change of layout of {name!r}")
+                          source=f"change of layout of {name!r}", inserted=True)
             algorithm, device, rejected = self._algorithm(layer)
             variant = next(iter(algorithm.variants(problem, device)))
             self.steps.append(Step(layer, algorithm, variant, device, [name], [target], rejected))
             self.specs[target] = spec
-        return target
+            self._copies[name, spec] = target
+        return self._copies[name, spec]
 
     def _algorithm(self, layer: Layer) -> tuple[Algorithm, Device, dict[str, str]]:
         host = find("host")
@@ -113,6 +117,6 @@ class _Builder:
         def moved(variant: Variant) -> int:
             return sum(spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
                        if not self.specs[name].same_memory(spec)
-                       and f"{name} as {spec.layout}" not in self.specs)
+                       and (name, spec) not in self._copies)
 
         return min([first, *same_config], key=moved)

@@ -127,8 +127,8 @@ def test_a_layer_that_the_device_cannot_run_goes_to_the_host(
     fallen = [row for row in report.rows if row["device"] == "host"]
     assert {row["op"] for row in fallen} == {op}
     (note,) = report.notes
-    assert note.startswith(f"{compiled_device.name} ran {len(report.rows) - len(fallen)} of "
-                           f"{len(report.rows)} layers; {len(fallen)} on host: ")
+    # conv, pool, turn and relu; on the host lies the one, and what was put in for it
+    assert note.startswith(f"{compiled_device.name} ran 3 of 4 layers; 1 ") and " on host: " in note
     assert all(row["layer"] in note for row in fallen) and "refused by a test" in note
     strict = compiled(proto, compiled_device, tmp_path, strict=True)
     with pytest.raises(UnsupportedError, match=f"{compiled_device.name} cannot run .*"

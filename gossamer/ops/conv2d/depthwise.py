@@ -24,7 +24,7 @@ _SOURCE = Path(__file__).with_name("depthwise.cl")
 _GROUP = 64
 _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _MAX_TAPS = 49
-_MAX_DILATION = 8
+_MAX_WIDTH = 64
 
 
 class Depthwise(Algorithm):
@@ -38,8 +38,8 @@ class Depthwise(Algorithm):
             return f"needs one group a channel, has {problem.groups} for {problem.channels}"
         if problem.kernel[0] * problem.kernel[1] > _MAX_TAPS:
             return f"more than {_MAX_TAPS} taps do not fit the registers"
-        if max(problem.dilation) > _MAX_DILATION:
-            return f"dilation above {_MAX_DILATION} makes windows too wide for registers"
+        if _window_width(problem, max(columns for _, columns in _SHAPES)) > _MAX_WIDTH:
+            return f"windows wider than {_MAX_WIDTH} columns do not fit the registers"
         if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
             return "a tensor has 2^31 elements or more"
         return None
@@ -86,6 +86,12 @@ class Depthwise(Algorithm):
              problem.out_height, problem.out_width, *problem.pads[:2], *x.strides, *y.strides,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
         return State(problem, variant, device, [launch])
+
+
+def _window_width(problem: Conv2dProblem, columns: int) -> int:
+    """Input columns that a work-item holds for that many outputs."""
+    return ((columns - 1) * problem.stride[1]
+            + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -79,6 +79,9 @@ class Im2colGemm(Algorithm):
             return f"{device.name} compiles no kernels"
         if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
             return "a tensor has 2^31 elements or more"
+        if max((taps - 1) * step for taps, step in
+               zip(problem.kernel, problem.dilation, strict=True)) >= 2**15:
+            return "a window of 2^15 rows or columns or more"
         if not _fitting(device.limits):
             return f"{device.name} has only {device.limits.local_bytes} bytes of local memory"
         return None

@@ -71,13 +71,16 @@ class FewRowsGemm(Algorithm):
             return f"{device.name} compiles no kernels"
         if problem.rows > self.most_rows:
             return f"{problem.rows} rows, takes at most {self.most_rows}"
+        if device.limits.group_size < min(self._groups):
+            return f"needs work-groups of {min(self._groups)}"
         if problem.columns * problem.depth >= 2**31:
             return "2^31 weights or more"
         return None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        groups = [g for g in self._groups if g <= device.limits.group_size] or [1]
-        for group in groups:
+        for group in self._groups:
+            if group > device.limits.group_size:
+                return
             yield Variant((("group", group),), problem.inputs, problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
