@@ -1,0 +1,140 @@
+"""Bucket elimination: the least sum of tables of costs over variables with few states.
+
+After R. Dechter, "Bucket elimination: a unifying framework for reasoning" (1999). Variables are
+eliminated one after another, the one with the smallest table first, which gives a tree of
+buckets; messages along it carry least costs. They are kept, so that fixing a variable and asking
+for the next one computes only the messages between the two.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+LARGEST_TABLE = 1 << 22
+"""Entries of the largest table that may be made (32 MiB)."""
+
+Table = tuple[tuple[int, ...], np.ndarray]
+"""Variables, and the cost of each of their states: one axis a variable."""
+
+
+def check_size(entries: int, width: int) -> None:
+    """Raises ValueError when a table over `width` variables would be too large."""
+    if entries > LARGEST_TABLE:
+        raise ValueError(f"the network's graph is too entangled: a table over {width} variables "
+                         f"has {entries} entries, at most {LARGEST_TABLE} are allowed; give the "
+                         "nodes fewer distinct layouts")
+
+
+class BucketTree:
+    """An elimination order: the variables of each bucket, its own first, and the bucket above.
+
+    Buckets are numbered in the order of elimination, so the one above has a higher number; the
+    separator of a bucket from the one above is all its variables but its own. Ends of separate
+    components hang on the last bucket with an empty separator.
+    """
+
+    def __init__(self, sizes: Sequence[int], scopes: Iterable[tuple[int, ...]]) -> None:
+        near: list[set[int]] = [set() for _ in sizes]
+        for scope in scopes:
+            for variable in scope:
+                near[variable].update(scope)
+        for variable, others in enumerate(near):
+            others.discard(variable)
+
+        def entries(variable: int) -> int:
+            return sizes[variable] * math.prod(sizes[other] for other in near[variable])
+
+        queue = [(entries(variable), variable) for variable in range(len(sizes))]
+        heapq.heapify(queue)
+        order: dict[int, int] = {}
+        while queue:
+            count, variable = heapq.heappop(queue)
+            if variable in order or count != entries(variable):
+                continue
+            check_size(count, len(near[variable]) + 1)
+            order[variable] = len(order)
+            for other in near[variable]:
+                near[other] |= near[variable]
+                near[other] -= {variable, other}
+            for other in near[variable]:
+                heapq.heappush(queue, (entries(other), other))
+
+        last = len(sizes) - 1
+        self.bucket = [order[variable] for variable in range(len(sizes))]
+        self.members = [(order[v], *sorted(order[other] for other in near[v])) for v in order]
+        self.above = [members[1] if len(members) > 1 else last for members in self.members]
+        self.neighbours: list[list[int]] = [[] for _ in order]
+        for bucket, above in enumerate(self.above[:-1]):
+            self.neighbours[bucket].append(above)
+            self.neighbours[above].append(bucket)
+
+    def path(self, start: int, end: int) -> list[int]:
+        """The buckets from one to another."""
+        rise, fall = [start], [end]
+        while rise[-1] != fall[-1]:
+            side = rise if rise[-1] < fall[-1] else fall
+            side.append(self.above[side[-1]])
+        return rise + fall[-2::-1]
+
+
+class Elimination:
+    """Costs in a bucket tree, and the messages that point to the bucket `root`."""
+
+    def __init__(self, tree: BucketTree, floors: Sequence[np.ndarray],
+                 tables: Iterable[Table]) -> None:
+        self.tree = tree
+        self.floors: list[np.ndarray] = [np.empty(0)] * len(floors)
+        for variable, costs in enumerate(floors):
+            self.floors[tree.bucket[variable]] = costs
+        self.tables: list[list[Table]] = [[] for _ in floors]
+        for scope, table in tables:
+            buckets = [tree.bucket[variable] for variable in scope]
+            table = table.reshape([len(floors[variable]) for variable in scope])
+            ordered = tuple(sorted(buckets))
+            self.tables[ordered[0]].append((ordered, table.transpose(np.argsort(buckets))))
+        self.messages: dict[tuple[int, int], np.ndarray] = {}
+        self.root = len(floors) - 1
+        for bucket in range(self.root):
+            self._send(bucket, tree.above[bucket])
+
+    def total(self) -> float:
+        """The least total cost."""
+        return float((self._sum(self.root, None) + self.floors[self.root]).min())
+
+    def others(self, variable: int) -> np.ndarray:
+        """For each state of a variable, the least cost of all but the variable itself."""
+        bucket = self.tree.bucket[variable]
+        for start, end in pairwise(self.tree.path(self.root, bucket)):
+            self._send(start, end)
+        self.root = bucket
+        total = self._sum(bucket, None)
+        return total.min(axis=tuple(range(1, total.ndim)))
+
+    def fix(self, state: int, cost: float) -> None:
+        """Allows the variable whose others() was asked last one state only, at that cost."""
+        self.floors[self.root] = np.full(len(self.floors[self.root]), np.inf)
+        self.floors[self.root][state] = cost
+
+    def _send(self, start: int, end: int) -> None:
+        members = self.tree.members[start]
+        own = self.floors[start].reshape(-1, *[1] * (len(members) - 1))
+        kept = self.tree.members[min(start, end)][1:]
+        gone = tuple(axis for axis, member in enumerate(members) if member not in kept)
+        self.messages[start, end] = (self._sum(start, end) + own).min(axis=gone)
+
+    def _sum(self, bucket: int, receiver: int | None) -> np.ndarray:
+        """Tables and messages of a bucket, but the receiver's, over its members."""
+        members = self.tree.members[bucket]
+        parts = list(self.tables[bucket])
+        parts += [(self.tree.members[min(bucket, other)][1:], self.messages[other, bucket])
+                  for other in self.tree.neighbours[bucket] if other != receiver]
+        total = np.zeros([len(self.floors[member]) for member in members])
+        for scope, table in parts:
+            total += table.reshape([len(self.floors[member]) if member in scope else 1
+                                    for member in members])
+        return total
