@@ -127,7 +127,8 @@ def merge_equal(graph: Graph) -> None:
 def matmul_to_gemm(graph: Graph, known: Sample) -> None:
     """A product of a matrix with a constant matrix takes an epilogue as a gemm."""
     for node in graph.nodes:
-        if node.op == "matmul" and known.rank(node.inputs[0]) == 2:
+        x = node.inputs[0] if node.op == "matmul" else ""
+        if known.from_data(x) and known.rank(x) == 2:
             weight = graph.constants.get(node.inputs[1])
             if weight is not None and weight.ndim == 2 and weight.dtype == np.float32:
                 node.op = "gemm"

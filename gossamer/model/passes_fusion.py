@@ -26,7 +26,7 @@ def fuse_chains(graph: Graph, known: Sample) -> None:
             continue
         while True:
             chained = [name for name in node.inputs if name in makers and len(users[name]) == 1
-                       and known.equal(name, node.outputs[0])
+                       and known.from_data(name) and known.equal(name, node.outputs[0])
                        and known.dtype(name) == known.dtype(node.outputs[0]) == "float32"]
             if not chained:
                 break
@@ -104,7 +104,9 @@ def _channel_operands(graph: Graph, known: Sample, layer: Node,
         if name == result:
             continue
         if array is None:
-            if known.dtype(name) != "float32" or not known.equal(name, result):
+            if not known.from_data(name) or known.dtype(name) != "float32":
+                return None
+            if not known.equal(name, result):
                 return None
         elif array.dtype != np.float32:
             return None

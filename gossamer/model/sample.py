@@ -18,8 +18,14 @@ class Sample:
     """Shapes follow the batch (and open dimensions) linearly, so that shapes that are equal at
     two sizes are equal at all. Nothing is known where the graph does not resolve."""
 
-    def __init__(self, walks: Sequence[Walk]) -> None:
+    def __init__(self, walks: Sequence[Walk], data: set[str]) -> None:
         self._walks = walks
+        self._data = data
+
+    def from_data(self, name: str) -> bool:
+        """Whether the data decide the value. What follows from shapes alone, resolve() may turn
+        into a constant, which is another one at another batch size."""
+        return name in self._data
 
     def shapes(self, name: str) -> list[Shape]:
         return [walk.shapes[name] for walk in self._walks if name in walk.shapes]
@@ -49,6 +55,7 @@ class Sample:
 
 def sample(graph: Graph) -> Sample:
     """Two batch sizes; sizes of 256 and 384 where the file leaves a dimension open."""
+    data = _from_data(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     walks: list[Walk] = []
     for index, batch in enumerate(batches):
@@ -64,9 +71,17 @@ def sample(graph: Graph) -> Sample:
                 visit(walk, node)
         except GossamerError:
             # a file that cannot leave its own batch size is known by that one
-            return Sample(walks if graph.fixed_batch else [])
+            return Sample(walks if graph.fixed_batch else [], data)
         walks.append(walk)
-    return Sample(walks)
+    return Sample(walks, data)
+
+
+def _from_data(graph: Graph) -> set[str]:
+    found = {info.name for info in graph.inputs}
+    for node in graph.nodes:
+        if node.op != "shape" and found.intersection(node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def as_step(composer: Composer, constant: np.ndarray | None, name: str) -> int:
