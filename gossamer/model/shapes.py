@@ -113,12 +113,9 @@ def _run(walk: Walk) -> StaticGraph:
         visit(walk, node)
     for info in walk.graph.outputs:
         if info.name in walk.aliases:
-            source = walk.aliases.pop(info.name)
-            if source in walk.known:
-                walk.known[info.name] = walk.known[source]
-            else:
-                walk.nodes.append(Node("elementwise", f"{info.name}.copy", [source],
-                                       [info.name], {"expression": Expression(1)}))
+            walk.nodes.append(Node("elementwise", f"{info.name}.copy",
+                                   [walk.aliases.pop(info.name)], [info.name],
+                                   {"expression": Expression(1)}))
     nodes = live_nodes(walk.nodes, [info.name for info in walk.graph.outputs])
     used = {name for node in nodes for name in node.inputs}
     used |= {info.name for info in walk.graph.outputs}

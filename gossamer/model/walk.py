@@ -88,12 +88,14 @@ class Walk:
         return name
 
     def alias(self, node: Node) -> None:
-        """The node changes nothing: its output is its first input by another name."""
+        """The node changes nothing: its output is its first input by another name. A constant
+        keeps both names, since the node may change it at another batch size."""
         name, source = node.outputs[0], node.inputs[0]
+        if source in self.known:
+            self.know(name, self.known[source])
+            return
         self.aliases[name] = source
         self.shapes[name], self.dtypes[name] = self.shapes[source], self.dtypes[source]
-        if source in self.known:
-            self.known[name] = self.known[source]
 
     def reshape(self, node: Node, shape: Sequence[int], x: str | None = None,
                 outputs: Sequence[str] | None = None) -> str:
