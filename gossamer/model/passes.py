@@ -114,14 +114,24 @@ def merge_equal(graph: Graph) -> None:
     kept = []
     for node in graph.nodes:
         node.inputs = [names.get(name, name) for name in node.inputs]
-        key = (node.op, tuple(node.inputs), repr(sorted(node.attributes.items())))
+        key = (node.op, tuple(map(bool, node.outputs)), tuple(node.inputs),
+               tuple((name, _exact(node.attributes[name])) for name in sorted(node.attributes)))
         twin = first.get(key)
         if twin is not None and not fixed.intersection(node.outputs):
-            names.update(zip(node.outputs, twin.outputs, strict=True))
+            names.update((mine, other) for mine, other
+                         in zip(node.outputs, twin.outputs, strict=True) if mine)
         else:
             first.setdefault(key, node)
             kept.append(node)
     graph.nodes = kept
+
+
+def _exact(value: object) -> object:
+    """Text or bytes that two attributes share only if they are the same: the repr of an array
+    rounds and leaves out."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return repr(value)
 
 
 def matmul_to_gemm(graph: Graph, known: Sample) -> None:

@@ -273,6 +273,41 @@ def test_equal_nodes_that_are_both_outputs_stay() -> None:
     check(build, ["elementwise", "elementwise"])
 
 
+@pytest.mark.parametrize("outputs", [
+    (("a", "b"), ("c", "d", "e", "f")), (("a", ""), ("c", "d")), (("a", "b"), ("c", "")),
+], ids=["counts", "first absent", "second absent"])
+def test_splits_into_other_parts_are_not_equal(outputs: Sequence[tuple[str, ...]]) -> None:
+    build = Builder()
+    for names in outputs:
+        build.add("split", ["x"], axis=1, sizes=None)
+        build.graph.nodes[-1].outputs = list(names)
+    parts = [name for names in outputs for name in names if name]
+    build.add("concat", parts, "y", axis=1)
+    check(build, ["split", "split", "concat"])
+
+
+def test_equal_splits_are_computed_once() -> None:
+    build = Builder()
+    for names in ("ab", "cd"):
+        build.add("split", ["x"], axis=1, sizes=None)
+        build.graph.nodes[-1].outputs = list(names)
+    build.add("concat", ["a", "d", "c"], "y", axis=1)
+    *_, concat = check(build, ["split", "concat"])
+    assert concat.inputs == ["a", "b", "a"]
+
+
+def test_arrays_that_print_alike_are_not_equal() -> None:
+    """Two neighbours in float32 at 0.0123, which NumPy prints as 0.01234568."""
+    build = Builder()
+    value = np.float32(0.0123456789)
+    shape = build.add("shape", ["x"], start=0, end=None)
+    filled = [build.add("constant_of_shape", [shape], value=np.array(v, np.float32))
+              for v in (value, np.nextafter(value, np.float32(1)))]
+    build.add("concat", filled, "y", axis=1)
+    values = resolve(optimise(build.graph), 1).constants["y"]
+    assert len(np.unique(values)) == 2
+
+
 def test_a_scalar_that_widens_the_result_is_kept() -> None:
     build = Builder()
     build.apply("add", "x", build.scalar(2, 1, 1, 1, 1, 1), output="y")
