@@ -12,7 +12,7 @@ from gossamer import show
 from gossamer.device.kernel_cache import cache_folder
 from gossamer.errors import InputError
 from gossamer.plan.tuning_cache import file_name, tuning_folder
-from gossamer.plan.tuning_file import BadFile, count, locked, parse
+from gossamer.plan.tuning_file import BadFile, count, counted, locked, parse
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def list_caches(
                           "size": "size", "made_by": "made by", "file": "file"}, rows)
     else:
         print("no measurements")
-    print(f"{len(kernels)} compiled kernels, {show.bytes_text(size)}")
+    print(f"{counted(len(kernels), 'compiled kernel')}, {show.bytes_text(size)}")
 
 
 def clear(
@@ -71,14 +71,14 @@ def clear(
         with locked(path.parent):  # no writer may bring back what it has read
             stored = _stored(path)
             _remove(path)
-        held = stored.problem or f"{stored.layers} layers, {stored.candidates} candidates"
-        print(f"removed {path}: {held}")
+        held = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"))
+        print(f"removed {path}: {stored.problem or ', '.join(held)}")
     if kernels:
         files = _kernel_files()
         size = sum(path.stat().st_size for path in files)
         for path in files:
             _remove(path)
-        print(f"removed {len(files)} compiled kernels, {show.bytes_text(size)}")
+        print(f"removed {counted(len(files), 'compiled kernel')}, {show.bytes_text(size)}")
 
 
 def _chosen(device: str | None) -> list[Path]:

@@ -22,6 +22,7 @@ from gossamer.plan.tuning_file import (
     Candidate,
     Measured,
     candidate,
+    counted,
     decode,
     encode,
     locked,
@@ -57,6 +58,8 @@ class TuningCache:
                          "gossamer": gossamer.__version__}
         self.path = (folder or tuning_folder()) / file_name(device)
         self._content: dict[str, Any] | None = None
+        self._text: bytes | None = None
+        """Of the file when it held that content; reading a large one takes long."""
         self._unwritten: Entries = {}
         self._said: dict[str, None] = {}
         self._foreign: dict[str, str] = {}
@@ -105,13 +108,13 @@ class TuningCache:
     def notices(self) -> list[str]:
         """What the user should be told so far: bad files, measurements that no longer count."""
         lines = list(self._said)
-        for difference, layers in Counter(self._foreign.values()).items():
+        for difference, number in Counter(self._foreign.values()).items():
             if difference:
-                lines.append(f"measurements of {_layers(layers)} were made with {difference}: "
-                             "measured again")
-        for name, layers in Counter(name for name, _ in self._outdated).items():
-            lines.append(f"measurements of {_layers(layers)} by {name} were made before it was "
-                         "changed: measured again")
+                lines.append(f"measurements of {counted(number, 'layer')} were made with "
+                             f"{difference}: measured again")
+        for name, number in Counter(name for name, _ in self._outdated).items():
+            lines.append(f"measurements of {counted(number, 'layer')} by {name} were made before "
+                         "it was changed: measured again")
         return lines
 
     def _write(self) -> None:
@@ -126,9 +129,10 @@ class TuningCache:
             _merge(self._entries(content), self._unwritten)
             if lock == "held":
                 sweep(self.path.parent)
-            if write_atomically(self.path, text(content)):
+            data = text(content)
+            if write_atomically(self.path, data):
                 self._unwritten = {}
-                self._content = content
+                self._content, self._text = content, data
 
     def _load(self) -> dict[str, Any]:
         """The file's content. The lock is only taken when there is something to set aside."""
@@ -143,7 +147,10 @@ class TuningCache:
     def _parsed(self) -> dict[str, Any]:
         if self.path.exists() and not self.path.is_file():
             raise BadFile("foreign", "is no file")
-        content = parse(self.path.read_bytes())
+        data = self.path.read_bytes()
+        if self._content is not None and data == self._text:
+            return self._content
+        content = parse(data)
         if content["device"] != self._device:
             raise BadFile("foreign", "was measured on another device "
                                      f"({content['device']['description']})")
@@ -228,7 +235,3 @@ def _toolkit(device: Device) -> str:
     from gossamer.device import nvrtc
 
     return f"NVRTC {nvrtc.version()}"
-
-
-def _layers(number: int) -> str:
-    return f"{number} layer" + "s" * (number != 1)

@@ -188,6 +188,11 @@ def count(section: dict[str, Any]) -> tuple[int, int]:
                               for algorithm in problem["algorithms"].values())
 
 
+def counted(number: int, word: str) -> str:
+    """'1 layer', '2 layers'."""
+    return f"{number} {word}" + "s" * (number != 1)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[Literal["held", "busy", "absent"]]:
     """The folder's lock: held by us, by another process (which has kept it too long), or absent
