@@ -1,6 +1,7 @@
 """Batch norm: folded into the convolution or product before it, or made element-wise.
 
-One that a sign depends on is never folded: rounding of the folded weights would flip bits."""
+One that a sign depends on, with no convolution or product between, is never folded: rounding
+of the folded weights would flip bits."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from gossamer.model.shape_rules import AFFINE, batch_norm_constants
 _DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and", "or",
                   "not", "floor"}
 _CARRIERS = {"identity", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "pad", "slice",
-             "split", "concat", "expand", "gather", "resize", "elementwise"}
-"""Ops that pass values on, so that a sign behind them still sees each one."""
+             "split", "concat", "expand", "gather", "resize", "elementwise", "batch_norm", "pool",
+             "reduce", "softmax"}
+"""Ops that pass values or a few values' mean on, so that a sign behind them sees how each was
+rounded."""
 
 
 def readers(graph: Graph) -> dict[str, list[Node]]:
@@ -81,7 +84,7 @@ def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
             steps = node.attributes["expression"].steps if node.op == "elementwise" else ()
             if node.op == "cast" or any(step.function in _DISCONTINUOUS for step in steps):
                 return True
-            if node.op in _CARRIERS or node.attributes.get("kind") == "max":
+            if node.op in _CARRIERS:
                 pending.extend(node.outputs)
     return False
 

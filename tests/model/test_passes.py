@@ -137,7 +137,13 @@ def test_batch_norm_goes_into_the_product(trans_b: bool) -> None:
     lambda b, x: b.apply("sign", b.pool(x), output="y"),
     lambda b, x: b.apply("sign", b.add("reshape", [x], shape=(0, -1)), output="y"),
     lambda b, x: b.apply("floor", b.add("concat", [x, "x"], axis=1), output="y"),
-], ids=["sign", "where", "residual", "pool", "reshape", "concat"])
+    lambda b, x: b.apply("sign", b.norm(x), output="y"),
+    lambda b, x: b.apply("sign", b.pool(x, kind="average"), output="y"),
+    lambda b, x: b.apply("sign", b.mean(x), output="y"),
+    lambda b, x: b.binarise(b.apply("sub", b.add("softmax", [x], axis=1, log=False),
+                                    b.scalar(0.25)), "y"),
+], ids=["sign", "where", "residual", "pool", "reshape", "concat", "norm", "average", "mean",
+        "softmax"])
 def test_batch_norm_that_feeds_a_sign_is_not_folded(behind: Callable[[Builder, str], str]) -> None:
     build = Builder()
     conv = build.conv("x")
