@@ -128,6 +128,26 @@ class StaticGraph:
     dtypes: dict[str, str]
 
 
+def add_constant(graph: Graph, name: str, array: np.ndarray) -> str:
+    """Adds a constant under this name, or one like it where the file uses the name already."""
+    name = unused_name(names_of(graph), name)
+    graph.constants[name] = array
+    return name
+
+
+def names_of(graph: Graph) -> set[str]:
+    """The names of all values."""
+    names = {value for node in graph.nodes for value in (*node.inputs, *node.outputs)}
+    return names.union(graph.constants, (info.name for info in graph.inputs))
+
+
+def unused_name(names: set[str], name: str) -> str:
+    """The name, lengthened until it is none of these."""
+    while name in names:
+        name += "_"
+    return name
+
+
 def absorb_parameters(node: Node, constants: dict[str, np.ndarray]) -> bool:
     """Turns a node's parameter inputs into attributes if the values of all are known."""
     names = PARAMETERS.get(node.op, ())

@@ -186,7 +186,7 @@ def _pad(walk: Walk, node: Node) -> None:
         indices = {axis: range(max(-pads[axis], 0), shape[axis] - max(-pads[rank + axis], 0))
                    for axis in range(rank) if min(pads[axis], pads[rank + axis]) < 0}
         pads = [max(pad, 0) for pad in pads]
-        outputs = [f"{node.outputs[0]}.cut"] if any(pads) else node.outputs
+        outputs = [walk.new_name(node, "cut")] if any(pads) else node.outputs
         x = cut(walk, node, x, indices, outputs)
         shape = walk.shapes[x]
         if not any(pads):
@@ -276,12 +276,12 @@ def _gather(walk: Walk, node: Node) -> None:
                                    f"{list(shape)}")
         if known.min() < 0:
             known = np.where(known < 0, known + shape[axis], known)
-            node.inputs[1] = walk.know(f"{node.outputs[0]}.indices", known)
+            node.inputs[1] = walk.know(walk.new_name(node, "indices"), known)
     result = (*shape[:axis], *indices, *shape[axis + 1:])
     if known is not None and known.shape == () and node.inputs[0] not in walk.known:
         index = known.item()
         one = cut(walk, node, node.inputs[0], {axis: range(index, index + 1)},
-                  [f"{node.outputs[0]}.slice"])
+                  [walk.new_name(node, "slice")])
         walk.reshape(node, result, one, node.outputs)
     else:
         walk.emit(node, result, axis=axis)

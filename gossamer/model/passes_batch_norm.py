@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.expression import apply
-from gossamer.model.graph import Graph, Node
+from gossamer.model.graph import Graph, Node, add_constant
 from gossamer.model.sample import Sample
 from gossamer.model.shape_rules import AFFINE, batch_norm_constants
 
@@ -102,9 +102,10 @@ def _fold(graph: Graph, layer: Node, norm: Node) -> None:
         grouped = weight.reshape(groups, -1, *weight.shape[1:])
         weight = (grouped * scale.reshape(groups, 1, -1, 1, 1)).reshape(weight.shape)
     bias = graph.constants[layer.inputs[2]].astype(np.float64) if len(layer.inputs) > 2 else 0.0
-    layer.inputs[1:] = [f"{norm.outputs[0]}.weight", f"{norm.outputs[0]}.bias"]
-    graph.constants[layer.inputs[1]] = weight.astype(np.float32)
-    graph.constants[layer.inputs[2]] = ((bias - mean) * scale + shift).astype(np.float32)
+    layer.inputs[1:] = [
+        add_constant(graph, f"{norm.outputs[0]}.weight", weight.astype(np.float32)),
+        add_constant(graph, f"{norm.outputs[0]}.bias",
+                     ((bias - mean) * scale + shift).astype(np.float32))]
     layer.outputs = norm.outputs
     if layer.op != "conv_transpose2d":
         layer.attributes["epilogue"] = apply("add")
@@ -123,7 +124,6 @@ def expand_batch_norms(graph: Graph, known: Sample) -> None:
         values = batch_norm_constants(arrays, node.attributes["epsilon"])
         node.inputs = [x]
         for role, value in zip(("mean", "scale", "shift"), values, strict=True):
-            name = f"{node.outputs[0]}.{role}"
-            graph.constants[name] = value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
-            node.inputs.append(name)
+            array = value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
+            node.inputs.append(add_constant(graph, f"{node.outputs[0]}.{role}", array))
         node.op, node.attributes = "elementwise", {"expression": AFFINE}

@@ -7,7 +7,7 @@ import numpy as np
 
 from gossamer.expression import apply
 from gossamer.model.compose import Composer
-from gossamer.model.graph import Graph, Node
+from gossamer.model.graph import Graph, Node, add_constant
 from gossamer.model.passes_batch_norm import channel_count, readers
 from gossamer.model.sample import Sample, as_step
 
@@ -77,9 +77,8 @@ def _absorb(graph: Graph, known: Sample, layer: Node) -> bool:
         if name == result:
             arguments.append(value)
         elif name in channels:
-            role = f"{name}.channels"
-            graph.constants[role] = channels[name]
-            arguments.append(composer.operand(role))
+            arguments.append(composer.operand(
+                add_constant(graph, f"{name}.channels", channels[name])))
         else:
             arguments.append(as_step(composer, graph.constants.get(name), name))
     outputs = composer.inline(node.attributes["expression"], arguments)
@@ -128,8 +127,8 @@ def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.n
     """A transposed convolution takes a bias and nothing else."""
     if len(layer.inputs) > 2 or len(channels) != 1 or node.attributes["expression"] != apply("add"):
         return False
-    layer.inputs.append(f"{node.outputs[0]}.bias")
-    graph.constants[layer.inputs[2]] = next(iter(channels.values()))
+    (bias,) = channels.values()
+    layer.inputs.append(add_constant(graph, f"{node.outputs[0]}.bias", bias))
     layer.outputs = node.outputs
     graph.nodes = [other for other in graph.nodes if other is not node]
     return True

@@ -195,7 +195,7 @@ def _batch_norm(walk: Walk, node: Node) -> None:
     values = batch_norm_constants(arrays, node.attributes["epsilon"])
     for role, value in zip(("mean", "scale", "shift"), values, strict=True):
         array = value.astype(np.float32).reshape(-1, *[1] * (len(shape) - 2))
-        operands.append(walk.know(f"{node.outputs[0]}.{role}", array))
+        operands.append(walk.know(walk.new_name(node, role), array))
     walk.emit(node, shape, op="elementwise", inputs=operands, expression=AFFINE)
 
 
@@ -228,7 +228,7 @@ def _elementwise(walk: Walk, node: Node) -> None:
     for index, name in enumerate(inputs):
         if not dtypes or walk.dtypes[name] == target:
             continue
-        cast = f"{node.outputs[0]}.operand{index}"
+        cast = walk.new_name(node, f"operand{index}")
         inputs[index] = walk.cast(node, name, [cast], target)
     walk.emit(node, shape, inputs=inputs, dtype=target, expression=node.attributes["expression"])
 
@@ -261,11 +261,10 @@ def _softmax(walk: Walk, node: Node) -> None:
     log = node.attributes["log"]
     if node.attributes.get("flatten") and math.prod(shape[axis + 1:]) != 1:
         matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
-        name = node.outputs[0]
-        flat = walk.reshape(node, matrix, node.inputs[0], [f"{name}.flat"])
-        result = walk.emit(node, matrix, inputs=[flat], outputs=[f"{name}.softmax"], axis=1,
-                           log=log)
-        walk.reshape(node, shape, result, [name])
+        flat = walk.reshape(node, matrix, node.inputs[0], [walk.new_name(node, "flat")])
+        result = walk.emit(node, matrix, inputs=[flat],
+                           outputs=[walk.new_name(node, "softmax")], axis=1, log=log)
+        walk.reshape(node, shape, result, node.outputs)
     else:
         walk.emit(node, shape, axis=axis, log=log)
 

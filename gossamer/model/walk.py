@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.model.evaluate import EVALUATORS
-from gossamer.model.graph import Graph, Node
+from gossamer.model.graph import Graph, Node, names_of, unused_name
 
 Shape = tuple[int, ...]
 
@@ -37,6 +37,7 @@ class Walk:
         self.shapes: dict[str, Shape] = {n: a.shape for n, a in graph.constants.items()}
         self.dtypes: dict[str, str] = {n: a.dtype.name for n, a in graph.constants.items()}
         self.aliases: dict[str, str] = {}
+        self._names = names_of(graph)
         for info in graph.inputs:
             self.shapes[info.name] = tuple(batch if size is None else size for size in info.shape)
             self.dtypes[info.name] = info.dtype
@@ -74,6 +75,10 @@ class Walk:
         suffix = "" if outputs == node.outputs else outputs[0].removeprefix(node.outputs[0])
         self.nodes.append(Node(op, node.name + suffix, inputs, outputs, attributes, node.source))
         return outputs[0]
+
+    def new_name(self, node: Node, role: str) -> str:
+        """A name for a value that the file does not have, after the node's first output."""
+        return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
     def check_size(self, node: Node, shape: Sequence[int]) -> None:
         """Raises ModelError for a constant that only a mistake in the file makes so large."""

@@ -364,6 +364,27 @@ def test_identities_and_dead_nodes_go() -> None:
     check(build, ["pool"])
 
 
+@pytest.mark.parametrize("suffix", ["weight", "bias", "mean", "scale", "shift", "channels"])
+def test_new_constants_take_no_name_that_the_file_has(suffix: str) -> None:
+    build = Builder(("y", "z"))
+    x = np.random.default_rng(3).standard_normal((1, CHANNELS, SIZE, SIZE)).astype(np.float32)
+    outside = build.norm(build.pool(build.norm(build.conv("x"), "a")), "b")
+    scaled = build.apply("mul", build.conv(outside), build.constant(CHANNELS, 1, 1))
+    scale = build.graph.nodes[-1].inputs[1]
+    build.pool(scaled, "y")
+    values = []
+    for name in (f"{value}.{suffix}" for value in ("a", "b", scale)):
+        build.graph.constants[name] = build.graph.constants.pop(build.constant(SIZE, SIZE))
+        values.append(build.apply("max", "x", name))
+    build.add("concat", values, "z", axis=1)
+    graph = build.graph
+    expected = np.concatenate([np.maximum(x, graph.constants[node.inputs[1]])
+                               for node in graph.nodes[-4:-1]], axis=1)
+    found = execute(resolve(optimise(graph), 1), {"x": x})["z"]
+    assert normalised_error(found, expected) <= FLOAT32
+    check(build)
+
+
 def test_two_outputs_of_one_expression_keep_both() -> None:
     build = Builder(("y", "z"))
     conv = build.conv("x")
