@@ -30,6 +30,7 @@ from gossamer.plan.lower import lower
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import Report, make_report
 from gossamer.plan.select import choose
+from gossamer.plan.tuner import EFFORTS, Tuner
 from gossamer.tensor import default_spec
 
 _MOST_CONTEXTS = 8
@@ -43,10 +44,12 @@ class Plan:
     Make one with `gossamer.compile`.
     """
 
-    def __init__(self, graph: Graph, device: Device, *, strict: bool = False) -> None:
+    def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
+                 tuner: Tuner | None = None) -> None:
         self.graph = optimise(graph)
         self.device = device
         self.strict = strict
+        self.tuner = tuner
         self._weights: dict[tuple[str, str], Weights] = {}
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
@@ -196,7 +199,7 @@ class Plan:
         inputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
                   for info in self.inputs}
         return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
-                      self.device)
+                      self.device, self.tuner)
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
         """The outputs where all are empty; {} where there is something to compute."""
@@ -245,19 +248,25 @@ class Plan:
 
 
 def compile(model: Graph | str, device: str | Device | None = None, *,
-            shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False) -> Plan:
+            shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
+            effort: str | None = None) -> Plan:
     """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
 
     device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
     shapes: of inputs whose file leaves dimensions other than the batch open, without the batch.
     strict: a layer that the device cannot run is an error instead of running on the host.
+    effort: "quick", "normal" or "max": every batch size's layers are measured when it is first
+    used (once: times are kept on disk), and the fastest plan is taken. None: a fixed order.
     Raises ModelError or UnsupportedError for the model, DeviceError for the device.
     """
     from gossamer.model import load
 
     graph = model if isinstance(model, Graph) else load(model)
     graph = with_shapes(graph, shapes or {})
-    return Plan(graph, device if isinstance(device, Device) else find(device), strict=strict)
+    if effort is not None and effort not in EFFORTS:
+        raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
+    place = device if isinstance(device, Device) else find(device)
+    return Plan(graph, place, strict=strict, tuner=Tuner(place, effort) if effort else None)
 
 
 def _filled(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:

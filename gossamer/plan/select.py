@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,111 +12,151 @@ from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.ops.copy.problem import convert
-from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan import labelling
+from gossamer.plan.builder import Builder, Choice, conversion_layer
+from gossamer.plan.program import Layer, Program
+from gossamer.plan.tuner import Trial, Tuner
 from gossamer.tensor import TensorSpec, default_spec
 
 
-def choose(layers: Iterable[Layer], batch: int, inputs: Mapping[str, TensorSpec],
-           outputs: Iterable[str], constants: Mapping[str, np.ndarray],
-           device: Device) -> Program:
-    """A program for the layers, in a fixed order of algorithms: the first that supports the
-    problem, in its first config, with the layouts that move the fewest bytes.
+def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec],
+           outputs: Iterable[str], constants: Mapping[str, np.ndarray], device: Device,
+           tuner: Tuner | None = None) -> Program:
+    """A program for the layers.
 
+    With a tuner every candidate is measured, and the layers' choices together with the changes
+    of layout between them are the cheapest (see labelling.py). Without one: the first algorithm
+    that supports the problem, in its first config, with the layouts that move the fewest bytes.
     A layer that no algorithm of the device supports runs on the host; raises UnsupportedError
     when the host cannot compute it either.
     """
-    builder = _Builder(batch, device)
-    for name, spec in inputs.items():
-        builder.specs[name] = spec
-        builder.inputs[name] = name
-    for name, array in constants.items():
-        builder.specs[name] = default_spec(array.shape, str(array.dtype))
-        builder.constants[name] = array
+    outputs = list(outputs)
+    specs = _default_specs(layers, inputs, constants)
+    if tuner is None:
+        builder = Builder(batch, inputs, constants,
+                          lambda builder, layer: _first(builder, layer, device))
+    else:
+        chosen = _cheapest(layers, specs, inputs, outputs, constants, device, tuner)
+
+        def decide(builder: Builder, layer: Layer) -> Choice:
+            if layer.name in chosen:
+                return chosen[layer.name]
+            return _best_alone(layer, device, tuner)
+
+        builder = Builder(batch, inputs, constants, decide)
     for layer in layers:
         builder.add(layer)
-    for name in outputs:
-        spec = builder.specs[name]
-        builder.outputs[name] = builder.converted(name, default_spec(spec.shape, spec.dtype))
-    return builder.program()
+    return builder.finish({name: specs[name] for name in outputs})
 
 
-class _Builder:
-    def __init__(self, batch: int, device: Device) -> None:
-        self.batch = batch
-        self.device = device
-        self.steps: list[Step] = []
-        self.specs: dict[str, TensorSpec] = {}
-        self.aliases: dict[str, str] = {}
-        self.constants: dict[str, np.ndarray] = {}
-        self.inputs: dict[str, str] = {}
-        self.outputs: dict[str, str] = {}
-        self._copies: dict[tuple[str, TensorSpec], str] = {}
+def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],
+                   constants: Mapping[str, np.ndarray]) -> dict[str, TensorSpec]:
+    """Every value of the network as problems state it."""
+    specs = dict(inputs)
+    specs.update({name: default_spec(array.shape, str(array.dtype))
+                  for name, array in constants.items()})
+    for layer in layers:
+        stated = layer.output_specs if layer.problem is None else layer.problem.outputs
+        specs.update({name: default_spec(spec.shape, spec.dtype)
+                      for name, spec in zip(layer.outputs, stated, strict=True)})
+    return specs
 
-    def program(self) -> Program:
-        return Program(self.batch, self.steps, self.specs, self.aliases, self.constants,
-                       self.inputs, self.outputs)
 
-    def add(self, layer: Layer) -> None:
+def _supporting(layer: Layer, device: Device) -> tuple[list[Algorithm], Device, dict[str, str]]:
+    """The algorithms that can compute the layer on the device, else those of the host; and why
+    the device's others cannot."""
+    reasons: dict[str, str] = {}
+    for place in (device, find("host")):
+        able = []
+        for algorithm in OPS[layer.op].algorithms:
+            reason = algorithm.supports(layer.problem, place)
+            if reason is None:
+                able.append(algorithm)
+            elif place is device:
+                reasons[algorithm.name] = reason
+        if able:
+            return able, place, reasons
+    assert layer.problem is not None
+    raise UnsupportedError(
+        f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
+        + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+
+
+def _first(builder: Builder, layer: Layer, device: Device) -> Choice:
+    (first, *others), place, reasons = _supporting(layer, device)
+    reasons.update({other.name: f"comes after {first.name}" for other in others
+                    if place is device})
+    variants = iter(first.variants(layer.problem, place))
+    leading = next(variants)
+    same_config = itertools.takewhile(lambda v: v.config == leading.config, variants)
+
+    def moved(variant: Variant) -> int:
+        return sum(spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
+                   if not builder.specs[name].same_memory(spec)
+                   and (name, spec) not in builder.copies)
+
+    return Choice(first, min([leading, *same_config], key=moved), place, reasons)
+
+
+def _best_alone(layer: Layer, device: Device, tuner: Tuner) -> Choice:
+    """The fastest candidate whatever its layouts: for changes of layout, which state theirs."""
+    able, place, reasons = _supporting(layer, device)
+    trials = tuner.measure(layer, able, place)
+    return _choice(min(trials, key=lambda trial: trial.cost), trials, place, reasons)
+
+
+def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
+              inputs: Mapping[str, TensorSpec], outputs: Sequence[str],
+              constants: Mapping[str, np.ndarray], device: Device,
+              tuner: Tuner) -> dict[str, Choice]:
+    """The choice for each layer by name, from the exact least-cost labelling."""
+    nodes: list[labelling.Node] = []
+    options: list[tuple[Layer, Device, dict[str, str], list[Trial]] | None] = []
+    for layer in layers:
         if layer.problem is None:
-            (name,), (spec,) = layer.outputs, layer.output_specs
-            source = self.specs[layer.inputs[0]]
-            # the reshaped tensor must be row-major, so its source has to be as well
-            self.aliases[name] = self.converted(layer.inputs[0],
-                                                default_spec(source.shape, source.dtype))
-            self.specs[name] = spec
-            return
-        algorithm, device, rejected = self._algorithm(layer)
-        variant = self._variant(layer, algorithm, device)
-        sources = [self.converted(name, spec)
-                   for name, spec in zip(layer.inputs, variant.inputs, strict=True)]
-        self.steps.append(Step(layer, algorithm, variant, device, sources, layer.outputs,
-                               rejected))
-        self.specs.update(zip(layer.outputs, variant.outputs, strict=True))
+            # another shape of the same memory, which has to be row-major
+            only = labelling.Choice(0.0, ("",), ("",))
+            nodes.append(labelling.Node((only,), tuple(layer.inputs), tuple(layer.outputs)))
+            options.append(None)
+            continue
+        able, place, reasons = _supporting(layer, device)
+        trials = tuner.measure(layer, able, place)
+        options.append((layer, place, reasons, trials))
+        nodes.append(labelling.Node(
+            tuple(labelling.Choice(trial.cost, tuple(map(_layout, trial.variant.inputs)),
+                                   tuple(map(_layout, trial.variant.outputs)))
+                  for trial in trials),
+            tuple(layer.inputs), tuple(layer.outputs)))
 
-    def converted(self, name: str, spec: TensorSpec) -> str:
-        """The value in memory of that spec: itself, or a copy made once."""
-        if self.specs[name].same_memory(spec):
-            return name
-        if (name, spec) not in self._copies:
-            target = f"{name} as {spec.layout}"
-            while target in self.specs:
-                target += "'"
-            problem = convert(self.specs[name], spec)
-            layer = Layer(target, "copy", [name], [target], [spec], problem,
-                          source=f"change of layout of {name!r}", inserted=True)
-            algorithm, device, rejected = self._algorithm(layer)
-            variant = next(iter(algorithm.variants(problem, device)))
-            self.steps.append(Step(layer, algorithm, variant, device, [name], [target], rejected))
-            self.specs[target] = spec
-            self._copies[name, spec] = target
-        return self._copies[name, spec]
+    def conversion(value: str, given: Hashable, needed: Hashable) -> float:
+        source, target = (specs[value].with_layout(str(layout)) if layout else specs[value]
+                          for layout in (given, needed))
+        layer = conversion_layer(value, f"{value} as {needed}", source, target)
+        able, place, _ = _supporting(layer, device)
+        return min(trial.cost for trial in tuner.measure(layer, able, place))
 
-    def _algorithm(self, layer: Layer) -> tuple[Algorithm, Device, dict[str, str]]:
-        host = find("host")
-        reasons: dict[str, str] = {}
-        for device in (self.device, host):
-            chosen: Algorithm | None = None
-            for algorithm in OPS[layer.op].algorithms:
-                reason = algorithm.supports(layer.problem, device)
-                if reason is None and chosen is None:
-                    chosen = algorithm
-                elif device is self.device:
-                    reasons[algorithm.name] = reason or f"comes after {chosen.name}"  # type: ignore[union-attr]
-            if chosen is not None:
-                return chosen, device, reasons
-        raise UnsupportedError(
-            f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "  # type: ignore[union-attr]
-            + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+    labels = labelling.minimise(
+        nodes, {name: "" for name in (*inputs, *constants)}, conversion,
+        required={name: "" for name in outputs}).labels
+    chosen = {}
+    for option, label in zip(options, labels, strict=True):
+        if option is not None:
+            layer, place, reasons, trials = option
+            chosen[layer.name] = _choice(trials[label], trials, place, reasons)
+    return chosen
 
-    def _variant(self, layer: Layer, algorithm: Algorithm, device: Device) -> Variant:
-        variants = iter(algorithm.variants(layer.problem, device))
-        first = next(variants)
-        same_config = itertools.takewhile(lambda v: v.config == first.config, variants)
 
-        def moved(variant: Variant) -> int:
-            return sum(spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
-                       if not self.specs[name].same_memory(spec)
-                       and (name, spec) not in self._copies)
+def _layout(spec: TensorSpec) -> str:
+    """The layout as the labelling tells it apart: "" for all that lies as the default does."""
+    return "" if spec.same_memory(default_spec(spec.shape, spec.dtype)) else spec.layout
 
-        return min([first, *same_config], key=moved)
+
+def _choice(taken: Trial, trials: Sequence[Trial], place: Device,
+            reasons: Mapping[str, str]) -> Choice:
+    """The trial taken, and why each other algorithm lost, by its best candidate."""
+    rejected = dict(reasons)
+    for name in dict.fromkeys(trial.algorithm.name for trial in trials):
+        if name != taken.algorithm.name:
+            best = min((t for t in trials if t.algorithm.name == name), key=lambda t: t.cost)
+            rejected[name] = best.reason(taken)
+    return Choice(taken.algorithm, taken.variant, place, rejected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Epilogue, Problem, WeightsInfo
@@ -86,6 +86,9 @@ class Conv2dProblem(Problem):
     def flops(self) -> int:
         per_output = 2 * self.depth + self.epilogue.expression.flops
         return self.outputs[0].size * per_output
+
+    def first_images(self, count: int) -> Conv2dProblem:
+        return replace(self, batch=min(count, self.batch))
 
     def describe(self) -> str:
         size = "x".join(map(str, self.kernel))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Epilogue, Problem, WeightsInfo
@@ -46,6 +46,9 @@ class GemmProblem(Problem):
     @property
     def flops(self) -> int:
         return self.rows * self.columns * (2 * self.depth + self.epilogue.expression.flops)
+
+    def first_images(self, count: int) -> GemmProblem:
+        return replace(self, rows=min(count, self.rows))
 
     def describe(self) -> str:
         return f"{self.rows}x{self.depth} * {self.depth}x{self.columns}"

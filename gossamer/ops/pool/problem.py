@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
@@ -73,6 +73,10 @@ class PoolProblem(Problem):
     @property
     def flops(self) -> int:
         return self.outputs[0].size * self.kernel[0] * self.kernel[1]
+
+    def first_images(self, count: int) -> PoolProblem:
+        n, *rest = self.input.shape
+        return replace(self, input=default_spec((min(count, n), *rest), self.input.dtype))
 
     def describe(self) -> str:
         sizes = "x".join(map(str, self.input.shape[1:]))
