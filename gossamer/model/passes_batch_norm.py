@@ -52,8 +52,10 @@ def fold_batch_norms(graph: Graph) -> None:
     graph.nodes = [node for node in graph.nodes if id(node) not in folded]
 
 
-def channel_count(layer: Node, weight: np.ndarray) -> int:
-    """Output channels (a gemm's columns)."""
+def channel_count(layer: Node, weight: np.ndarray) -> int | None:
+    """Output channels (a gemm's columns). None for a weight that resolve() will refuse."""
+    if weight.ndim != (2 if layer.op == "gemm" else 4):
+        return None
     if layer.op == "conv2d":
         return weight.shape[0]
     if layer.op == "conv_transpose2d":
@@ -112,14 +114,13 @@ def _fold(graph: Graph, layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, known: Sample) -> None:
-    """The other batch norms become (x - mean) * scale + shift, in this order."""
-    makers = {name: node.op for node in graph.nodes for name in node.outputs}
-    ranks = {"conv2d": 4, "conv_transpose2d": 4, "pool": 4, "resize": 4, "gemm": 2}
+    """The other batch norms become (x - mean) * scale + shift, in this order, where the sample
+    has checked their channels; resolve() does the rest."""
     for node in graph.nodes:
-        x = node.inputs[0] if node.inputs else ""
-        rank = known.rank(x) or ranks.get(makers.get(x, ""))
-        if node.op != "batch_norm" or rank is None:
+        if node.op != "batch_norm" or not known.shapes(node.outputs[0]):
             continue
+        x = node.inputs[0]
+        rank = len(known.shapes(x)[0])
         arrays = [graph.constants[name] for name in node.inputs[1:]]
         values = batch_norm_constants(arrays, node.attributes["epsilon"])
         node.inputs = [x]

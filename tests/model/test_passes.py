@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from gossamer.errors import ModelError
 from gossamer.expression import Expression, Step, apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.passes import optimise
@@ -383,6 +384,33 @@ def test_new_constants_take_no_name_that_the_file_has(suffix: str) -> None:
     found = execute(resolve(optimise(graph), 1), {"x": x})["z"]
     assert normalised_error(found, expected) <= FLOAT32
     check(build)
+
+
+def test_a_product_with_a_weight_that_is_no_matrix_is_refused_when_resolving() -> None:
+    build = Builder()
+    flat = build.add("flatten", ["x"], axis=1)
+    product = build.add("gemm", [flat, build.constant(CHANNELS * SIZE * SIZE)], trans_a=False,
+                        trans_b=False, epilogue=identity())
+    build.apply("relu", product, output="y")
+    better = optimise(build.graph)
+    with pytest.raises(ModelError, match="expected matrices"):
+        resolve(better, 1)
+
+
+def test_a_batch_norm_of_other_channels_is_refused_when_resolving() -> None:
+    build = Builder()
+    build.norm(build.conv("x"), "y", channels=1)
+    better = optimise(build.graph)
+    with pytest.raises(ModelError, match="expected 1 channels"):
+        resolve(better, 1)
+
+
+def test_layers_without_output_channels_give_nothing() -> None:
+    build = Builder(("y", "z"))
+    none = build.apply("sign", build.norm(build.conv("x", out=0), channels=0), output="y")
+    build.conv(build.norm(build.conv(none, into=0, out=0), channels=0), "z", into=0, out=2)
+    check(build)
+    assert resolve(optimise(build.graph), 1).shapes["y"] == (1, 0, SIZE, SIZE)
 
 
 def test_two_outputs_of_one_expression_keep_both() -> None:
