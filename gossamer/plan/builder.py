@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.copy.problem import convert
 from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.tuner import Trial
 from gossamer.tensor import TensorSpec, default_spec
 
 
@@ -22,6 +23,7 @@ class Choice:
     variant: Variant
     device: Device
     rejected: dict[str, str] = field(default_factory=dict)
+    trials: Sequence[Trial] = ()
 
 
 class Builder:
@@ -75,7 +77,8 @@ class Builder:
 
     def _append(self, layer: Layer, choice: Choice, sources: list[str]) -> None:
         self.program.steps.append(Step(layer, choice.algorithm, choice.variant, choice.device,
-                                       sources, layer.outputs, choice.rejected))
+                                       sources, layer.outputs, choice.rejected,
+                                       choice.trials))
         self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
 
 

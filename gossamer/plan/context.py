@@ -228,6 +228,8 @@ class Context:
                 for value, offset in offsets.items()}
 
     def _prepare(self, step: Step, weights: Weights) -> tuple[Step, State, Work]:
+        if all(spec.size == 0 for spec in step.variant.outputs):
+            return step, State(step.problem, step.variant, step.device), lambda stream: None
         state = step.algorithm.prepare(weights, step.problem, step.variant, step.device)
         if step.device is not self.device:
             return step, state, _host_work(step, state, self.device,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    from gossamer.plan.tuner import Trial
 
 
 @dataclass
@@ -44,6 +48,8 @@ class Step:
     inputs: list[str]
     outputs: list[str]
     rejected: dict[str, str] = field(default_factory=dict)
+    trials: Sequence[Trial] = ()
+    """Every candidate that was measured for it; none where the choice was not measured."""
 
     @property
     def problem(self) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +11,17 @@ from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import State
 from gossamer.plan.program import Program, Step
+from gossamer.plan.tuner import Trial
 
 
 @dataclass(frozen=True)
 class Report:
     """rows: one dict a step, in order, with layer, op, problem, density, algorithm, config,
-    layout, device, flops, and when profiled median_us, p25_us, p75_us, share. notes: what the
-    user should know. end_to_end_us: one execution, inputs and outputs on the device."""
+    layout, device, flops and rejected (for each other algorithm why it was not taken); when
+    profiled median_us, p25_us, p75_us, share; where the choice was measured cold_us, error,
+    best_dense_us, speedup over that, and candidates: one dict each, with its times or the reason
+    why it is excluded. notes: what the user should know. end_to_end_us: one execution, inputs and
+    outputs on the device."""
 
     device: str
     batch: int
@@ -82,6 +87,43 @@ def _row(step: Step) -> dict[str, Any]:
         "layout": step.variant.outputs[0].layout,
         "device": step.device.name,
         "flops": step.problem.flops,
+        "rejected": dict(step.rejected),
+        **(_measured(step) if step.trials else {}),
+    }
+
+
+def _measured(step: Step) -> dict[str, Any]:
+    """The columns of a step whose candidates were measured; times are those of the tuning."""
+    (taken,) = [trial for trial in step.trials
+                if (trial.algorithm, trial.variant) == (step.algorithm, step.variant)]
+    dense = min((trial.cost for trial in step.trials if trial.algorithm.family == "dense"),
+                default=math.inf)
+    comparable = math.isfinite(dense) and taken.cost > 0
+    return {
+        "median_us": taken.measured.median_us,
+        "p25_us": taken.measured.p25_us,
+        "p75_us": taken.measured.p75_us,
+        "cold_us": taken.measured.cold_us,
+        "error": taken.measured.error,
+        "best_dense_us": dense if math.isfinite(dense) else None,
+        "speedup": dense / taken.cost if comparable else None,
+        "candidates": [_candidate(trial, taken) for trial in step.trials],
+    }
+
+
+def _candidate(trial: Trial, taken: Trial) -> dict[str, Any]:
+    measured = trial.measured
+    return {
+        "algorithm": measured.algorithm,
+        "config": measured.config,
+        "layouts": [*measured.inputs, *measured.outputs],
+        "precision": measured.precision,
+        "median_us": measured.median_us,
+        "p25_us": measured.p25_us,
+        "p75_us": measured.p75_us,
+        "cold_us": measured.cold_us,
+        "error": measured.error,
+        "reason": "taken" if trial is taken else trial.reason(taken),
     }
 
 

@@ -159,4 +159,4 @@ def _choice(taken: Trial, trials: Sequence[Trial], place: Device,
         if name != taken.algorithm.name:
             best = min((t for t in trials if t.algorithm.name == name), key=lambda t: t.cost)
             rejected[name] = best.reason(taken)
-    return Choice(taken.algorithm, taken.variant, place, rejected)
+    return Choice(taken.algorithm, taken.variant, place, rejected, trials)

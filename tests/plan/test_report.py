@@ -18,7 +18,7 @@ from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "layout", "device",
-           "flops"}
+           "flops", "rejected"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 
 
