@@ -158,7 +158,8 @@ class Algorithm(abc.ABC):
 
     op: ClassVar[str]
     name: ClassVar[str]
-    family: ClassVar[str] = "dense"
+    dense: ClassVar[bool] = True
+    """Whether zeros among the weights cost as much as other values."""
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:

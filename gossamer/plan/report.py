@@ -96,8 +96,7 @@ def _measured(step: Step) -> dict[str, Any]:
     """The columns of a step whose candidates were measured; times are those of the tuning."""
     (taken,) = [trial for trial in step.trials
                 if (trial.algorithm, trial.variant) == (step.algorithm, step.variant)]
-    dense = min((trial.cost for trial in step.trials if trial.algorithm.family == "dense"),
-                default=math.inf)
+    dense = min((trial.cost for trial in step.trials if trial.algorithm.dense), default=math.inf)
     comparable = math.isfinite(dense) and taken.cost > 0
     return {
         "median_us": taken.measured.median_us,

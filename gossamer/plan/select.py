@@ -21,12 +21,13 @@ from gossamer.tensor import TensorSpec, default_spec
 
 def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec],
            outputs: Iterable[str], constants: Mapping[str, np.ndarray], device: Device,
-           tuner: Tuner | None = None) -> Program:
+           tuner: Tuner | None = None, *, only: str | None = None) -> Program:
     """A program for the layers.
 
     With a tuner every candidate is measured, and the layers' choices together with the changes
     of layout between them are the cheapest (see labelling.py). Without one: the first algorithm
     that supports the problem, in its first config, with the layouts that move the fewest bytes.
+    only: the name of an algorithm that is taken wherever it can be, others elsewhere.
     A layer that no algorithm of the device supports runs on the host; raises UnsupportedError
     when the host cannot compute it either.
     """
@@ -34,9 +35,9 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     specs = _default_specs(layers, inputs, constants)
     if tuner is None:
         builder = Builder(batch, inputs, constants,
-                          lambda builder, layer: _first(builder, layer, device))
+                          lambda builder, layer: _first(builder, layer, device, only))
     else:
-        chosen = _cheapest(layers, specs, inputs, outputs, constants, device, tuner)
+        chosen = _cheapest(layers, specs, inputs, outputs, constants, device, tuner, only)
 
         def decide(builder: Builder, layer: Layer) -> Choice:
             if layer.name in chosen:
@@ -47,6 +48,17 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     for layer in layers:
         builder.add(layer)
     return builder.finish({name: specs[name] for name in outputs})
+
+
+def rivals(layers: Iterable[Layer], device: Device) -> list[str]:
+    """The algorithms that compete with another for some layer, in a fixed order."""
+    names: dict[str, None] = {}
+    for layer in layers:
+        if layer.problem is not None:
+            able, _, _ = _supporting(layer, device)
+            if len(able) > 1:
+                names.update(dict.fromkeys(algorithm.name for algorithm in able))
+    return list(names)
 
 
 def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],
@@ -62,9 +74,10 @@ def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],
     return specs
 
 
-def _supporting(layer: Layer, device: Device) -> tuple[list[Algorithm], Device, dict[str, str]]:
+def _supporting(layer: Layer, device: Device,
+                only: str | None = None) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """The algorithms that can compute the layer on the device, else those of the host; and why
-    the device's others cannot."""
+    the device's others cannot. `only`, where it is one of them, stands alone."""
     reasons: dict[str, str] = {}
     for place in (device, find("host")):
         able = []
@@ -75,15 +88,18 @@ def _supporting(layer: Layer, device: Device) -> tuple[list[Algorithm], Device, 
             elif place is device:
                 reasons[algorithm.name] = reason
         if able:
-            return able, place, reasons
+            forced = [algorithm for algorithm in able if algorithm.name == only]
+            reasons.update({algorithm.name: f"{only} is forced" for algorithm in able
+                            if forced and algorithm.name != only})
+            return forced or able, place, reasons
     assert layer.problem is not None
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def _first(builder: Builder, layer: Layer, device: Device) -> Choice:
-    (first, *others), place, reasons = _supporting(layer, device)
+def _first(builder: Builder, layer: Layer, device: Device, only: str | None) -> Choice:
+    (first, *others), place, reasons = _supporting(layer, device, only)
     reasons.update({other.name: f"comes after {first.name}" for other in others
                     if place is device})
     variants = iter(first.variants(layer.problem, place))
@@ -108,18 +124,18 @@ def _best_alone(layer: Layer, device: Device, tuner: Tuner) -> Choice:
 def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
               inputs: Mapping[str, TensorSpec], outputs: Sequence[str],
               constants: Mapping[str, np.ndarray], device: Device,
-              tuner: Tuner) -> dict[str, Choice]:
+              tuner: Tuner, only: str | None) -> dict[str, Choice]:
     """The choice for each layer by name, from the exact least-cost labelling."""
     nodes: list[labelling.Node] = []
     options: list[tuple[Layer, Device, dict[str, str], list[Trial]] | None] = []
     for layer in layers:
         if layer.problem is None:
             # another shape of the same memory, which has to be row-major
-            only = labelling.Choice(0.0, ("",), ("",))
-            nodes.append(labelling.Node((only,), tuple(layer.inputs), tuple(layer.outputs)))
+            through = labelling.Choice(0.0, ("",), ("",))
+            nodes.append(labelling.Node((through,), tuple(layer.inputs), tuple(layer.outputs)))
             options.append(None)
             continue
-        able, place, reasons = _supporting(layer, device)
+        able, place, reasons = _supporting(layer, device, only)
         trials = tuner.measure(layer, able, place)
         options.append((layer, place, reasons, trials))
         nodes.append(labelling.Node(

@@ -69,7 +69,7 @@ class Tuner:
         self.measured = 0
         """Candidates measured so far, those from the cache apart."""
         self._note = note
-        self._known: dict[tuple[Problem, str], list[Trial]] = {}
+        self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Trial]] = {}
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 place: Device) -> list[Trial]:
@@ -77,7 +77,7 @@ class Tuner:
         used; raises GossamerError that says why where none can."""
         problem = layer.problem
         assert problem is not None
-        key = (problem, place.name)
+        key = (problem, place.name, tuple(algorithm.name for algorithm in algorithms))
         if key not in self._known:
             self._known[key] = self._measure(layer, problem, algorithms, place)
         return self._known[key]
