@@ -35,7 +35,7 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     specs = _default_specs(layers, inputs, constants)
     if tuner is None:
         builder = Builder(batch, inputs, constants,
-                          lambda builder, layer: _first(builder, layer, device, only))
+                          lambda builder, layer: first_choice(builder, layer, device, only))
     else:
         chosen = _cheapest(layers, specs, inputs, outputs, constants, device, tuner, only)
 
@@ -98,7 +98,10 @@ def _supporting(layer: Layer, device: Device,
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def _first(builder: Builder, layer: Layer, device: Device, only: str | None) -> Choice:
+def first_choice(builder: Builder, layer: Layer, device: Device,
+                 only: str | None = None) -> Choice:
+    """The first algorithm that supports the problem, in its first config, with the layouts that
+    move the fewest bytes. `only`, where it can compute the layer, is that algorithm."""
     (first, *others), place, reasons = _supporting(layer, device, only)
     reasons.update({other.name: f"comes after {first.name}" for other in others
                     if place is device})
