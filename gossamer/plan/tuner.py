@@ -128,6 +128,7 @@ class _Trials:
         self.arrays = [_random(rng, spec) for spec in problem.inputs]
         self.expected = self._expected(layer.weights)
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
+        self._targets: dict[tuple[int, TensorSpec], Buffer] = {}
         self._other: tuple[Buffer, Buffer] | None = None
 
     def _expected(self, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -172,8 +173,7 @@ class _Trials:
         state: State = algorithm.prepare(self.weights, self.problem, variant, place)
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = place.alignment
-        guarded = [place.upload(np.full(spec.nbytes + 2 * margin, _GUARD, np.uint8),
-                                "a candidate's output") for spec in variant.outputs]
+        guarded = [self._guarded(index, spec) for index, spec in enumerate(variant.outputs)]
         targets = [buffer.view(margin, spec.nbytes)
                    for buffer, spec in zip(guarded, variant.outputs, strict=True)]
         workspace = place.empty(variant.workspace, "a candidate's workspace") if (
@@ -202,6 +202,16 @@ class _Trials:
             self.place.copy(*self._other, nbytes)
             samples.append(self.place.time(work))
         return statistics.median(samples)
+
+    def _guarded(self, index: int, spec: TensorSpec) -> Buffer:
+        """Memory for an output between guards, shared by all candidates of that layout, and
+        filled with what none of them writes."""
+        fill = np.full(spec.nbytes + 2 * self.place.alignment, _GUARD, np.uint8)
+        key = (index, spec)
+        if key not in self._targets:
+            self._targets[key] = self.place.empty(fill.nbytes, "a candidate's output")
+        self.place.write(self._targets[key], fill)
+        return self._targets[key]
 
     def _source(self, index: int, spec: TensorSpec) -> Buffer:
         buffers = self._sources.setdefault(spec, {})
