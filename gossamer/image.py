@@ -14,6 +14,8 @@ from gossamer.errors import InputError
 
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
+LONGEST = 16384
+"""Pixels of the longest side that a photo is scaled to."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,21 @@ class Preprocessing:
             if len(values) not in allowed:
                 raise InputError(f"{option} has {len(values)} numbers; {self.channels} images "
                                  f"take {' or '.join(map(str, allowed))}")
+            if not all(map(math.isfinite, values)):
+                raise InputError(f"{option} {', '.join(map(str, values))}: expected finite "
+                                 "numbers")
+        if not math.isfinite(self.scale):
+            raise InputError(f"scale {self.scale}: expected a finite number")
         if 0.0 in self.std:
             raise InputError("std has a zero, by which nothing can be divided")
-        if any(length < 1 for length in (*(self.size or ()), self.resize or 1)):
-            raise InputError(f"size {self.size}, resize {self.resize}: lengths are 1 or more")
+        resize = () if self.resize is None else (self.resize,)
+        size = "x".join(map(str, self.size or ()))
+        if any(not 1 <= length <= LONGEST for length in (*(self.size or ()), *resize)):
+            raise InputError(f"{f'size {size}' if size else ''}{', ' if size and resize else ''}"
+                             f"{f'resize {self.resize}' if resize else ''}: lengths are 1 to "
+                             f"{LONGEST}")
         if self.size and self.resize and self.resize < max(self.size):
-            raise InputError(f"resize {self.resize} leaves less than size {self.size} to crop")
+            raise InputError(f"resize {self.resize} leaves less than size {size} to crop")
 
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
         """This preprocessing at the size that a network's input shape asks for: (N, C, H, W), or
@@ -102,6 +113,9 @@ class Preprocessing:
         if self.resize is not None:
             short = min(image.size)
             width, height = (self.resize * length // short for length in image.size)
+            if max(width, height) > LONGEST:
+                raise InputError(f"a photo of {image.height}x{image.width} is too long and narrow "
+                                 f"to be scaled to a short side of {self.resize}")
             image = image.resize((width, height), Image.Resampling.BILINEAR)
             if self.size is not None:
                 left = round((width - self.size[1]) / 2)

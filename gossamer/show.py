@@ -31,21 +31,28 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Rows by key under headings; a column in which every cell is a number is right-aligned."""
-    shown = [[_cell(row.get(key)) for key in columns] for row in rows]
+    """Rows by key under headings; a column in which every cell is a number is right-aligned.
+    Where a terminal is too narrow, cells are cut."""
+    shown = [[one_line(_cell(row.get(key))) for key in columns] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, heading in enumerate(columns.values()):
         cells = [line[index] for line in shown if line[index]]
-        table.add_column(heading, justify="right" if _numeric(cells) else "left",
-                         overflow="fold")
+        table.add_column(heading, justify="right" if _numeric(cells) else "left", no_wrap=True,
+                         overflow="ellipsis")
     for line in shown:
         table.add_row(*map(Text, line))
-    # a pipe has no width: lines must not be folded as if it had 80 columns
+    # a pipe has no width: lines must not be cut as if it had 80 columns
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     with console.capture() as captured:
         console.print(table)
     for printed in captured.get().splitlines():
         print(printed.rstrip())
+
+
+def one_line(text: str) -> str:
+    """The text with line breaks and other control characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
+                   for c in text)
 
 
 def human(count: float) -> str:
@@ -77,19 +84,24 @@ def labels(path: Path | None, classes: int) -> list[str] | None:
     path = path or IMAGENET
     try:
         names = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a list of names: {error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"--labels {path}: is no text in UTF-8, expected one name a line"
+                         ) from None
+    except OSError as error:
+        raise InputError(f"--labels {path}: {error.strerror}") from None
     while names and not names[-1].strip():
         names.pop()
     if len(names) != classes:
-        raise InputError(f"{path}: has {len(names)} names, one a line; the network has {classes} "
-                         "classes")
+        raise InputError(f"--labels {path}: has {len(names)} names, one a line; the "
+                         f"network has {classes} classes")
     return names
 
 
-def is_scores(output: np.ndarray) -> bool:
-    """Whether an output of shape (N, classes[, 1, 1]) can be read as one score a class."""
-    return output.ndim >= 2 and output.shape[1] > 1 and math.prod(output.shape[2:]) == 1
+def is_scores(output: np.ndarray, rows: int) -> bool:
+    """Whether an output can be read as one score a class for each of the rows: floats of shape
+    (rows, classes[, 1, 1]), two classes or more."""
+    return (output.ndim >= 2 and len(output) == rows and output.shape[1] > 1
+            and math.prod(output.shape[2:]) == 1 and np.issubdtype(output.dtype, np.floating))
 
 
 def best(scores: np.ndarray, count: int, names: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -105,32 +117,44 @@ def best(scores: np.ndarray, count: int, names: Sequence[str] | None) -> list[di
              "probability": float(probabilities[index])} for index in order]
 
 
-def statistics(name: str, output: np.ndarray) -> str:
-    """One line on an output that is no list of scores."""
-    text = f"{name}: {'x'.join(map(str, output.shape))} {output.dtype}"
-    if output.size and output.dtype != np.bool_:
-        text += f", {output.min():.6g} to {output.max():.6g}, mean {output.mean():.6g}"
+def shape_text(shape: Iterable[int | str | None]) -> str:
+    """A shape as 1x3x224x224, with N for what is open."""
+    return "x".join("N" if size is None else str(size) for size in shape) or "scalar"
+
+
+def summary(output: np.ndarray) -> dict[str, Any]:
+    """An output's shape, dtype, least and greatest number (None where it has no numbers)."""
+    numbers = output.size and output.dtype != np.bool_
+    return {"shape": list(output.shape), "dtype": str(output.dtype),
+            "min": output.min() if numbers else None, "max": output.max() if numbers else None}
+
+
+def summary_line(name: str, summary: Mapping[str, Any]) -> str:
+    """One line on an output, from summary()."""
+    text = f"{one_line(name)}: {shape_text(summary['shape'])} {summary['dtype']}"
+    if summary["min"] is not None:
+        text += f", {summary['min']:.6g} to {summary['max']:.6g}"
     return text
 
 
 def print_summary(rows: Iterable[Mapping[str, Any]]) -> None:
-    """The layers of a network, as `gossamer inspect` shows them."""
+    """The nodes of a network's file, as `gossamer inspect` shows them."""
     shown = [{**row, "output_shape": "x".join(map(str, row["output_shape"])),
               "parameters": str(row["parameters"] or ""),
               "flops": human(row["flops"]) if row["flops"] else "",
               "density": None if row["density"] is None else f"{row['density']:.1%}"}
              for row in rows]
-    print_table({"name": "layer", "op": "op", "output_shape": "output", "parameters":
+    print_table({"name": "node", "op": "op", "output_shape": "output", "parameters":
                  "parameters", "flops": "FLOPs", "density": "density"}, shown)
 
 
 def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
     """The best classes of each input, as best() gives them."""
     for answer in answers:
-        print(f"\n{answer['input']}")
+        print(f"\n{one_line(answer['input'])}")
         for line in answer["top"]:
             name = line["name"] or f"class {line['class']}"
-            print(f"{line['probability']:8.2%}  {name}")
+            print(f"{line['probability']:8.2%}  {one_line(name)}")
 
 
 def print_report(report: Any) -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import gossamer
-from gossamer import arguments, show
+from gossamer import output_file, show
 from gossamer.cli import app
 from tests.tolerances import normalised_error, tolerance
 
@@ -95,7 +95,8 @@ def test_version():
 
 def test_inspect(tiny):
     text = succeeds("inspect", tiny).stdout
-    assert text.startswith("layer") and "first" in text and "133 parameters" in text
+    assert text.startswith("node") and "5 nodes" in text
+    assert "first" in text and "133 parameters" in text
     summary = json.loads(succeeds("inspect", tiny, "--batch", 2, "--json").stdout)
     assert summary["parameters"] == 4 * 27 + 25
     assert summary["rows"][0]["flops"] >= 2 * 2 * 4 * 27 * 64
@@ -105,15 +106,20 @@ def test_run_on_an_array_writes_what_the_network_gives(tiny, tmp_path):
     x = RNG.standard_normal((7, 3, 8, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     (expected,) = ReferenceEvaluator(str(tiny)).run(None, {"x": x})
+    (tmp_path / "names").write_text("a\nb\nc\nd\ne\n")
     for batch in ((), ("--batch", 3)):
         result = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy",
                           "--output", tmp_path / "y.npy", *batch)
+        assert "%" not in result.stdout and "y: 7x5 float32" in result.stdout
         y = np.load(tmp_path / "y.npy")
         assert y.dtype == np.float32
         assert normalised_error(y, expected) <= tolerance("network")
-    best = expected[6].argmax()
-    assert f"class {best}" in result.stdout.split("x.npy[6]")[1].splitlines()[1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.onnx", "x.npy", "y.npy"]
+    result = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--labels",
+                      tmp_path / "names")
+    best = "abcde"[expected[6].argmax()]
+    assert result.stdout.split("x.npy[6]")[1].splitlines()[1].endswith(f"  {best}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "names", "tiny.onnx", "x.npy", "y.npy"]
 
 
 def test_run_on_no_image_at_all(tiny, tmp_path):
@@ -228,6 +234,11 @@ def test_several_outputs_go_to_npz(tmp_path):
 def bad_files(folder):
     np.save(folder / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
     np.save(folder / "shape.npy", np.zeros((1, 3, 9, 9), np.float32))
+    np.save(folder / "small.npy", np.zeros((3, 8, 8), np.float32))
+    (folder / "link").symlink_to(folder)
+    os.mkfifo(folder / "pipe.npy")
+    save_network(folder / "flat.onnx", weights={}, inputs=("N", 784), outputs=(("y", None),),
+                 nodes=[helper.make_node("Relu", ["x"], ["y"])])
     np.save(folder / "dtype.npy", np.zeros((1, 3, 8, 8), np.int32))
     np.save(folder / "objects.npy", np.array([{}]), allow_pickle=True)
     np.save(folder / "scalar.npy", np.float32(1))
@@ -254,18 +265,42 @@ BAD = [
     ("run tiny.onnx --input shape.npy", ["1x3x9x9", "Nx3x8x8"]),
     ("run tiny.onnx --input dtype.npy", ["int32", "float32"]),
     ("run tiny.onnx --input absent.npy", ["absent.npy"]),
-    ("run tiny.onnx --input text", ["text", ".npy"]),
+    ("run tiny.onnx --input text", ["--input text", "is no .npy file"]),
+    ("run tiny.onnx --input small.npy", ["small.npy", "3x8x8", "x[None]"]),
     ("run tiny.onnx --input objects.npy", ["objects.npy"]),
     ("run tiny.onnx --input scalar.npy", ["scalar.npy", "batch"]),
-    ("run tiny.onnx --input many.npz", ["many.npz", "one array"]),
+    ("run tiny.onnx --input many.npz", ["many.npz", "one array", "'x'"]),
     ("run tiny.onnx --preprocess unit --image absent.png", ["absent.png"]),
     ("run tiny.onnx --preprocess unit --image text", ["text", "image"]),
-    ("run tiny.onnx --preprocess unit --size 9 --image photo.png", ["1x3x9x9", "Nx3x8x8"]),
+    ("run tiny.onnx --preprocess unit --size 9 --image photo.png", ["--size 9", "8x8"]),
+    ("run tiny.onnx --preprocess unit --size 100000 --image photo.png", ["--size 100000"]),
+    ("run tiny.onnx --preprocess unit --resize 0 --image photo.png", ["--resize 0", "1 or more"]),
+    ("run tiny.onnx --preprocess imagenet --resize 4 --image photo.png", ["--resize 4", "8x8"]),
+    ("run tiny.onnx --scale nan --image photo.png", ["--scale nan"]),
+    ("run tiny.onnx --mean inf --image photo.png", ["--mean inf"]),
+    ("run tiny.onnx --std nan,1,1 --image photo.png", ["--std nan,1,1"]),
+    ("run tiny.onnx --grey --image photo.png", ["--grey", "1 channel", "takes 3"]),
+    ("run tiny.onnx --grey --preprocess imagenet --image photo.png", ["--grey", "takes 3"]),
+    ("run mobilenet_v2 --grey --image photo.png", ["--grey", "takes 3"]),
+    ("run flat.onnx --image photo.png", ["takes 784 numbers", "--grey --size 28"]),
+    ("run tiny.onnx --image=", ["--image", "empty"]),
+    ("run tiny.onnx --input=", ["--input", "empty"]),
+    ("run tiny.onnx --input x.npy --output=", ["--output", "empty"]),
+    ("run tiny.onnx --input x.npy --output link/x.npy", ["--output", "reads"]),
+    ("run tiny.onnx --input x.npy --output pipe.npy", ["pipe.npy", "regular"]),
+    (f"run tiny.onnx --input x.npy --output {'y' * 300}.npy", ["--output", "too long"]),
+    (f"run tiny.onnx --input {'y' * 300}.npy", ["--input", "too long"]),
+    (f"run {'y' * 300}.onnx --input x.npy", ["too long"]),
+    (f"run tiny.onnx --preprocess unit --image {'y' * 300}.png", ["too long"]),
+    ("run tiny.onnx --input z=x.npy", ["--input z=x.npy", "'z'", "'x'"]),
+    ("run tiny.onnx --input x=x.npy --input x.npy", ["--input x.npy", "already"]),
+    ("run tiny.onnx --input x.npy --shape 3,8,8 --shape x=3,8,8", ["--shape x=3,8,8", "already"]),
+    ("inspect .", ["is a folder"]),
     ("run tiny.onnx --preprocess odd --image photo.png", ["odd", "imagenet"]),
     ("run tiny.onnx --size big --image photo.png", ["--size big"]),
     ("run tiny.onnx --size 0 --image photo.png", ["--size 0"]),
     ("run tiny.onnx --mean a,b --image photo.png", ["--mean a,b"]),
-    ("run tiny.onnx --mean 1,2 --image photo.png", ["mean has 2"]),
+    ("run tiny.onnx --mean 1,2 --image photo.png", ["--mean has 2"]),
     ("run tiny.onnx --std 0 --image photo.png", ["std"]),
     ("run tiny.onnx --input x.npy --device cuda:99", ["cuda:99"]),
     ("run tiny.onnx --input x.npy --device abacus", ["abacus"]),
@@ -303,10 +338,10 @@ def test_failed_writing_leaves_nothing(tiny, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
     (tmp_path / "y.npy").write_bytes(b"older")
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(arguments.np, "save", full)
+    monkeypatch.setattr(output_file.np.lib.format, "write_array", full)
     result = gossamer_cli("run", tiny, "--device", "host", "--input", tmp_path / "x.npy",
                           "--output", tmp_path / "y.npy")
     assert result.exit_code == 2 and "No space left" in result.stderr
@@ -314,16 +349,149 @@ def test_failed_writing_leaves_nothing(tiny, tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.onnx", "x.npy", "y.npy"]
 
 
-def test_nan_weights_are_a_warning(tmp_path):
+def test_the_reason_of_a_failed_write_is_kept(tmp_path):
+    resource = pytest.importorskip("resource", reason="limits of POSIX")
+    code = ("import resource, sys; from pathlib import Path; import numpy as np; "
+            "from gossamer.output_file import write; "
+            f"resource.setrlimit(resource.RLIMIT_FSIZE, (4096, {resource.RLIM_INFINITY})); "
+            "write(Path('y.npy'), 'y.npy', {'y': np.zeros(10000)})")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True,
+                          text=True)
+    assert "File too large" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_output_through_a_link_writes_its_target(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "y.npy").symlink_to(tmp_path / "folder" / "z.npy")
+    succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
+             tmp_path / "y.npy")
+    assert (tmp_path / "y.npy").is_symlink()
+    assert np.load(tmp_path / "folder" / "z.npy").shape == (1, 5)
+
+
+MIXING = {
+    "ReduceMean": [helper.make_node("ReduceMean", ["x"], ["m"], name="it", axes=[0]),
+                   helper.make_node("Sub", ["x", "m"], ["y"])],
+    "Softmax": [helper.make_node("Softmax", ["x"], ["y"], name="it", axis=0)],
+    "Transpose": [helper.make_node("Transpose", ["x"], ["t"], name="it", perm=[1, 0]),
+                  helper.make_node("Softmax", ["t"], ["s"], axis=1),
+                  helper.make_node("Transpose", ["s"], ["y"], perm=[1, 0])],
+    "MatMul": [helper.make_node("Transpose", ["x"], ["t"], name="it", perm=[1, 0]),
+               helper.make_node("MatMul", ["x", "t"], ["u"]),
+               helper.make_node("MatMul", ["u", "x"], ["y"])],
+    "Concat": [helper.make_node("Concat", ["x", "x"], ["y"], name="it", axis=0)],
+    "Flatten": [helper.make_node("Flatten", ["x"], ["y"], name="it", axis=0)],
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_networks_that_mix_a_batch_are_not_split(name, tmp_path):
+    path = save_network(tmp_path / "mix.onnx", nodes=MIXING[name], weights={}, inputs=("N", 4),
+                        outputs=(("y", None),))
+    x = RNG.standard_normal((6, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy")
+    line = fails(2, *words, "--batch", 2)
+    assert "'it'" in line and "leave --batch out" in line
+    result = succeeds(*words, "--output", tmp_path / "y.npy")
+    (expected,) = ReferenceEvaluator(str(path)).run(None, {"x": x})
+    assert normalised_error(np.load(tmp_path / "y.npy"), expected) <= tolerance("network")
+    assert f"y: {show.shape_text(expected.shape)} float32" in result.stdout
+    succeeds(*words, "--batch", 6)
+
+
+@pytest.mark.parametrize("node", [
+    helper.make_node("Softmax", ["x"], ["y"], axis=-1),
+    helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1]),
+    helper.make_node("ReduceMean", ["x"], ["y"], axes=[1, 2]),
+    helper.make_node("MatMul", ["x", "x"], ["y"]),
+    helper.make_node("Concat", ["x", "x"], ["y"], axis=1),
+], ids=lambda node: node.op_type)
+def test_networks_that_do_not_mix_are_split(node, tmp_path):
+    path = save_network(tmp_path / "rows.onnx", nodes=[node], weights={}, inputs=("N", 4, 4),
+                        outputs=(("y", None),))
+    np.save(tmp_path / "x.npy", RNG.standard_normal((6, 4, 4)).astype(np.float32))
+    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--output")
+    succeeds(*words, tmp_path / "whole.npy")
+    succeeds(*words, tmp_path / "parts.npy", "--batch", 4)
+    assert normalised_error(np.load(tmp_path / "parts.npy"), np.load(tmp_path / "whole.npy")
+                            ) <= tolerance("network")
+
+
+def test_photos_of_a_network_that_mixes_run_at_once(tmp_path, photo):
+    nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=1)]
+    path = save_network(tmp_path / "sum.onnx", nodes=nodes, weights={}, outputs=(("y", None),))
+    words = ("run", path, "--device", "host", "--preprocess", "none", "--image", photo, photo)
+    found = json.loads(succeeds(*words, "--json").stdout)
+    assert found["batch"] == 2 and found["results"] == []
+    assert found["outputs"]["y"]["shape"] == [1, 1, 1, 1]
+
+
+def test_several_inputs(tmp_path):
+    nodes = [helper.make_node("Sub", ["left", "right"], ["y"])]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3])
+             for name in ("left", "right")]
+    graph = helper.make_graph(nodes, "two", infos, [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
+    path = tmp_path / "two.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    left, right = RNG.standard_normal((2, 5, 3)).astype(np.float32)
+    np.save(tmp_path / "a.npy", left)
+    np.save(tmp_path / "b.npy", right)
+    np.save(tmp_path / "short.npy", right[:2])
+    np.savez(tmp_path / "both.npz", right=right, left=left)
+    common = ("run", path, "--device", "host")
+    a, b = f"left={tmp_path / 'a.npy'}", f"right={tmp_path / 'b.npy'}"
+    for given in ((b, a), (tmp_path / "both.npz",)):
+        words = [word for text in given for word in ("--input", text)]
+        succeeds(*common, *words, "--batch", 2, "--output", tmp_path / "y.npy")
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), left - right)
+    line = fails(2, *common, "--input", tmp_path / "a.npy")
+    assert "a.npy" in line and "'left', 'right'" in line and "NAME=" in line
+    assert "nothing for input 'right'" in fails(2, *common, "--input", a)
+    line = fails(2, *common, "--input", a, "--input", f"right={tmp_path / 'short.npy'}")
+    assert "short.npy" in line and "2 rows" in line
+    assert "NAME=" in fails(2, *common, "--image", "photo.png")
+
+
+def test_further_outputs_are_shown_beside_classes(tmp_path, photo):
+    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+             helper.make_node("Identity", ["x"], ["q"])]
+    path = save_network(tmp_path / "two.onnx", nodes=nodes, weights={},
+                        outputs=(("p", ["N", 3, 1, 1]), ("q", ["N", 3, 8, 8])))
+    out = succeeds("run", path, "--device", "host", "--preprocess", "unit", "--image",
+                   photo).stdout
+    assert "%  class" in out and "q: 1x3x8x8 float32" in out
+
+
+def test_preparation_is_for_photos_only(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    (line,) = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--mean",
+                       "1", "--bgr").stderr.splitlines()
+    assert line.startswith("notice: --mean, --bgr")
+
+
+def test_labels_without_classes_are_refused_and_nothing_is_written(tmp_path):
+    path = save_network(tmp_path / "relu.onnx", nodes=[helper.make_node("Relu", ["x"], ["y"])],
+                        weights={}, outputs=(("y", None),))
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    (tmp_path / "names").write_text("a\nb\n")
+    line = fails(2, "run", path, "--device", "host", "--input", tmp_path / "x.npy", "--labels",
+                 tmp_path / "names", "--output", tmp_path / "y.npy")
+    assert "--labels" in line and "1x3x8x8" in line and not (tmp_path / "y.npy").exists()
+
+
+def test_nan_weights_are_a_warning(tmp_path, photo):
     poisoned = {**WEIGHTS, "w": np.where(np.arange(108).reshape(4, 3, 3, 3) == 5, np.nan, 1.0)}
     path = save_network(tmp_path / "nan.onnx", weights=poisoned)
-    np.save(tmp_path / "x.npy", np.ones((1, 3, 8, 8), np.float32))
-    result = gossamer_cli("run", path, "--device", "host", "--input", tmp_path / "x.npy",
-                          "--json")
-    assert result.exit_code == 0
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("warning: ") and "NaN" in line and "first" in line
-    assert json.loads(result.stdout)["results"][0]["top"][0]["probability"] is None
+    result = succeeds("run", path, "--device", "host", "--preprocess", "unit", "--image", photo,
+                      "--json")
+    weights, output = result.stderr.splitlines()
+    assert weights.startswith("warning: ") and "NaN" in weights and "first" in weights
+    assert output.startswith(f"warning: {photo}: output 'y' has NaN") and "no class" in output
+    assert json.loads(result.stdout)["results"] == [{"input": str(photo), "top": []}]
 
 
 def failing(monkeypatch, error):
@@ -396,7 +564,7 @@ def test_reader_that_leaves_is_no_fault(tiny):
                           stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
         errors = process.stderr.read()
-    assert process.returncode == 1 and errors == ""
+    assert process.returncode == 141 and errors == ""
 
 
 def test_best_classes():

@@ -170,9 +170,19 @@ def test_batch_stacks_and_refuses_ragged_images():
     ({"mean": (1.0, 2.0)}, "mean has 2 numbers"),
     ({"channels": "grey", "std": (1.0, 1.0, 1.0)}, "std has 3 numbers"),
     ({"std": (1.0, 0.0, 1.0)}, "zero"),
-    ({"size": (0, 4)}, "1 or more"),
+    ({"size": (0, 4)}, "size 0x4: lengths are 1 to 16384"),
+    ({"resize": 0}, "resize 0"),
+    ({"size": (4, 100_000)}, "4x100000"),
+    ({"mean": (float("nan"),)}, "mean nan"),
+    ({"std": (1.0, float("inf"), 1.0)}, "std"),
+    ({"scale": float("inf")}, "scale inf"),
     ({"size": (224, 224), "resize": 200}, "less than size"),
 ])
 def test_impossible_preprocessing_is_refused(options, word):
     with pytest.raises(InputError, match=word):
         Preprocessing(**options)
+
+
+def test_long_and_narrow_photos_are_not_blown_up():
+    with pytest.raises(InputError, match="1x5000 is too long"):
+        Preprocessing(size=(8, 8), resize=9)(np.zeros((1, 5000, 3), np.uint8))

@@ -1,0 +1,81 @@
+"""The file that --output names: checked before the work, written whole after it or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
+
+import numpy as np
+
+from gossamer.errors import InputError
+
+
+def check(name: str, outputs: int, read: Sequence[str]) -> Path:
+    """The file that `name` leads to, through symbolic links. Raises InputError when write()
+    could not put so many outputs there, or when it is one of the files that are read."""
+    if not name:
+        raise InputError("--output: the name is empty; expected one that ends in .npy or .npz")
+    given, path = Path(name), Path(os.path.realpath(name))
+    try:
+        path.exists() or path.parent.stat()
+    except OSError as error:
+        missing = "" if path.parent.is_dir() else f" (folder {path.parent})"
+        raise InputError(f"--output {name}: {error.strerror}{missing}") from None
+    if path.is_dir():
+        raise InputError(f"--output {name}: is a folder")
+    if given.suffix not in (".npy", ".npz"):
+        raise InputError(f"--output {name}: expected a name that ends in .npy or .npz")
+    if given.suffix == ".npy" and outputs > 1:
+        raise InputError(f"--output {name}: the network has {outputs} outputs; give a name that "
+                         "ends in .npz")
+    if not path.parent.is_dir():
+        raise InputError(f"--output {name}: there is no folder {path.parent}")
+    if path.exists():
+        if not path.is_file():
+            raise InputError(f"--output {name}: is no regular file")
+        if any(Path(other).exists() and path.samefile(other) for other in read):
+            raise InputError(f"--output {name}: is a file that this command reads; give another "
+                             "name")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"--output {name}: the folder {path.parent} cannot be written to")
+    return path
+
+
+def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes a .npy file of one array or a .npz file of several to `path`, which the user calls
+    `name`. Raises InputError with the system's reason where that fails."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".gossamer-")
+        with os.fdopen(handle, "wb") as file:
+            if name.endswith(".npy"):
+                (array,) = arrays.values()
+                # NumPy writes to what it takes for a file by itself and loses the reason of
+                # a failure
+                np.lib.format.write_array(SimpleNamespace(write=file.write), array,
+                                          allow_pickle=False)
+            else:
+                _write_npz(file, arrays)
+        # mkstemp's files are private; the result is as readable as any other new file
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"--output {name}: cannot be written: {error.strerror or error}") from None
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    # np.savez takes the names as keywords, where "file" would be its own
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
