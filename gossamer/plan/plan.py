@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.errors import InputError, UnsupportedError
+from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve, with_shapes
 from gossamer.ops.algorithm import Weights
+from gossamer.plan import plan_file
 from gossamer.plan.context import Context
 from gossamer.plan.foreign import (
     callers_stream,
@@ -30,6 +32,7 @@ from gossamer.plan.lower import lower
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import Report, make_report
 from gossamer.plan.select import choose
+from gossamer.plan.stored_choices import StoredChoices, stored
 from gossamer.plan.tuner import EFFORTS, Tuner
 from gossamer.tensor import default_spec
 
@@ -41,21 +44,71 @@ class Plan:
     """Runs a network on one device. `plan(x)` uses a context of its own for each batch size;
     `context` gives further ones to threads and streams.
 
-    Make one with `gossamer.compile`.
+    Make one with `gossamer.compile` or, from a file, with `Plan.load`.
     """
 
     def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
-                 tuner: Tuner | None = None) -> None:
-        self.graph = optimise(graph)
+                 tuner: Tuner | None = None, choices: StoredChoices | None = None) -> None:
+        # the graph of stored choices is what was optimised when they were made
+        self.graph = optimise(graph) if choices is None else graph
         self.device = device
         self.strict = strict
         self.tuner = tuner
+        self._choices = choices
+        self._choice_notes: dict[int, list[str]] = {}
         self._weights: dict[tuple[str, str], Weights] = {}
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, tuple[list[Timing], Timing]] = {}
         self._last_batch: int | None = None
         self._lock = threading.RLock()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the optimised network, with its weights, and the choices of every batch size
+        that was planned so far (batch 1 where none was), whole or not at all.
+
+        Raises InputError where the file cannot be written.
+        """
+        with self._lock:
+            if self._choices is not None:
+                choices: Mapping[str, Any] = self._choices.plain
+            else:
+                if not self._programs:
+                    self.program(1)
+                choices = stored(self._programs, self.device)
+            plan_file.write(Path(path), plan_file.header(self.device, self.strict), self.graph,
+                            choices)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | Device | None = None) -> Plan:
+        """The plan that save() wrote, on a device like the one that it was made for (None: the
+        one of the same name). Nothing is measured: batch sizes that were not planned take the
+        choices of the nearest one that was, and report() says so.
+
+        Raises InputError for a file that is no plan or is damaged, and for a plan made for
+        another device or with another driver, toolkit or gossamer; DeviceError for the device.
+        """
+        path = Path(path)
+        head, graph, plain = plan_file.read(path)
+        with plan_file.checked(path):
+            if device is None:
+                try:
+                    device = find(head["device"]["name"])
+                except DeviceError as error:
+                    raise DeviceError(f"{path}: was made for {head['device']['name']} "
+                                      f"({head['device']['description']}): {error}") from None
+            place = device if isinstance(device, Device) else find(device)
+            plan_file.check_device(path, head, place)
+            plan = cls(graph, place, strict=head["strict"], choices=StoredChoices(path, plain))
+            for batch in plan.planned_batches:
+                plan.program(batch)
+        return plan
+
+    @property
+    def planned_batches(self) -> list[int]:
+        """The batch sizes whose layers have choices of their own, in increasing order."""
+        with self._lock:
+            return sorted(self._programs if self._choices is None else self._choices.batches)
 
     @property
     def inputs(self) -> list[ValueInfo]:
@@ -161,6 +214,7 @@ class Plan:
         batch = self._batch_or_last(batch)
         steps, whole = self._timings.get(batch, (None, None))
         report = make_report(self.program(batch), self.device, steps, whole)
+        report.notes.extend(self._choice_notes.get(batch, ()))
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "
@@ -198,8 +252,14 @@ class Plan:
         layers, constants = lower(static)
         inputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
                   for info in self.inputs}
-        return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
-                      self.device, self.tuner)
+        if self._choices is None:
+            return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
+                          self.device, self.tuner)
+        outputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
+                   for info in self.outputs}
+        program, self._choice_notes[batch] = self._choices.program(
+            layers, batch, inputs, outputs, constants, self.device)
+        return program
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
         """The outputs where all are empty; {} where there is something to compute."""

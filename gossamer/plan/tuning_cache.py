@@ -54,7 +54,7 @@ class TuningCache:
     def __init__(self, device: Device, folder: Path | None = None) -> None:
         self._device = {"api": device.api, "description": device.description,
                         "units": device.limits.units}
-        self._made_by = {"driver": device.driver, "toolkit": _toolkit(device),
+        self._made_by = {"driver": device.driver, "toolkit": toolkit(device),
                          "gossamer": gossamer.__version__}
         self.path = (folder or tuning_folder()) / file_name(device)
         self._content: dict[str, Any] | None = None
@@ -229,7 +229,8 @@ def _sources(op: str) -> dict[str, str]:
     return {algorithm.name: source_hash(algorithm) for algorithm in OPS[op].algorithms}
 
 
-def _toolkit(device: Device) -> str:
+def toolkit(device: Device) -> str:
+    """The compiler that comes from this installation, not from the driver; "" where none does."""
     if device.api != "cuda":
         return ""
     from gossamer.device import nvrtc

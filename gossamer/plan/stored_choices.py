@@ -1,0 +1,133 @@
+"""The choices of a program as plain data, and a program from them: nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device import find
+from gossamer.device.base import Device
+from gossamer.errors import InputError, UnsupportedError
+from gossamer.ops import OPS
+from gossamer.plan.builder import Builder, Choice
+from gossamer.plan.keys import problem_key
+from gossamer.plan.program import Layer, Program
+from gossamer.plan.tuning_file import candidate
+from gossamer.tensor import TensorSpec
+
+Stored = Mapping[str, Any]
+
+
+def stored(programs: Mapping[int, Program], device: Device) -> dict[str, list[dict[str, Any]]]:
+    """One dict a step, in order, by batch size."""
+    return {str(batch): [_stored(step, device) for step in programs[batch].steps]
+            for batch in sorted(programs)}
+
+
+def _stored(step: Any, device: Device) -> dict[str, Any]:
+    name, config, inputs, outputs, precision = candidate(step.algorithm, step.variant)
+    return {"layer": step.layer.name, "inserted": step.layer.inserted,
+            "problem": problem_key(step.problem), "algorithm": name, "config": config,
+            "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
+            "on_host": step.device is not device, "rejected": dict(step.rejected)}
+
+
+class StoredChoices:
+    """The choices of a saved plan, by batch size."""
+
+    def __init__(self, path: Path, plain: Mapping[str, Sequence[Stored]]) -> None:
+        self.path = path
+        self.plain = plain
+        self._choices = {int(batch): {(each["layer"], each["inserted"]): each for each in steps}
+                         for batch, steps in plain.items()}
+        if not self._choices:
+            raise ValueError("it has no choices")
+
+    @property
+    def batches(self) -> list[int]:
+        return list(self._choices)
+
+    def program(self, layers: Iterable[Layer], batch: int, inputs: Mapping[str, TensorSpec],
+                outputs: Mapping[str, TensorSpec], constants: Mapping[str, np.ndarray],
+                device: Device) -> tuple[Program, list[str]]:
+        """The program of a batch size, and what the user should know of it.
+
+        A batch size that was not planned gets the choices of the nearest one (by ratio). Where
+        one does not fit the layer, another config of the algorithm is taken, else the first
+        algorithm that supports it. Raises InputError where a choice that was planned cannot be
+        used.
+        """
+        planned = batch in self._choices
+        nearest = min(sorted(self._choices), key=lambda each: _ratio(each, batch))
+        choices = self._choices[nearest]
+        unfit: list[str] = []
+
+        def decide(builder: Builder, layer: Layer) -> Choice:
+            each = choices.get((layer.name, layer.inserted))
+            found = _restored(each, layer, device, exact=planned) if each else "it was not planned"
+            if isinstance(found, Choice):
+                return found
+            if planned:
+                raise InputError(f"{self.path}: {layer.source or layer.name} cannot be computed "
+                                 f"as planned: {found}; compile the network again")
+            if not layer.inserted:
+                unfit.append(layer.name)
+            return _first(layer, device, each["algorithm"] if each else "")
+
+        builder = Builder(batch, inputs, constants, decide)
+        for layer in layers:
+            builder.add(layer)
+        program = builder.finish(outputs)
+        if planned:
+            return program, []
+        note = f"batch {batch} was not planned: the choices are those of batch {nearest}"
+        if unfit:
+            note += f", but for {', '.join(unfit)}, which they do not fit"
+        return program, [note]
+
+
+def _ratio(a: int, b: int) -> float:
+    low, high = sorted((max(a, 1), max(b, 1)))
+    return high / low
+
+
+def _restored(each: Stored, layer: Layer, device: Device, *, exact: bool) -> Choice | str:
+    """The stored choice of a layer, or why there is none. exact: for the very same problem."""
+    assert layer.problem is not None
+    if exact and each["problem"] != problem_key(layer.problem):
+        return f"it is {layer.problem.describe()}, which is not what was planned"
+    place = find("host") if each["on_host"] else device
+    for algorithm in OPS[layer.op].algorithms:
+        if algorithm.name != each["algorithm"]:
+            continue
+        reason = algorithm.supports(layer.problem, place)
+        if reason is not None:
+            return f"{algorithm.name}: {reason}"
+        wanted = (each["algorithm"], each["config"], tuple(each["inputs"]),
+                  tuple(each["outputs"]), each["precision"])
+        for variant in algorithm.variants(layer.problem, place):
+            if candidate(algorithm, variant) == wanted:
+                return Choice(algorithm, variant, place, dict(each["rejected"]))
+        return f"{algorithm.name} has no config {each['config']!r} for these layouts"
+    return f"there is no algorithm {each['algorithm']!r}"
+
+
+def _first(layer: Layer, device: Device, preferred: str) -> Choice:
+    """The first variant of the preferred algorithm, else of the first that supports the layer; on
+    the host where the device has none."""
+    assert layer.problem is not None
+    rejected: dict[str, str] = {}
+    algorithms = sorted(OPS[layer.op].algorithms, key=lambda each: each.name != preferred)
+    for place in (device, find("host")):
+        for algorithm in algorithms:
+            reason = algorithm.supports(layer.problem, place)
+            if reason is None:
+                variant = next(iter(algorithm.variants(layer.problem, place)))
+                return Choice(algorithm, variant, place, rejected)
+            rejected.setdefault(algorithm.name, reason)
+    raise UnsupportedError(f"{layer.source or layer.name}: nothing computes "
+                           f"{layer.problem.describe()}: "
+                           + "; ".join(f"{name}: {why}" for name, why in rejected.items()))
