@@ -29,7 +29,7 @@ from gossamer.plan.foreign import (
     on_host,
 )
 from gossamer.plan.lower import lower
-from gossamer.plan.program import Program, Step
+from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report import Report, make_report
 from gossamer.plan.select import choose
 from gossamer.plan.stored_choices import StoredChoices, stored
@@ -246,6 +246,10 @@ class Plan:
                 self._contexts[batch] = self.context(batch)
             self._contexts.move_to_end(batch)
             return self._contexts[batch]
+
+    def layers(self, batch: int) -> list[Layer]:
+        """What is to be computed at a batch size, before anything is chosen."""
+        return lower(resolve(self.graph, batch))[0]
 
     def _make_program(self, batch: int) -> Program:
         static = resolve(self.graph, batch)

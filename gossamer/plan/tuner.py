@@ -68,6 +68,8 @@ class Tuner:
         self._caches = {device.name: self.cache}
         self.measured = 0
         """Candidates measured so far, those from the cache apart."""
+        self.reused = 0
+        """Candidates whose measurements came from the cache."""
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Trial]] = {}
 
@@ -92,6 +94,7 @@ class Tuner:
         cache = self._caches[place.name]
         stored = {each.candidate: each for each in cache.get(problem) or ()}
         missing = [pair for pair in wanted if candidate(*pair) not in stored]
+        self.reused += len(wanted) - len(missing)
         if missing and all(spec.size == 0 for spec in problem.outputs):
             nothing = Timing(0.0, 0.0, 0.0, 1)
             stored.update({candidate(*pair): Measured.of(*pair, nothing, error=0.0)
