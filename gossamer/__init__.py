@@ -5,11 +5,33 @@
 >>> y = plan(x)
 """
 
-from gossamer.device import devices
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gossamer.errors import GossamerError, GossamerWarning
-from gossamer.model import load
-from gossamer.plan.plan import Plan, compile
+
+if TYPE_CHECKING:
+    from gossamer.device import devices
+    from gossamer.model import load
+    from gossamer.plan.plan import Plan, compile
 
 __version__ = "0.1.0"
 
 __all__ = ["GossamerError", "GossamerWarning", "Plan", "compile", "devices", "load"]
+
+_HOMES = {"Plan": "gossamer.plan.plan", "compile": "gossamer.plan.plan",
+          "devices": "gossamer.device", "load": "gossamer.model"}
+
+
+def __getattr__(name: str) -> Any:
+    # imported when first used: the command line answers Ctrl-C while it starts
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import gossamer
-from gossamer import bench_cli, cache_cli, debug, run_cli, show
+from gossamer import bench_cli, cache_cli, compile_cli, debug, run_cli, show
 from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.model.shapes import resolve
 from gossamer.model.summary import summarise
@@ -26,11 +24,6 @@ app = typer.Typer(
     help="Makes thin networks fast: runs a trained network layer by layer on CUDA, OpenCL or "
          "NumPy.",
 )
-
-
-def main() -> None:
-    """The console script `gossamer`."""
-    app(prog_name="gossamer")
 
 
 def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
@@ -51,9 +44,7 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
         except MemoryError as error:
             _fail(error, f"the host's memory does not suffice ({error})", 2)
         except BrokenPipeError:
-            # the reader of our output has left; Python must not complain of it at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(141) from None
+            raise  # the reader of our output has left
         except OSError as error:
             if error.filename is None:
                 _fault(error)
@@ -134,6 +125,7 @@ def inspect(
 
 app.command()(_guarded(run_cli.run))
 app.command()(_guarded(bench_cli.bench))
+app.command("compile")(_guarded(compile_cli.compile_))
 
 cache = typer.Typer(no_args_is_help=True, help="List or clear what is kept on disk.")
 app.add_typer(cache, name="cache")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,7 @@ from gossamer.errors import InputError
 
 IMAGENET = Path(__file__).with_name("labels") / "imagenet.txt"
 _PIPE_WIDTH = 500
+_LEAST_WIDTH = 6  # of a column that is cut
 
 
 def notice(message: object, kind: str = "notice") -> None:
@@ -34,19 +36,38 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -
     """Rows by key under headings; a column in which every cell is a number is right-aligned.
     Where a terminal is too narrow, cells are cut."""
     shown = [[one_line(_cell(row.get(key))) for key in columns] for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, heading in enumerate(columns.values()):
-        cells = [line[index] for line in shown if line[index]]
-        table.add_column(heading, justify="right" if _numeric(cells) else "left", no_wrap=True,
-                         overflow="ellipsis")
-    for line in shown:
-        table.add_row(*map(Text, line))
     # a pipe has no width: lines must not be cut as if it had 80 columns
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    headings = list(columns.values())
+    cells = [[line[index] for line in shown if line[index]] for index in range(len(headings))]
+    widths = _widths([max(map(cell_len, [heading, *column]))
+                      for heading, column in zip(headings, cells, strict=True)],
+                     [not _numeric(column) for column in cells], console.width)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, column, width in zip(headings, cells, widths, strict=True):
+        table.add_column(heading, justify="right" if _numeric(column) else "left", no_wrap=True,
+                         overflow="ellipsis", max_width=width)
+    for line in shown:
+        table.add_row(*map(Text, line))
     with console.capture() as captured:
         console.print(table)
     for printed in captured.get().splitlines():
         print(printed.rstrip())
+
+
+def _widths(wanted: list[int], may_cut: list[bool], available: int) -> list[int]:
+    """The widths of columns two apart, the widest that may be cut first. (rich takes as much
+    from each.)"""
+    widths = list(wanted)
+    excess = sum(widths) + 2 * (len(widths) - 1) - available
+    while excess > 0:
+        cut, index = max((width if may else 0, index) for index, (width, may)
+                         in enumerate(zip(widths, may_cut, strict=True)))
+        if cut <= _LEAST_WIDTH:
+            break
+        widths[index] -= 1
+        excess -= 1
+    return widths
 
 
 def one_line(text: str) -> str:

@@ -1,6 +1,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -328,10 +329,56 @@ def test_bad_input_is_one_line_and_exit_code_2(words, expected, tiny, photo, mon
     assert sorted(os.listdir()) == before
 
 
-@pytest.mark.parametrize("words", ["run", "run tiny.onnx --batch 0", "walk", "run x --depth 3"])
-def test_wrong_usage_is_exit_code_2(words):
-    result = gossamer_cli(*words.split())
-    assert result.exit_code == 2 and "Error:" in result.stderr
+@pytest.mark.parametrize("words, expected", [
+    ("run", "error: missing argument 'MODEL'; `gossamer run --help` shows how it is used"),
+    ("run tiny.onnx --batch 0", "error: --batch 0: expected 1 or more"),
+    ("run tiny.onnx --batch=-3", "error: --batch -3: expected 1 or more"),
+    ("run tiny.onnx --top few", "error: --top few: expected a whole number"),
+    ("run tiny.onnx --scale big", "error: --scale big: expected a number"),
+    ("walk", "error: no such command 'walk'; `gossamer --help` shows how it is used"),
+    ("run x --depth 3", "error: no such option: --depth"),
+])
+def test_wrong_usage_is_one_line_and_exit_code_2(words, expected):
+    done = script(*words.split())
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(expected)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("words", ["--help", "--version", "cache list"])
+def test_full_standard_output(words):
+    with open("/dev/full", "w") as full:
+        done = script(*words.split(), stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+@pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams(redirected):
+    command = Path(sys.executable).with_name("gossamer")
+    done = subprocess.run(f"{command} cache list {redirected}", shell=True, capture_output=True,
+                          text=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_characters_that_standard_output_lacks_are_replaced(tmp_path):
+    path = save_network(tmp_path / "n.onnx", weights={}, outputs=(("y", None),),
+                        nodes=[helper.make_node("Relu", ["x"], ["y"], name="größe\nneu")])
+    done = script("inspect", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.splitlines()[1].startswith("gr??e\\nneu")
+
+
+def test_narrow_terminals_cut_cells(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    show.print_table({"a": "name", "b": "state"}, [{"a": "host", "b": "a long reason " * 5}])
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    heading, line = printed.splitlines()
+    assert heading.split() == ["name", "state"]
+    assert line.startswith("host  a long") and line.endswith("…") and len(line) <= 30
 
 
 def test_failed_writing_leaves_nothing(tiny, tmp_path, monkeypatch):
@@ -527,7 +574,8 @@ def test_long_messages_are_cut_to_their_first_line(monkeypatch):
 
 def script(*words, **options):
     command = Path(sys.executable).with_name("gossamer")
-    return subprocess.run([command, *map(str, words)], capture_output=True, text=True, **options)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run([command, *map(str, words)], text=True, **streams)
 
 
 def test_console_script(tmp_path):
@@ -540,7 +588,7 @@ def test_console_script(tmp_path):
 def test_a_signal_ends_the_script_with_130(tiny, tmp_path):
     os.mkfifo(tmp_path / "x.npy")
     code = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-            "from gossamer.cli import main; main()")
+            "from gossamer.console import main; main()")
     with subprocess.Popen(
         [sys.executable, "-c", code, "run", tiny, "--input", tmp_path / "x.npy"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -558,13 +606,26 @@ def test_a_signal_ends_the_script_with_130(tiny, tmp_path):
     assert errors.splitlines() == ["error: interrupted"]
 
 
-def test_reader_that_leaves_is_no_fault(tiny):
+@pytest.mark.parametrize("words", ["--help", "cache list"])
+def test_reader_that_leaves_is_no_fault(words):
     command = Path(sys.executable).with_name("gossamer")
-    with subprocess.Popen([command, "inspect", tiny], stdout=subprocess.PIPE,
+    with subprocess.Popen([command, *words.split()], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
         errors = process.stderr.read()
     assert process.returncode == 141 and errors == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_signal_during_the_imports_ends_the_script_with_130():
+    code = ("import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name == 'gossamer.model': os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "from gossamer.console import main; main()")
+    done = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
 def test_best_classes():
