@@ -107,6 +107,7 @@ class Im2colGemm(Algorithm):
         out_vector = 4 if out_nhwc and per_group % 4 == 0 else 1
         source = KernelSource.of(_SOURCE, "im2col_gemm", {
             **{key.upper(): value for key, value in variant.config},
+            "RESIDENT": _resident(tile, vector),
             "VECTOR": vector,
             "POINTWISE": int(problem.is_pointwise),
             "PIXELS_FIRST": int(not nhwc),
@@ -134,6 +135,12 @@ class Im2colGemm(Algorithm):
              problem.out_channels,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
         return State(problem, variant, device, [launch])
+
+
+def _resident(tile: Tile, vector: int) -> int:
+    """Scalar loads keep four times as many addresses: the widest tiles would spill at the
+    register bound of two resident groups."""
+    return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.resident
 
 
 def _fitting(limits: Limits) -> list[Tile]:
