@@ -1,6 +1,7 @@
 """Names what a photo shows: python examples/classify.py cat.png [device]"""
 
 import sys
+from typing import NoReturn
 
 import numpy as np
 
@@ -9,12 +10,17 @@ from gossamer.image import PRESETS, load_image
 from gossamer.show import labels
 
 
+def fail(message: object) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     if len(sys.argv) < 2:
-        sys.exit(__doc__)
+        fail(f"no photo given: {__doc__}")
     photo, *device = sys.argv[1:]
-    plan = gossamer.compile("mobilenet_v2", device=device[0] if device else None)
     x = PRESETS["imagenet"].batch([load_image(photo)])
+    plan = gossamer.compile("mobilenet_v2", device=device[0] if device else None)
     (scores,) = plan(x)
     names = labels(None, len(scores)) or []
     powers = np.exp(scores - scores.max())
@@ -24,4 +30,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except gossamer.GossamerError as error:
+        fail(error)

@@ -81,3 +81,25 @@ def test_example_program(cat):
     done = subprocess.run([sys.executable, ROOT / "examples" / "classify.py", "cat.png", "host"],
                           cwd=cat, capture_output=True, text=True, check=True)
     assert "Egyptian cat" in done.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["absent.png"], "error: absent.png: no such image file"), ([], "error: no photo given")])
+def test_example_program_with_a_wrong_photo(words, expected, tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "examples" / "classify.py", *words],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(expected)
+
+
+def test_readme_names_every_option_of_run():
+    from typer.main import get_command
+
+    from gossamer.cli import app
+
+    text = (ROOT / "README.md").read_text()
+    options = {name for parameter in get_command(app).commands["run"].params
+               for name in parameter.opts if name.startswith("--")}
+    assert "--batch" in options
+    assert not [name for name in sorted(options) if f"`{name}" not in text]
