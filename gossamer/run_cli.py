@@ -19,9 +19,11 @@ from gossamer.errors import InputError
 from gossamer.image import PRESETS
 from gossamer.model import zoo
 from gossamer.model.shapes import check_open_dimensions
+from gossamer.plan.plan_file import SUFFIX
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
+    from gossamer.plan.plan import Plan
 
 ModelArgument = Annotated[str, typer.Argument(
     metavar="MODEL", help=f"An ONNX file, or a network of the zoo: {', '.join(zoo.MODELS)}.")]
@@ -32,7 +34,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 
 def run(
-    model: ModelArgument,
+    model: Annotated[str, typer.Argument(
+        metavar="MODEL", help=f"An ONNX file, a plan that `gossamer compile` saved, or a network "
+                              f"of the zoo: {', '.join(zoo.MODELS)}.")],
     photos: Annotated[list[str] | None, typer.Argument(
         metavar="[FILE]...", help="Photos, as with --image.")] = None,
     image: Annotated[list[str] | None, typer.Option(
@@ -76,7 +80,8 @@ def run(
         raise InputError("give either --image FILE... or --input X.npy")
     if "" in photos:
         raise InputError("--image: the name is empty; expected an image file")
-    graph = load_graph(model, shape)
+    saved = _saved_plan(model, device, shape, strict)
+    graph = load_graph(model, shape) if saved is None else saved.graph
     target = None
     if output is not None:
         read = [model, *photos, *(text.rpartition("=")[2] for text in array or [])]
@@ -85,8 +90,9 @@ def run(
                "--mean": mean, "--std": std, "--bgr": bgr or None, "--grey": grey or None}
     given = [option for option, value in options.items() if value is not None]
     if photos:
+        named = graph.name if saved is not None and graph.name in zoo.MODELS else model
         prepare = arguments.preprocessing(
-            model, graph, preprocess, channels="bgr" if bgr else "grey" if grey else None,
+            named, graph, preprocess, channels="bgr" if bgr else "grey" if grey else None,
             size=size, resize=resize, scale=scale, mean=mean, std=std)
         names = photos
         count = _batch_size(graph, batch, len(photos), 1)
@@ -109,7 +115,7 @@ def run(
 
     with _progress() as progress:
         task = progress.add_task(f"preparing {model}", total=None)
-        plan = gossamer.compile(graph, device=device, strict=strict)
+        plan = saved or gossamer.compile(graph, device=device, strict=strict)
         progress.update(task, description=f"running on {plan.device.name}", total=len(names))
         results: list[tuple[np.ndarray, ...]] = []
         for chunk in chunks:
@@ -158,6 +164,20 @@ def run(
             print(show.summary_line(name, summary))
     if output:
         print(f"written: {output}")
+
+
+def _saved_plan(model: str, device: str | None, shapes: list[str] | None,
+                strict: bool) -> Plan | None:
+    """The plan that the MODEL argument names; None where it names a network."""
+    if not model.endswith(SUFFIX):
+        return None
+    if shapes:
+        raise InputError(f"--shape {shapes[0]}: the shapes of a saved plan are settled; give it "
+                         "to `gossamer compile`")
+    plan = gossamer.Plan.load(model, device, strict=strict)
+    for warning in plan.graph.warnings:
+        show.notice(warning, "warning")
+    return plan
 
 
 def load_graph(model: str, shapes: list[str] | None) -> Graph:

@@ -80,11 +80,13 @@ class Plan:
                             choices)
 
     @classmethod
-    def load(cls, path: str | Path, device: str | Device | None = None) -> Plan:
+    def load(cls, path: str | Path, device: str | Device | None = None, *,
+             strict: bool = False) -> Plan:
         """The plan that save() wrote, on a device like the one that it was made for (None: the
         one of the same name). Nothing is measured: batch sizes that were not planned take the
         choices of the nearest one that was, and report() says so.
 
+        strict: as for `gossamer.compile`, also where the plan was made without.
         Raises InputError for a file that is no plan or is damaged, and for a plan made for
         another device or with another driver, toolkit or gossamer; DeviceError for the device.
         """
@@ -99,7 +101,8 @@ class Plan:
                                       f"({head['device']['description']}): {error}") from None
             place = device if isinstance(device, Device) else find(device)
             plan_file.check_device(path, head, place)
-            plan = cls(graph, place, strict=head["strict"], choices=StoredChoices(path, plain))
+            plan = cls(graph, place, strict=strict or head["strict"],
+                       choices=StoredChoices(path, plain))
             for batch in plan.planned_batches:
                 plan.program(batch)
         return plan

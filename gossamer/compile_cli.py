@@ -1,0 +1,212 @@
+"""The verb `compile`: measure every layer's candidates, show why each was taken, save the plan."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gossamer import arguments, show
+from gossamer.device import find
+from gossamer.errors import InputError
+from gossamer.plan.html import by_time, error_text, page, quartiles_text, time_text
+from gossamer.plan.plan import Plan
+from gossamer.plan.plan_file import SUFFIX
+from gossamer.plan.report import Report
+from gossamer.plan.tuner import EFFORTS, Tuner
+from gossamer.plan.tuning_file import counted
+from gossamer.run_cli import JsonOption, ModelArgument, ShapeOption, load_graph
+
+PRECISIONS = ("fp32",)
+
+
+def compile_(
+    model: ModelArgument,
+    device: Annotated[str | None, typer.Option(
+        help="host, opencl:N or cuda:N (default: the best one).")] = None,
+    batch: Annotated[str, typer.Option(
+        metavar="1,8", help="Batch sizes to plan for.")] = "1",
+    effort: Annotated[str, typer.Option(
+        help=f"How much is measured: {', '.join(EFFORTS)}.")] = "normal",
+    precision: Annotated[str, typer.Option(
+        help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
+    output: Annotated[Path | None, typer.Option(
+        "--output", "-o", metavar=f"FILE{SUFFIX}",
+        help="Save the plan here, for `gossamer run` and Plan.load.")] = None,
+    explain: Annotated[list[str] | None, typer.Option(
+        metavar="LAYER", help="Show every candidate of this layer; may be repeated.")] = None,
+    html: Annotated[Path | None, typer.Option(
+        "--html", metavar="FILE.html", help="Write all of it as one page with bars.")] = None,
+    strict: Annotated[bool, typer.Option(
+        "--strict", help="Fail when a layer cannot run on the device.")] = False,
+    shape: ShapeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the fastest algorithm for every layer of a network, and save the plan."""
+    if effort not in EFFORTS:
+        raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
+    if precision not in PRECISIONS:
+        raise InputError(f"--precision {precision}: expected {' or '.join(PRECISIONS)}")
+    for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
+        if path is not None:
+            _check_target(option, path, suffix)
+    sizes = _batches(batch)
+    graph = load_graph(model, shape)
+    if sizes != [1] and not arguments.has_batch(graph):
+        raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+    wanted = explain or []
+    place = find(device)
+    with _progress() as follow:
+        tuner = Tuner(place, effort, note=follow.note)
+        plan = Plan(graph, place, strict=strict, tuner=tuner)
+        layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
+        for name in wanted:
+            # a change of layout between layers is known when they are chosen
+            if " as " not in name:
+                _check_layer(name, [layer.name for layer in layers])
+        follow.total = len({layer.problem for layer in layers
+                            if layer.problem and tuner.cache.get(layer.problem) is None})
+        try:
+            reports = {size: _measured(plan, size, follow.note) for size in sizes}
+        except KeyboardInterrupt:
+            follow.stop()
+            show.notice(f"interrupted: {counted(tuner.measured, 'candidate')} measured, kept in "
+                        f"{tuner.cache.path} for the next time", "error")
+            raise typer.Exit(130) from None
+    for name in wanted:
+        _check_layer(name, [row["layer"] for report in reports.values() for row in report.rows])
+    for notice in tuner.cache.notices:
+        show.notice(notice)
+    if output is not None:
+        plan.save(output)
+    facts = {"model": model, "device": place.name, "description": place.description,
+             "effort": effort, "precision": precision, "measured": tuner.measured,
+             "reused": tuner.reused}
+    if html is not None:
+        _write(html, page(facts, list(reports.values())))
+    if as_json:
+        show.print_json({**facts, "notices": tuner.cache.notices,
+                         "reports": [show.report_dict(report) for report in reports.values()]})
+        return
+    print(f"device: {place.name} ({place.description})")
+    for report in reports.values():
+        _print_report(report)
+        for row in report.rows:
+            if row["layer"] in wanted:
+                _print_candidates(row, report.batch)
+    print(f"{counted(tuner.measured, 'candidate')} measured, {tuner.reused} from the cache")
+    for path in (output, html):
+        if path is not None:
+            print(f"written: {path}")
+
+
+def _measured(plan: Plan, batch: int, note: Callable[[str], None]) -> Report:
+    """The report with the times that decided, and the time of the whole."""
+    report = plan.report(batch)
+    note(f"the whole network at batch {batch}")
+    whole = plan.profile(batch).end_to_end_us
+    return Report(report.device, batch, report.rows, report.notes, whole)
+
+
+def _print_report(report: Report) -> None:
+    print(f"\nbatch {report.batch}")
+    rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+             "us": time_text(row.get("median_us")), "spread": quartiles_text(row),
+             "dense": time_text(row.get("best_dense_us")),
+             "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
+             "error": error_text(row.get("error"))} for row in report.rows]
+    show.print_table({"layer": "layer", "problem": "problem", "density": "density",
+                      "algorithm": "algorithm", "config": "config", "us": "us",
+                      "spread": "quartiles", "dense": "dense us", "speedup": "speed-up",
+                      "error": "error"}, rows)
+    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
+    print(*report.notes, sep="\n")
+
+
+def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
+    print(f"\n{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
+          f"{row['algorithm']} on {row['device']}")
+    rows = [{**each, "layouts": " ".join(each["layouts"]), "us": time_text(each["median_us"]),
+             "spread": quartiles_text(each), "cold": time_text(each["cold_us"]),
+             "error": error_text(each["error"])} for each in by_time(row)]
+    named = {each["algorithm"] for each in rows}
+    rows += [{"algorithm": name, "reason": reason} for name, reason in row["rejected"].items()
+             if name not in named]
+    show.print_table({"algorithm": "algorithm", "config": "config", "layouts": "layouts",
+                      "precision": "precision", "us": "us", "spread": "quartiles",
+                      "cold": "cold us", "error": "error", "reason": "outcome"}, rows)
+
+
+def _batches(text: str) -> list[int]:
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        sizes = [0]
+    if sizes[0] < 1:
+        raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,8")
+    return sizes
+
+
+def _check_layer(name: str, names: Sequence[str]) -> None:
+    if name in names:
+        return
+    close = difflib.get_close_matches(name, dict.fromkeys(names), 5, 0.4)
+    near = [each for each in dict.fromkeys(names) if name.lower() in each.lower()][:5]
+    listed = ", ".join(map(repr, dict.fromkeys([*near, *close])))
+    raise InputError(f"--explain {name}: the network has no such layer; "
+                     + (f"close to it: {listed}" if listed else
+                        "`gossamer compile` without --explain lists them"))
+
+
+def _check_target(option: str, path: Path, suffix: str) -> None:
+    """Raises InputError when the file could not be written: said before the work."""
+    if path.suffix != suffix:
+        raise InputError(f"{option} {path}: expected a name that ends in {suffix}")
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{option} {path}: the folder {path.parent} cannot be written to")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--html {path}: cannot be written: {error.strerror}") from None
+
+
+class _Follower:
+    """A bar that counts what it is told of."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.total = 0
+        self._progress = progress
+        self._task = progress.add_task("preparing", total=None)
+        self._done = -1
+
+    def note(self, line: str) -> None:
+        self._done += 1
+        self._progress.update(self._task, description=line, completed=self._done,
+                              total=max(self.total, self._done + 1))
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+@contextmanager
+def _progress() -> Iterator[_Follower]:
+    """A bar on stderr, where that is a terminal; gone when done."""
+    console = Console(stderr=True)
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                  TextColumn("{task.description}", markup=False), console=console,
+                  transient=True, disable=not console.is_terminal) as progress:
+        yield _Follower(progress)
