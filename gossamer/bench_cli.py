@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -13,12 +14,17 @@ from rich.console import Console
 from gossamer import show
 from gossamer.errors import InputError
 
+if TYPE_CHECKING:
+    from gossamer.bench.rows import Row
+
 PRECISIONS = ("fp32",)
 
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet")] = None,
+        metavar="SUITE...", help="mobilenet, conv-layers, gemm")] = None,
+    case: Annotated[str | None, typer.Option(
+        metavar="SUBSTRING", help="Only cases with this in their name.")] = None,
     device: Annotated[str | None, typer.Option(
         help="host, opencl:N or cuda:N (default: the best one).")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, one measurement each.")] = "1,64",
@@ -27,6 +33,8 @@ def bench(
         metavar="PEERS", help="torch-eager, torch-graph, torch-compile, onnxruntime, or none "
                               "(default: all that run on that kind of device, without "
                               "torch-compile:max-autotune).")] = None,
+    effort: Annotated[str, typer.Option(
+        help="quick, normal or max: how much is tried before gossamer's choice.")] = "normal",
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE.jsonl", help="Append the result rows to this file.")
     ] = None,
@@ -34,49 +42,96 @@ def bench(
         metavar="HASH", help="The commit that is measured, where there is no git to ask.")] = None,
     table: Annotated[Path | None, typer.Option(
         metavar="PATH", help="Measure nothing: print the Markdown tables of a file or folder of "
-                             "result rows.")] = None,
+                             "result rows, or write them as --csv and --plot say.")] = None,
     into: Annotated[Path | None, typer.Option(
         metavar="FILE.md", help="With --table: put the tables between the marks "
                                 "<!-- bench:SUITE --> and <!-- /bench --> of this file.")] = None,
+    csv: Annotated[Path | None, typer.Option(
+        metavar="FILE.csv", help="Write the rows as CSV.")] = None,
+    plot: Annotated[Path | None, typer.Option(
+        metavar="FILE.png", help="Draw the rows as bars; needs matplotlib.")] = None,
+    as_markdown: Annotated[bool, typer.Option(
+        "--markdown", help="Print Markdown tables instead of text.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Measure gossamer beside others, in one process on one machine."""
+    if as_json and as_markdown:
+        raise InputError("--json and --markdown: give one of them")
+    _check_files(csv, plot)
     if table is not None:
-        _tables(table, into)
+        _tables(table, suites or [], case, into, csv, plot)
         return
     if into is not None:
         raise InputError("--into goes with --table PATH")
-    _measure(suites or [], device, batch, precision, against, output, commit, as_json)
+    rows = _measure(suites or [], case, device, batch, precision, against, effort, output, commit,
+                    "json" if as_json else "markdown" if as_markdown else "text")
+    _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
 
-def _tables(path: Path, into: Path | None) -> None:
+def _check_files(csv: Path | None, plot: Path | None) -> None:
+    from gossamer.bench import plots
+    from gossamer.bench.rows import check_writable
+
+    if csv is not None:
+        check_writable("--csv", csv, ".csv")
+    if plot is not None:
+        check_writable("--plot", plot, ".png")
+        plots.check_available()
+
+
+def _write_files(rows: Sequence[Row], csv: Path | None, plot: Path | None, told: TextIO) -> None:
+    from gossamer.bench import plots
+    from gossamer.bench.rows import csv_bytes, write_output
+
+    if csv is not None:
+        write_output("--csv", csv, csv_bytes(rows))
+        print(f"written: {csv}", file=told)
+    if plot is not None:
+        write_output("--plot", plot, plots.png(rows))
+        print(f"written: {plot}", file=told)
+
+
+def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | None,
+            csv: Path | None, plot: Path | None) -> None:
     from gossamer.bench import report
     from gossamer.bench.rows import read_rows
 
     rows = read_rows(path)
     if into is not None:
+        if suites or case is not None:
+            raise InputError("--into takes all rows of --table: leave SUITE and --case out")
         report.rewrite(into, rows)
         print(f"written: {into}")
-    else:
-        print(report.markdown(rows))
+        return
+    chosen = [row for row in rows if row.suite in (suites or (row.suite,))
+              and (case is None or case in row.case)]
+    if rows and not chosen:
+        found = ", ".join(sorted({row.suite for row in rows}))
+        raise InputError(f"--table {path}: has no rows of "
+                         f"{', '.join(suites) or 'any suite'}"
+                         + (f" with {case!r} in the case's name" if case is not None else "")
+                         + f"; its suites: {found}")
+    if csv is None and plot is None:
+        print(report.markdown(chosen))
+    _write_files(chosen, csv, plot, sys.stdout)
 
 
-def _measure(names: list[str], device_name: str | None, batch: str, precision: str,
-             against: str | None, output: Path | None, commit: str | None,
-             as_json: bool) -> None:
+def _measure(names: list[str], case_part: str | None, device_name: str | None, batch: str,
+             precision: str, against: str | None, effort: str, output: Path | None,
+             commit: str | None, form: str) -> list[Row]:
     from gossamer.bench import contest, report
     from gossamer.bench.peaks import measure_peaks
+    from gossamer.bench.peers import release
     from gossamer.bench.rows import Stamp, append_rows, check_appendable
-    from gossamer.bench.suites import SUITES
+    from gossamer.bench.suites import select
     from gossamer.device import find
+    from gossamer.plan.tuner import EFFORTS, Tuner
 
-    unknown = [name for name in names if name not in SUITES]
-    if unknown or not names:
-        raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
-                         f"{', '.join(SUITES)}")
+    items = select(names, _batches(batch), case_part)
+    if effort not in EFFORTS:
+        raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: expected {' or '.join(PRECISIONS)}")
-    batches = _batches(batch)
     if output is not None:
         check_appendable(output)
     device = find(device_name)
@@ -85,32 +140,40 @@ def _measure(names: list[str], device_name: str | None, batch: str, precision: s
                          "device (gossamer devices lists them)")
     peers = _peers(against, device.api)
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
-    results = []
+    results: list[dict[str, Any]] = []
+    rows: list[Row] = []
+    said: set[str] = set()
     status = Console(stderr=True).status("measuring the device's peak rates")
     with status:
         peaks = measure_peaks(device)
-    if not as_json:
+    tuner = Tuner(device, effort, note=status.update)
+    if form == "text":
         report.print_peaks(device.name, device.description, peaks)
-    for name, size in [(name, size) for name in names for size in batches]:
-        cases = SUITES[name](device, size, peers)
-        while True:
-            with status:
-                status.update(f"{name}, batch {size}: the reference")
-                case = next(cases, None)
-                if case is None:
-                    break
-                result = contest.run(case, peaks, stamp, status.update)
-            if output is not None:
-                append_rows(output, result.rows)
-            if not as_json:
-                report.print_result(result)
-            results.append(result)
-    if as_json:
+    for item in items:
+        with status:
+            status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
+            result = contest.run(item.make(device, peers, tuner), peaks, stamp, status.update)
+        rows += result.rows
+        if output is not None:
+            append_rows(output, result.rows)
+        if form == "text":
+            report.print_result(result, said)
+        elif form == "json":
+            results.append(report.result_dict(result))
+        del result
+        release()
+    if form == "json":
         show.print_json({"device": device.name, "description": device.description,
                          "peak_flops": peaks.flops, "peak_bandwidth": peaks.bandwidth,
-                         "results": [report.result_dict(result) for result in results]})
-    elif output is not None:
-        print(f"\nwritten: {output}")
+                         "results": results})
+        return rows
+    if form == "markdown":
+        print(report.markdown(rows))
+        return rows
+    print("", *report.summary(rows), sep="\n")
+    if output is not None:
+        print(f"written: {output}")
+    return rows
 
 
 def _batches(text: str) -> list[int]:

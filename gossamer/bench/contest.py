@@ -10,7 +10,7 @@ from gossamer.bench.peaks import Peaks
 from gossamer.bench.peers import OWN, AbsentError, Alternative, Ready
 from gossamer.bench.reference import normalised_error
 from gossamer.bench.rows import Row, Stamp, machine, now
-from gossamer.bench.suites import Case
+from gossamer.bench.work import Case
 from gossamer.errors import GossamerError
 from gossamer.measure import Task, Timing, interleave
 
@@ -18,14 +18,13 @@ MOST_ERROR = {"fp32": 1e-4}
 """Where a contender's error is larger it did not compute in that precision: TF32 has 1e-3."""
 
 _WARM_UP = 3
-_SAMPLE_US = 20_000.0
 _BUDGET_US = 2e7
 
 
 @dataclass
 class Result:
-    """rows: one a contender, its fastest alternative, in the order of speed. absent, failed: the
-    reason for each contender, or alternative, that has no row."""
+    """rows: one a contender and precision, its fastest alternative, in the order of speed.
+    absent, failed: the reason for each contender, or alternative, that has no row."""
 
     case: Case
     rows: list[Row] = field(default_factory=list)
@@ -82,15 +81,17 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             except Exception as error:
                 _fail(result, label, error)
     note(f"{case.name}, batch {case.batch}: timing")
-    timings = interleave([Task(entry.ready.device, entry.work, captured=False)
-                          for entry in entries], sample_us=_SAMPLE_US, budget_us=_BUDGET_US)
-    fastest: dict[str, tuple[Timing, _Entry]] = {}
-    for timing, entry in sorted(zip(timings, entries, strict=True),
-                                key=lambda pair: pair[0].median_us):
+    timings = interleave([Task(entry.ready.device, entry.work, entry.ready.captured)
+                          for entry in entries], sample_us=case.sample_us, budget_us=_BUDGET_US)
+    timed = [(_of_one(timing, entry.ready.runs), entry)
+             for timing, entry in zip(timings, entries, strict=True)]
+    fastest: dict[tuple[str, str], tuple[Timing, _Entry]] = {}
+    for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
         if entry.work.error is not None:
             _fail(result, entry.label, entry.work.error)
         else:
-            fastest.setdefault(entry.ready.contender, (timing, entry))
+            key = (entry.ready.contender, entry.ready.precision)
+            fastest.setdefault(key, (timing, entry))
     light = peaks.speed_of_light_us(case.flops, case.least_bytes)
     result.rows = [_row(case, stamp, light, *pair) for pair in fastest.values()]
     return result
@@ -108,6 +109,11 @@ def _checked(case: Case, alternative: Alternative, label: str) -> _Entry:
         raise ValueError(f"its error is {error:.2g}, more than {most:.0e}: the result is wrong or "
                          f"not computed in {ready.precision}")
     return _Entry(ready, error, _Guarded(ready.work), label)
+
+
+def _of_one(timing: Timing, runs: int) -> Timing:
+    return Timing(timing.median_us / runs, timing.p25_us / runs, timing.p75_us / runs,
+                  timing.repeats)
 
 
 def _fail(result: Result, label: str, error: Exception) -> None:

@@ -38,7 +38,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
 
 def _conv(node: Node, constants: dict[str, Any]) -> onnx.NodeProto | None:
     a = node.attributes
-    if not a["epilogue"].is_identity:
+    if not _adds_only(node):
         return None
     return helper.make_node("Conv", node.inputs, node.outputs, strides=a["strides"],
                             pads=a["pads"], dilations=a["dilations"], group=a["groups"])
@@ -77,11 +77,17 @@ def _reduce(node: Node, constants: dict[str, Any]) -> onnx.NodeProto | None:
 
 def _gemm(node: Node, constants: dict[str, Any]) -> onnx.NodeProto | None:
     a = node.attributes
-    steps = a["epilogue"].steps
-    if len(node.inputs) != len(steps) + 2 or any(step.function != "add" for step in steps):
+    if not _adds_only(node):
         return None
     return helper.make_node("Gemm", node.inputs, node.outputs, transA=int(a["trans_a"]),
                             transB=int(a["trans_b"]))
+
+
+def _adds_only(node: Node) -> bool:
+    """Whether the epilogue is nothing, or a bias."""
+    steps = node.attributes["epilogue"].steps
+    return (len(steps) <= 1 and len(node.inputs) == len(steps) + 2
+            and all(step.function == "add" for step in steps))
 
 
 _RULES: dict[str, Callable[[Node, dict[str, Any]], onnx.NodeProto | None]] = {

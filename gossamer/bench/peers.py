@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +31,22 @@ class Network:
     """One network as each contender takes it.
 
     torch: from the graph's constants to a torch.nn.Module, None where nobody wrote it down.
+    torch_fused: likewise, by a call that computes all at once and that only CUDA has.
+    is_layer: it is one layer, so short that a call from Python would count.
     """
 
     name: str
     graph: Graph
-    torch: Callable[[dict[str, np.ndarray]], Any] | None = None
+    torch: Callable[[Mapping[str, np.ndarray]], Any] | None = None
+    torch_fused: Callable[[Mapping[str, np.ndarray]], Any] | None = None
+    is_layer: bool = False
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A contender with its input in place. work queues one execution on the stream that `device`
-    gives it; output is what an execution computed."""
+    """A contender with its input in place. work queues `runs` executions on the stream that
+    `device` gives it; output is what an execution computed. captured: work may be recorded in a
+    graph."""
 
     contender: str
     device: Device
@@ -48,6 +55,8 @@ class Ready:
     layout: str
     config: str
     precision: str = "fp32"
+    runs: int = 1
+    captured: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,14 @@ def onnxruntime(network: Network, x: np.ndarray, device: Device) -> list[Alterna
                      f"CPU, {host.limits.units} threads, default optimisation")
 
     return [Alternative("CPU", make)]
+
+
+def release() -> None:
+    """Gives back what dropped contenders held: graphs and modules hold device memory in cycles,
+    and torch keeps what it freed."""
+    gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 def _torch(name: str) -> Peer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,10 @@ def print_peaks(device_name: str, description: str, peaks: Peaks) -> None:
           f"{show.human(peaks.bandwidth)}B/s copied (read plus written)")
 
 
-def print_result(result: Result) -> None:
-    """The table of one case; then who is not in it, and why."""
+def print_result(result: Result, said: set[str] | None = None) -> None:
+    """The table of one case; then who is not in it, and why, without the absent ones that were
+    `said` before."""
+    said = set() if said is None else said
     case = result.case
     print(f"\n{case.name}, batch {case.batch}: {show.human(case.flops)}FLOP, "
           f"{show.bytes_text(case.least_bytes)} at least, density {case.density:.0%}"
@@ -35,7 +39,11 @@ def print_result(result: Result) -> None:
     show.print_table(_COLUMNS, _cells(result.rows))
     for kind, reasons in (("absent", result.absent), ("failed", result.failed)):
         for name, reason in reasons.items():
-            print(f"{kind}: {name}: {reason}")
+            line = f"{kind}: {name}: {reason}"
+            if line not in said:
+                print(line)
+            if kind == "absent":
+                said.add(line)
     print(*case.notes, sep="\n", end="\n" if case.notes else "")
 
 
@@ -46,10 +54,38 @@ def result_dict(result: Result) -> dict[str, Any]:
             "absent": result.absent, "failed": result.failed, "notes": list(case.notes)}
 
 
+def summary(rows: Sequence[Row]) -> list[str]:
+    """A line for each suite, batch and machine of several cases: gossamer's speed against each
+    peer."""
+    groups: dict[tuple[Any, ...], list[tuple[Row, list[Row]]]] = {}
+    for run in newest(rows):
+        own = next((row for row in run if row.contender == OWN), None)
+        if own is not None:
+            key = (own.suite, own.batch, own.precision, own.machine, own.device)
+            groups.setdefault(key, []).append((own, run))
+    lines = []
+    for (suite, batch, precision, machine, api), runs in sorted(groups.items()):
+        if len(runs) < 2:
+            continue
+        ratios: dict[str, list[float]] = {}
+        for own, run in runs:
+            for row in run:
+                if not row.contender.startswith(OWN):
+                    ratios.setdefault(display_name(row, run), []).append(
+                        row.median_us / own.median_us)
+        texts = [f"{math.exp(statistics.fmean(map(math.log, speeds))):.2f} against {name} "
+                 f"({len(speeds)} cases, faster in {sum(speed > 1 for speed in speeds)})"
+                 for name, speeds in sorted(ratios.items())]
+        lines.append(f"{suite}, batch {batch}, {precision}, {machine} through "
+                     f"{_API.get(api, api)}: speed of {OWN}, geometric mean over {len(runs)} "
+                     f"cases: {'; '.join(texts) or 'no peers'}")
+    return lines
+
+
 def markdown(rows: Sequence[Row], suite: str | None = None) -> str:
     """Tables of the newest run of each case and batch, one for each machine, API and precision
     that gossamer ran on; all suites where none is named."""
-    runs = _newest([row for row in rows if suite in (None, row.suite)])
+    runs = newest([row for row in rows if suite in (None, row.suite)])
     tables: dict[tuple[str, str, str, str], list[list[Row]]] = {}
     for run in runs:
         own = next((row for row in run if row.contender == OWN), run[0])
@@ -67,7 +103,7 @@ def markdown(rows: Sequence[Row], suite: str | None = None) -> str:
             lines += [_line([row.case, str(row.batch), *[cells[key] for key in _COLUMNS]])
                       for row, cells in zip(ordered, _cells(ordered), strict=True)]
         texts.append("\n".join(lines))
-    return "\n\n".join(texts)
+    return "\n\n".join([*texts, *summary([row for run in runs for row in run])])
 
 
 def with_tables(text: str, rows: Sequence[Row], name: str = "the text") -> str:
@@ -100,7 +136,7 @@ def rewrite(path: Path, rows: Sequence[Row]) -> None:
         raise InputError(f"--into {path}: cannot be rewritten: {error}") from None
 
 
-def _newest(rows: Sequence[Row]) -> list[list[Row]]:
+def newest(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows of the latest run for each work on each machine."""
     runs: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -117,16 +153,20 @@ def _newest(rows: Sequence[Row]) -> list[list[Row]]:
 def _cells(rows: Sequence[Row]) -> list[Mapping[str, str]]:
     """speed: that of gossamer is 1."""
     own = next((row.median_us for row in rows if row.contender == OWN), None)
-    return [{"contender": row.contender if row.device != "host" or _all_host(rows)
-             else f"{row.contender} (host)",
+    return [{"contender": display_name(row, rows),
              "median": _us(row.median_us), "quartiles": f"{_us(row.p25_us)} to {_us(row.p75_us)}",
              "speed": f"{own / row.median_us:.2f}" if own else "",
              "error": f"{row.error:.1e}", "share": f"{row.speed_of_light_us / row.median_us:.1%}",
              "layout": row.layout, "config": row.config} for row in rows]
 
 
-def _all_host(rows: Sequence[Row]) -> bool:
-    return all(row.device == "host" for row in rows)
+def display_name(row: Row, run: Sequence[Row]) -> str:
+    """The contender, with what sets it apart from gossamer's row of the same run."""
+    own = next((other for other in run if other.contender == OWN), run[0])
+    apart = [text for text, differs in (
+        (row.precision, row.precision != own.precision),
+        ("host", row.device == "host" and own.device != "host")) if differs]
+    return f"{row.contender} ({', '.join(apart)})" if apart else row.contender
 
 
 def _us(value: float) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import os
 import platform
@@ -130,15 +132,42 @@ def read_rows(path: Path) -> list[Row]:
 
 def check_appendable(path: Path) -> None:
     """Raises InputError when append_rows could not work here: said before the work."""
-    if path.suffix != ".jsonl":
-        raise InputError(f"-o {path}: expected a name that ends in .jsonl")
-    if path.is_dir():
-        raise InputError(f"-o {path}: is a folder")
+    check_writable("-o", path, ".jsonl")
     if path.exists():
         read_rows(path)
+
+
+def check_writable(option: str, path: Path, suffix: str) -> None:
+    """Raises InputError, which names the option, when a file of that name cannot be made."""
+    if path.suffix != suffix:
+        raise InputError(f"{option} {path}: expected a name that ends in {suffix}")
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a folder")
     folder = next(p for p in (path.parent, *path.parent.parents) if p.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"-o {path}: {folder} cannot be written to")
+        raise InputError(f"{option} {path}: {folder} cannot be written to")
+
+
+def write_output(option: str, path: Path, data: bytes) -> None:
+    """Writes a file, whole or not at all, its folder made where absent. Raises InputError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_bytes(path, data)
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
+
+
+def csv_bytes(rows: Sequence[Row]) -> bytes:
+    """The rows as CSV under a line of headings: a row's keys, `versions` as JSON, and the share
+    of the speed of light."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*KEYS, "share_of_light"])
+    for row in rows:
+        values = {**_plain(row), "versions": json.dumps(row.versions)}
+        writer.writerow([*(values[key] for key in KEYS),
+                         f"{row.speed_of_light_us / row.median_us:.6g}"])
+    return text.getvalue().encode()
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -158,10 +187,15 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Writes a text file, whole or not at all. Raises OSError."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Writes a file, whole or not at all. Raises OSError."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         # mkstemp's files are private; the result is as readable as any other new file
         mask = os.umask(0)
         os.umask(mask)

@@ -67,6 +67,30 @@ def mobilenet_v2(constants: Mapping[str, np.ndarray]) -> nn.Module:
     return with_weights(MobileNetV2(), constants)
 
 
+class _FusedConvolution(nn.Sequential):
+    """A convolution and its ReLU in one call of cuDNN."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        conv: nn.Conv2d = self[0]  # type: ignore[assignment]
+        return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, conv.stride, conv.padding,  # type: ignore[arg-type]
+                                            conv.dilation, conv.groups)
+
+
+def convolution_layer(constants: Mapping[str, np.ndarray], stride: int, pad: int, groups: int,
+                      fused: bool) -> nn.Module:
+    """Convolution, bias and ReLU. fused: by one call, which only CUDA has."""
+    out, into, size, _ = constants["0.weight"].shape
+    form = _FusedConvolution if fused else nn.Sequential
+    return with_weights(form(nn.Conv2d(into * groups, out, size, stride, pad, groups=groups),
+                             nn.ReLU(inplace=True)), constants)
+
+
+def linear_layer(constants: Mapping[str, np.ndarray], relu: bool) -> nn.Module:
+    out, into = constants["0.weight"].shape
+    layer = nn.Linear(into, out, bias="0.bias" in constants)
+    return with_weights(nn.Sequential(layer, *[nn.ReLU(inplace=True)] * relu), constants)
+
+
 def with_weights(network: nn.Module, constants: Mapping[str, np.ndarray]) -> nn.Module:
     """The network with the tensors of that name, in evaluation mode. Raises RuntimeError where
     one is missing or too many."""

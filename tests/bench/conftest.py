@@ -10,7 +10,8 @@ from gossamer.bench import contest
 from gossamer.bench.peaks import Peaks
 from gossamer.bench.peers import AbsentError, Alternative
 from gossamer.bench.rows import Stamp
-from gossamer.bench.suites import Case, network_case
+from gossamer.bench.suites import network_case
+from gossamer.bench.work import Case
 from gossamer.device import find
 from tests.bench.networks import tiny
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.bench.layer_tables import ConvLayer, LinearLayer
 from gossamer.bench.peers import Network
 from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
 
 CLASSES = 5
+LAYERS = (ConvLayer("tiny/3x3", 4, 6, 5, 3, 2, 1), ConvLayer("tiny/groups", 4, 5, 6, 1, groups=2),
+          ConvLayer("tiny/depthwise", 4, 5, 4, 3, 1, 1, 4))
+PRODUCTS = (LinearLayer("8", 8, 8, bias=False, rows=8), LinearLayer("tiny/fc", 12, 5, relu=True))
 
 
 def tiny() -> Network:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from gossamer.bench import peaks, suites
+from gossamer.bench import peaks, plots, suites
 from gossamer.bench.rows import KEYS, read_rows
-from gossamer.bench.suites import Case, network_case
+from gossamer.bench.suites import Item, network_case
 from gossamer.cli import app
-from gossamer.device.base import Device
 from tests.bench.conftest import PEAKS
 from tests.bench.networks import tiny
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def suite(device: Device, batch: int, against: Sequence[str]) -> Iterator[Case]:
-        yield network_case("tiny", tiny(), device, batch, against)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+    def suite(batch: int) -> list[Item]:
+        return [Item("tiny", name, batch, lambda device, against, tuner, name=name: network_case(
+                    "tiny", dataclasses.replace(tiny(), name=name), device, batch, against, tuner))
+                for name in ("tiny", "little")]
 
     monkeypatch.setitem(suites.SUITES, "tiny", suite)
     monkeypatch.setattr(peaks, "measure_peaks", lambda device: PEAKS)
@@ -48,10 +52,47 @@ def test_rows_table_and_readme(tmp_path: Path) -> None:
 
 
 def test_json() -> None:
-    done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--json")
+    done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--json",
+                 "--case", "tin")
     document = json.loads(done.stdout)
     ((row,),) = [result["rows"] for result in document["results"]]
     assert tuple(row) == KEYS and document["peak_flops"] == PEAKS.flops
+
+
+def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows, sheet, picture = (tmp_path / name for name in ("rows.jsonl", "rows.csv", "rows.png"))
+    done = bench("tiny", "--device", "host", "--batch", "2", "--against", "onnxruntime", "-o", rows,
+                 "--csv", sheet, "--plot", picture)
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stdout.splitlines() if "geometric mean" in line]
+    assert line.startswith("tiny, batch 2, fp32, ") and "over 2 cases" in line
+    with open(sheet) as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == [*KEYS, "share_of_light"]
+    assert [line["case"] for line in lines] == [row.case for row in read_rows(rows)]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    again, part = tmp_path / "again" / "rows.png", tmp_path / "part.csv"
+    done = bench("--table", rows, "--case", "lit", "--plot", again, "--csv", part)
+    assert done.exit_code == 0 and again.stat().st_size > 0
+    with open(part) as file:
+        assert {line["case"] for line in csv.DictReader(file)} == {"little"}
+    assert "little" not in bench("--table", rows, "--case", "tin").stdout
+
+
+def test_markdown_of_what_was_measured() -> None:
+    done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--markdown")
+    assert done.stdout.startswith("**little, fp32, ") and "**tiny, fp32, " in done.stdout
+
+
+def test_without_matplotlib_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    done = bench("tiny", "--device", "host", "--plot", tmp_path / "rows.png")
+    assert done.exit_code == 2 and "pip install matplotlib" in done.stderr
+    assert not done.stdout and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("words", "reason"), [
@@ -64,6 +105,12 @@ def test_json() -> None:
     (("tiny", "-o", "rows.csv"), "ends in .jsonl"),
     (("tiny", "--device", "tpu:0"), "there is no device 'tpu:0'"),
     (("tiny", "--into", "README.md"), "--into goes with --table"),
+    (("tiny", "--case", "big"), "--case big: no case of tiny has that in its name; there are: "
+                                "tiny, little"),
+    (("tiny", "--effort", "some"), "--effort some: expected quick, normal, max"),
+    (("tiny", "--csv", "rows.txt"), "--csv rows.txt: expected a name that ends in .csv"),
+    (("tiny", "--plot", "rows.svg"), "--plot rows.svg: expected a name that ends in .png"),
+    (("tiny", "--json", "--markdown"), "give one of them"),
     (("--table", "no-such-file"), "no-such-file: cannot be read"),
 ])
 def test_bad_input_is_one_line(words: tuple[str, ...], reason: str) -> None:

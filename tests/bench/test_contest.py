@@ -11,10 +11,12 @@ import pytest
 from gossamer.bench import contest
 from gossamer.bench.peers import PEERS, AbsentError, Alternative, Ready, own
 from gossamer.bench.rows import KEYS, Row, Stamp
-from gossamer.bench.suites import SUITES, Case, network_case
+from gossamer.bench.suites import network_case
+from gossamer.bench.work import Case
 from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, UnsupportedError
+from gossamer.measure import Timing
 from gossamer.plan.plan import Plan
 from tests.bench.conftest import PEAKS
 from tests.bench.networks import tiny
@@ -141,5 +143,29 @@ def test_peers_of_cuda_are_absent_elsewhere(name: str) -> None:
         PEERS[name](tiny(), x, find("host"))
 
 
-def test_suites_have_names_of_their_own() -> None:
-    assert list(SUITES) == ["mobilenet"]
+def test_a_work_of_many_runs_is_timed_as_one(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contest, "interleave",
+                        lambda tasks, **_: [Timing(100.0, 90.0, 120.0, 5) for _ in tasks])
+    ready = dataclasses.replace(wrong(0.0).make(), runs=10)
+    case = dataclasses.replace(case, contenders={"peer": lambda: [
+        Alternative("only", lambda: ready)]})
+    (row,) = contest.run(case, PEAKS, STAMP).rows
+    assert (row.median_us, row.p25_us, row.p75_us) == (10.0, 9.0, 12.0)
+
+
+def test_each_precision_of_a_contender_has_a_row(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(contest.MOST_ERROR, "tf32", 1e-2)
+
+    def other() -> Ready:
+        return dataclasses.replace(wrong(1e-3).make(), precision="tf32")
+
+    case = dataclasses.replace(case, contenders={
+        "gossamer": case.contenders["gossamer"],
+        "peer": lambda: [wrong(0.0), Alternative("tf32", other)]})
+    result = contest.run(case, PEAKS, STAMP)
+    assert sorted((row.contender, row.precision) for row in result.rows) == [
+        ("gossamer", "fp32"), ("peer", "fp32"), ("peer", "tf32")]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.bench import report
+from gossamer.bench import plots, report
 from gossamer.bench.contest import Result
-from gossamer.bench.rows import Row, read_rows
+from gossamer.bench.rows import Row, read_rows, write_output
 from gossamer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,3 +85,41 @@ def test_readme_shows_the_committed_rows() -> None:
     text = (ROOT / "README.md").read_text()
     assert report.with_tables(text, read_rows(RESULTS), "README.md") == text, (
         "run: gossamer bench --table benchmarks/results --into README.md")
+
+
+def test_summary_is_the_geometric_mean_over_cases() -> None:
+    rows = [row("gossamer", 100.0, case="a"), row("torch-graph", 200.0, case="a"),
+            row("gossamer:direct", 10.0, case="a"), row("torch-graph", 50.0, case="a",
+                                                        precision="tf32"),
+            row("gossamer", 100.0, case="b", run_id="b"),
+            row("torch-graph", 800.0, case="b", run_id="b")]
+    (line,) = report.summary(rows)
+    assert line == ("mobilenet, batch 1, fp32, Chip through CUDA: speed of gossamer, geometric "
+                    "mean over 2 cases: 4.00 against torch-graph (2 cases, faster in 2); "
+                    "0.50 against torch-graph (tf32) (1 cases, faster in 0)")
+    assert report.markdown(rows).endswith(line)
+    assert report.summary(rows[:4]) == []
+
+
+def test_a_plot_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    picture = plots.png([row("gossamer", 100.0), row("torch-graph", 200.0),
+                         row("gossamer", 50.0, batch=64)])
+    assert picture.startswith(b"\x89PNG")
+    path = tmp_path / "rows.png"
+    write_output("--plot", path, picture)
+    assert path.read_bytes() == picture
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(InputError, match=r"--plot .*No space left"):
+        write_output("--plot", path, b"other")
+    assert path.read_bytes() == picture and list(tmp_path.iterdir()) == [path]
+
+
+def test_no_rows_no_plot() -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InputError, match="no rows to show"):
+        plots.png([])

@@ -1,0 +1,110 @@
+"""The shapes of well-known networks' layers, as published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """A square convolution of a square image, bias and ReLU behind it."""
+
+    name: str
+    channels: int
+    size: int
+    out_channels: int
+    kernel: int
+    stride: int = 1
+    pad: int = 0
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """rows: of the input where the work is one product of this size; None: the batch."""
+
+    name: str
+    depth: int
+    columns: int
+    bias: bool = True
+    relu: bool = False
+    rows: int | None = None
+
+
+def distinct_convolutions() -> list[ConvLayer]:
+    """Those of ResNet-50, GoogLeNet (without the heads that only training has) and CaffeNet, each
+    shape once, named after the first layer that has it."""
+    found: dict[object, ConvLayer] = {}
+    for layer in (*_resnet50(), *_googlenet(), *_CAFFENET):
+        found.setdefault((layer.channels, layer.size, layer.out_channels, layer.kernel,
+                          layer.stride, layer.pad, layer.groups), layer)
+    return list(found.values())
+
+
+def _resnet50() -> Iterator[ConvLayer]:
+    """He et al. 2015: where a stage halves the image its first 1x1 convolutions do."""
+    yield ConvLayer("resnet50/conv1", 3, 224, 64, 7, 2, 3)
+    channels, size = 64, 56
+    for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 2):
+        for block in range(blocks):
+            name = f"resnet50/res{stage}{'abcdef'[block]}_branch"
+            stride = 2 if block == 0 and stage > 2 else 1
+            halved = size // stride
+            if block == 0:
+                yield ConvLayer(f"{name}1", channels, size, 4 * width, 1, stride)
+            yield ConvLayer(f"{name}2a", channels, size, width, 1, stride)
+            yield ConvLayer(f"{name}2b", width, halved, width, 3, 1, 1)
+            yield ConvLayer(f"{name}2c", width, halved, 4 * width, 1)
+            channels, size = 4 * width, halved
+
+
+_INCEPTIONS = (
+    # name, channels, image size; channels of 1x1, 3x3_reduce, 3x3, 5x5_reduce, 5x5, pool_proj
+    ("3a", 192, 28, 64, 96, 128, 16, 32, 32),
+    ("3b", 256, 28, 128, 128, 192, 32, 96, 64),
+    ("4a", 480, 14, 192, 96, 208, 16, 48, 64),
+    ("4b", 512, 14, 160, 112, 224, 24, 64, 64),
+    ("4c", 512, 14, 128, 128, 256, 24, 64, 64),
+    ("4d", 512, 14, 112, 144, 288, 32, 64, 64),
+    ("4e", 528, 14, 256, 160, 320, 32, 128, 128),
+    ("5a", 832, 7, 256, 160, 320, 32, 128, 128),
+    ("5b", 832, 7, 384, 192, 384, 48, 128, 128),
+)
+
+
+def _googlenet() -> Iterator[ConvLayer]:
+    """Szegedy et al. 2014."""
+    yield ConvLayer("googlenet/conv1/7x7_s2", 3, 224, 64, 7, 2, 3)
+    yield ConvLayer("googlenet/conv2/3x3_reduce", 64, 56, 64, 1)
+    yield ConvLayer("googlenet/conv2/3x3", 64, 56, 192, 3, 1, 1)
+    for part, channels, size, one, reduce3, three, reduce5, five, pool in _INCEPTIONS:
+        name = f"googlenet/inception_{part}"
+        yield ConvLayer(f"{name}/1x1", channels, size, one, 1)
+        yield ConvLayer(f"{name}/3x3_reduce", channels, size, reduce3, 1)
+        yield ConvLayer(f"{name}/3x3", reduce3, size, three, 3, 1, 1)
+        yield ConvLayer(f"{name}/5x5_reduce", channels, size, reduce5, 1)
+        yield ConvLayer(f"{name}/5x5", reduce5, size, five, 5, 1, 2)
+        yield ConvLayer(f"{name}/pool_proj", channels, size, pool, 1)
+
+
+_CAFFENET = (
+    # AlexNet on one GPU, as Caffe's reference model has it
+    ConvLayer("caffenet/conv1", 3, 227, 96, 11, 4),
+    ConvLayer("caffenet/conv2", 96, 27, 256, 5, 1, 2, 2),
+    ConvLayer("caffenet/conv3", 256, 13, 384, 3, 1, 1),
+    ConvLayer("caffenet/conv4", 384, 13, 384, 3, 1, 1, 2),
+    ConvLayer("caffenet/conv5", 384, 13, 256, 3, 1, 1, 2),
+)
+
+PRODUCTS = (
+    *(LinearLayer(str(size), size, size, bias=False, rows=size)
+      for size in (512, 1024, 2048, 4096)),
+    LinearLayer("caffenet/fc6", 9216, 4096, relu=True),
+    LinearLayer("caffenet/fc7", 4096, 4096, relu=True),
+    LinearLayer("caffenet/fc8", 4096, 1000),
+    LinearLayer("resnet50/fc1000", 2048, 1000),
+    LinearLayer("googlenet/classifier", 1024, 1000),
+    LinearLayer("mobilenetv2/classifier", 1280, 1000),
+)
+"""Square products, and the last layers of image classifiers."""
