@@ -51,6 +51,12 @@ def preprocessing(model: str, graph: Graph, preset: str | None, *,
                          "--input NAME=X.npy for each")
     input_shape = graph.inputs[0].shape
     wanted = _size(size) if size is not None else None
+    if wanted and len(input_shape) == 4 and any(
+            taken not in (None, length)
+            for taken, length in zip(input_shape[2:], wanted, strict=True)):
+        raise InputError(f"--size {size}: {model} takes {shape_text(input_shape[2:])}")
+    if wanted and max(wanted) > LONGEST:
+        raise InputError(f"--size {size}: lengths are 1 to {LONGEST}")
     if resize is not None and resize < 1:
         raise InputError(f"--resize {resize}: expected 1 or more")
     explicit: dict[str, Any] = {"scale": scale, "mean": _numbers("mean", mean),
@@ -82,7 +88,7 @@ def preprocessing(model: str, graph: Graph, preset: str | None, *,
     try:
         chosen = replace(base, **explicit)
         chosen = chosen.fitted((None, None, *wanted) if wanted else input_shape)
-        _check_photos_fit(chosen, model, graph.inputs[0], size)
+        _check_photos_fit(chosen, model, graph.inputs[0])
         chosen = chosen if resize is None else replace(chosen, resize=resize)
     except InputError as error:
         # the preparation does not know by which options it was asked for
@@ -106,8 +112,7 @@ def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None
         raise InputError(f"{said}, {model} takes {shape[1]}{other}")
 
 
-def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo,
-                      size: str | None) -> None:
+def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
     """Raises InputError, before any photo is scaled, where the network takes other sizes."""
     shape = info.shape
     channels = 1 if prepare.channels == "grey" else 3
@@ -121,10 +126,6 @@ def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo,
     if len(shape) != 4:
         raise InputError(f"{model}: input {info.name!r} has shape {shape_text(shape)} and takes "
                          "no photos; give --input X.npy")
-    if size is not None and prepare.size and any(
-            mine not in (None, given)
-            for mine, given in zip(shape[2:], prepare.size, strict=True)):
-        raise InputError(f"--size {size}: {model} takes {shape_text(shape[2:])}")
 
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
@@ -254,6 +255,6 @@ def _size(text: str) -> tuple[int, int]:
         height, width = lengths * 2 if len(lengths) == 1 else lengths
     except ValueError:
         raise InputError(f"--size {text}: expected 224 or 224x320 (height x width)") from None
-    if min(height, width) < 1 or max(height, width) > LONGEST:
-        raise InputError(f"--size {text}: lengths are 1 to {LONGEST}")
+    if min(height, width) < 1:
+        raise InputError(f"--size {text}: lengths are 1 or more")
     return height, width

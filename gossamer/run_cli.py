@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,8 @@ def run(
         raise InputError("give either --image FILE... or --input X.npy")
     if "" in photos:
         raise InputError("--image: the name is empty; expected an image file")
+    if labels:
+        show.read_names(labels)  # what cannot be read is said before the work
     saved = _saved_plan(model, device, shape, strict)
     graph = load_graph(model, shape) if saved is None else saved.graph
     target = None
@@ -142,9 +145,6 @@ def run(
                     show.best(row, top, classes)}
                    for index, (name, row) in enumerate(zip(names, outputs[main], strict=True))]
     summaries = {name: show.summary(value) for name, value in outputs.items()}
-    if target is not None:
-        output_file.write(target, output or "", outputs)
-
     if as_json:
         described: dict[str, Any] = {
             "model": model, "device": plan.device.name,
@@ -153,17 +153,20 @@ def run(
         if table:
             described["report"] = show.report_dict(report)
         show.print_json(described)
-        return
-    print(f"device: {plan.device.name} ({plan.device.description})")
-    print(*report.notes, sep="\n")
-    if table:
-        show.print_report(report)
-    show.print_answers(answers)
-    for name, summary in summaries.items():
-        if name != main or not classify:
-            print(show.summary_line(name, summary))
-    if output:
-        print(f"written: {output}")
+    else:
+        print(f"device: {plan.device.name} ({plan.device.description})")
+        print(*report.notes, sep="\n")
+        if table:
+            show.print_report(report)
+        show.print_answers(answers)
+        for name, summary in summaries.items():
+            if name != main or not classify:
+                print(show.summary_line(name, summary))
+    if target is not None:
+        sys.stdout.flush()  # a command that fails leaves no file
+        output_file.write(target, output or "", outputs)
+        if not as_json:
+            print(f"written: {output}")
 
 
 def _saved_plan(model: str, device: str | None, shapes: list[str] | None,

@@ -102,7 +102,15 @@ def labels(path: Path | None, classes: int) -> list[str] | None:
     """
     if path is None and classes != 1000:
         return None
-    path = path or IMAGENET
+    names = read_names(path or IMAGENET)
+    if len(names) != classes:
+        raise InputError(f"--labels {path}: has {len(names)} names, one a line; the "
+                         f"network has {classes} classes")
+    return names
+
+
+def read_names(path: Path) -> list[str]:
+    """The lines of the file that --labels names. Raises InputError when it cannot be read."""
     try:
         names = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
@@ -112,9 +120,6 @@ def labels(path: Path | None, classes: int) -> list[str] | None:
         raise InputError(f"--labels {path}: {error.strerror}") from None
     while names and not names[-1].strip():
         names.pop()
-    if len(names) != classes:
-        raise InputError(f"--labels {path}: has {len(names)} names, one a line; the "
-                         f"network has {classes} classes")
     return names
 
 

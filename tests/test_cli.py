@@ -252,6 +252,8 @@ def bad_files(folder):
     save_network(folder / "unknown.onnx", weights={}, outputs=(("y", None),), nodes=[
         helper.make_node("Frobnicate", ["x"], ["y"], name="odd one")])
     save_network(folder / "open.onnx", inputs=("N", 3, "H", "W"))
+    save_network(folder / "any.onnx", weights={}, inputs=("N", 192), outputs=(("y", None),),
+                 nodes=[helper.make_node("Relu", ["x"], ["y"])])
 
 
 BAD = [
@@ -274,7 +276,10 @@ BAD = [
     ("run tiny.onnx --preprocess unit --image absent.png", ["absent.png"]),
     ("run tiny.onnx --preprocess unit --image text", ["text", "image"]),
     ("run tiny.onnx --preprocess unit --size 9 --image photo.png", ["--size 9", "8x8"]),
-    ("run tiny.onnx --preprocess unit --size 100000 --image photo.png", ["--size 100000"]),
+    ("run tiny.onnx --preprocess unit --size 100000 --image photo.png",
+     ["--size 100000", "tiny.onnx takes 8x8"]),
+    ("run any.onnx --preprocess unit --size 100000 --image photo.png",
+     ["--size 100000", "1 to 16384"]),
     ("run tiny.onnx --preprocess unit --resize 0 --image photo.png", ["--resize 0", "1 or more"]),
     ("run tiny.onnx --preprocess imagenet --resize 4 --image photo.png", ["--resize 4", "8x8"]),
     ("run tiny.onnx --scale nan --image photo.png", ["--scale nan"]),
@@ -352,6 +357,15 @@ def test_full_standard_output(words):
         done = script(*words.split(), stdout=full)
     assert done.returncode == 2
     assert done.stderr == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_results_that_cannot_be_printed_are_not_written_either(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    with open("/dev/full", "w") as full:
+        done = script("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
+                      tmp_path / "y.npy", stdout=full)
+    assert done.returncode == 2 and not (tmp_path / "y.npy").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
