@@ -79,6 +79,9 @@ def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
     with open(part) as file:
         assert {line["case"] for line in csv.DictReader(file)} == {"little"}
     assert "little" not in bench("--table", rows, "--case", "tin").stdout
+    assert "has no rows of gemm; its suites: tiny" in bench("gemm", "--table", rows).stderr
+    assert "leave SUITE and --case out" in bench("--table", rows, "--case", "tin", "--into",
+                                                 tmp_path / "README.md").stderr
 
 
 def test_markdown_of_what_was_measured() -> None:
