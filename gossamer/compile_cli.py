@@ -18,7 +18,7 @@ from gossamer.device import find
 from gossamer.errors import InputError
 from gossamer.plan.html import by_time, error_text, page, quartiles_text, time_text
 from gossamer.plan.plan import Plan
-from gossamer.plan.plan_file import SUFFIX
+from gossamer.plan.plan_file import SUFFIX, replacing
 from gossamer.plan.report import Report
 from gossamer.plan.tuner import EFFORTS, Tuner
 from gossamer.plan.tuning_file import counted
@@ -90,7 +90,8 @@ def compile_(
              "effort": effort, "precision": precision, "measured": tuner.measured,
              "reused": tuner.reused}
     if html is not None:
-        _write(html, page(facts, list(reports.values())))
+        with replacing(html) as file:
+            file.write(page(facts, list(reports.values())).encode())
     if as_json:
         show.print_json({**facts, "notices": tuner.cache.notices,
                          "reports": [show.report_dict(report) for report in reports.values()]})
@@ -175,13 +176,6 @@ def _check_target(option: str, path: Path, suffix: str) -> None:
         raise InputError(f"{option} {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{option} {path}: the folder {path.parent} cannot be written to")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--html {path}: cannot be written: {error.strerror}") from None
 
 
 class _Follower:

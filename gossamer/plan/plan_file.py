@@ -11,11 +11,11 @@ import secrets
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -50,19 +50,12 @@ def header(device: Device, strict: bool) -> dict[str, Any]:
 
 def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[str, Any]) -> None:
     """Writes a file, whole or not at all. Raises InputError that names the path."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(partial, "xb") as file, zipfile.ZipFile(file, "w") as archive:
-            arrays = _Arrays(archive)
-            plain = _encode_graph(graph, arrays)
-            for name, value in (("plan", head), ("graph", plain), ("choices", choices)):
-                text = json.dumps(value, indent=1, allow_nan=False) + "\n"
-                archive.writestr(_entry(f"{name}.json"), text)
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: the plan cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        arrays = _Arrays(archive)
+        plain = _encode_graph(graph, arrays)
+        for name, value in (("plan", head), ("graph", plain), ("choices", choices)):
+            text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+            archive.writestr(_entry(f"{name}.json"), text)
 
 
 def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
@@ -82,6 +75,22 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
                 return head, graph, json.loads(_content(archive, "choices.json"))
     except OSError as error:
         raise InputError(f"{path}: the plan cannot be read: {error.strerror or error}") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of the one at the path when all was written, else goes away.
+    Raises InputError where that fails."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(partial, "xb") as file:
+            yield file
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops import OPS
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.builder import Builder, Choice
-from gossamer.plan.keys import problem_key
-from gossamer.plan.program import Layer, Program
+from gossamer.plan.keys import layout_text, problem_key
+from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.tuning_file import candidate
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import TensorSpec, default_spec
 
 Stored = Mapping[str, Any]
 
@@ -27,11 +28,13 @@ def stored(programs: Mapping[int, Program], device: Device) -> dict[str, list[di
             for batch in sorted(programs)}
 
 
-def _stored(step: Any, device: Device) -> dict[str, Any]:
+def _stored(step: Step, device: Device) -> dict[str, Any]:
     name, config, inputs, outputs, precision = candidate(step.algorithm, step.variant)
     return {"layer": step.layer.name, "inserted": step.layer.inserted,
             "problem": problem_key(step.problem), "algorithm": name, "config": config,
             "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
+            "default_layouts": [_is_default(spec) for spec in
+                                (*step.variant.inputs, *step.variant.outputs)],
             "on_host": step.device is not device, "rejected": dict(step.rejected)}
 
 
@@ -106,13 +109,29 @@ def _restored(each: Stored, layer: Layer, device: Device, *, exact: bool) -> Cho
         reason = algorithm.supports(layer.problem, place)
         if reason is not None:
             return f"{algorithm.name}: {reason}"
-        wanted = (each["algorithm"], each["config"], tuple(each["inputs"]),
-                  tuple(each["outputs"]), each["precision"])
         for variant in algorithm.variants(layer.problem, place):
-            if candidate(algorithm, variant) == wanted:
+            if _matches(each, algorithm, variant, exact=exact):
                 return Choice(algorithm, variant, place, dict(each["rejected"]))
         return f"{algorithm.name} has no config {each['config']!r} for these layouts"
     return f"there is no algorithm {each['algorithm']!r}"
+
+
+def _matches(each: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
+    """Whether a variant is what was chosen. At another batch size a layout that lay in memory as
+    the default does stands for the default: of one image, CHWN is NCHW."""
+    name, config, inputs, outputs, precision = candidate(algorithm, variant)
+    if (name, config, precision) != (each["algorithm"], each["config"], each["precision"]):
+        return False
+    layouts = [*each["inputs"], *each["outputs"]]
+    if exact:
+        return layouts == [*inputs, *outputs]
+    return all(_is_default(spec) if default else layout_text(spec) == layout
+               for spec, layout, default in zip((*variant.inputs, *variant.outputs), layouts,
+                                                each["default_layouts"], strict=True))
+
+
+def _is_default(spec: TensorSpec) -> bool:
+    return spec.same_memory(default_spec(spec.shape, spec.dtype))
 
 
 def _first(layer: Layer, device: Device, preferred: str) -> Choice:

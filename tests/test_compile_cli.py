@@ -1,0 +1,285 @@
+"""The verb `compile`, and `run` with what it saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from typer.testing import CliRunner
+
+import gossamer
+from gossamer import compile_cli
+from gossamer.cli import app
+from gossamer.plan.html import page
+from gossamer.plan.report import Report
+from gossamer.plan.tuner import Tuner
+from tests.model.onnx_models import model, save, weights
+from tests.plan.small import assert_close, expected, images, small
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command line with a cache of its own."""
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    return save(small(), tmp_path)
+
+
+def compile_(run: Run, network: Path, *words: Any) -> Any:
+    return run("compile", network, "--device", "host", "--effort", "quick", *words)
+
+
+def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network: Path) -> None:
+    result = compile_(run, network, "--batch", "1,3")
+    assert result.exit_code == 0, result.output
+    for heading in ("layer", "problem", "density", "algorithm", "us", "quartiles", "dense us",
+                    "speed-up", "error"):
+        assert heading in result.stdout
+    for batch in (1, 3):
+        assert re.search(rf"^end to end, batch {batch}: \d+\.\d us$", result.stdout, re.M)
+    assert re.search(r"^classes +3x8 to 3x4|^classes ", result.stdout, re.M)
+    assert re.search(r"^\d+ candidates measured, 0 from the cache$", result.stdout, re.M)
+
+
+def test_the_second_compilation_measures_nothing_and_saves_the_same(
+        run: Run, network: Path, tmp_path: Path) -> None:
+    counts = []
+    for name in ("a", "b"):
+        result = compile_(run, network, "--json", "-o", tmp_path / f"{name}.plan")
+        assert result.exit_code == 0, result.output
+        described = json.loads(result.stdout)
+        counts.append((described["measured"], described["reused"]))
+    assert counts[0][0] > 0 == counts[0][1]
+    assert counts[1] == counts[0][::-1]
+    first, second = ((tmp_path / f"{name}.plan").read_bytes() for name in "ab")
+    assert len(first) == len(second)
+    assert sum(a != b for a, b in zip(first, second, strict=True)) < 40  # the date, its checksums
+
+
+def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_(run, network, "-o", tmp_path / "small.plan").exit_code == 0
+    monkeypatch.setattr(Tuner, "measure", None)
+    x = images(2)
+    np.save(tmp_path / "x.npy", x)
+    result = run("run", tmp_path / "small.plan", "--input", tmp_path / "x.npy", "--output",
+                 tmp_path / "y.npy", "--table")
+    assert result.exit_code == 0, result.output
+    assert "batch 2 was not planned: the choices are those of batch 1" in result.stdout
+    assert "end to end, batch 2" in result.stdout
+    y = np.load(tmp_path / "y.npy")
+    assert_close(y, expected(x))
+    np.testing.assert_array_equal(y, gossamer.Plan.load(tmp_path / "small.plan")(x))
+
+
+def test_run_refuses_a_plan_that_is_none_and_shapes_of_one(run: Run, network: Path,
+                                                           tmp_path: Path) -> None:
+    plan = tmp_path / "small.plan"
+    assert compile_(run, network, "-o", plan).exit_code == 0
+    np.save(tmp_path / "x.npy", images(1))
+    result = run("run", plan, "--shape", "3,6,5", "--input", tmp_path / "x.npy")
+    assert result.exit_code == 2
+    assert "--shape 3,6,5: the shapes of a saved plan are settled" in result.stderr
+    plan.write_bytes(plan.read_bytes()[:500])
+    result = run("run", plan, "--input", tmp_path / "x.npy")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {plan}: is corrupt or cut short")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_explain_shows_every_candidate_with_a_reason(run: Run, network: Path) -> None:
+    result = compile_(run, network, "--explain", "second", "--explain", "classes")
+    assert result.exit_code == 0, result.output
+    described = json.loads(compile_(run, network, "--json").stdout)
+    for row in described["reports"][0]["rows"]:
+        explained = f"\n{row['layer']} ({row['op']} " in result.stdout
+        assert explained == (row["layer"] in ("second", "classes"))
+        assert [each["reason"] for each in row["candidates"]].count("taken") == 1
+        for each in row["candidates"]:
+            assert each["reason"] and (each["median_us"] is not None or each["reason"] != "taken")
+            if explained:
+                assert each["reason"] in result.stdout
+        for name, reason in row["rejected"].items():
+            if explained:
+                assert re.search(rf"^{name} .*{re.escape(reason)}", result.stdout, re.M)
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("secnd", "close to it: 'second'"),
+    ("clas", "close to it: 'classes'"),
+    ("qqq", "`gossamer compile` without --explain lists them"),
+    ("x as NHWC", "--explain x as NHWC: the network has no such layer"),
+])
+def test_an_unknown_layer_is_refused(run: Run, network: Path, name: str, message: str) -> None:
+    result = compile_(run, network, "--explain", name)
+    assert result.exit_code == 2
+    assert message in result.stderr and result.stdout == ""
+
+
+class _Page(HTMLParser):
+    """Collects what a page refers to and says; checks that tags close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self.widths: list[float] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta",):
+            self._open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "action"):
+                self.links.append(str(value))
+            if name == "style":
+                self.widths.append(float(str(value).removeprefix("width:").removesuffix("%")))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data.strip())
+
+
+def test_the_page_stands_alone_and_says_it_all(run: Run, network: Path, tmp_path: Path) -> None:
+    result = compile_(run, network, "--html", tmp_path / "a.html")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "a.html").read_text()
+    described = json.loads(compile_(run, network, "--json").stdout)
+    found = _Page(text)
+    assert found.links == [] and "url(" not in text and "@import" not in text
+    assert "script" not in found.tags
+    assert max(found.widths) == 100.0 and min(found.widths) >= 0
+    for row in described["reports"][0]["rows"]:
+        assert row["layer"] in found.text and row["problem"] in found.text
+        for each in row["candidates"]:
+            assert each["reason"] in found.text
+        for reason in row["rejected"].values():
+            assert reason in found.text
+
+
+def test_the_page_escapes_names() -> None:
+    name = '<script>alert("1")</script> & \'x\''
+    row = {"layer": name, "op": name, "problem": name, "density": None, "algorithm": name,
+           "config": name, "layout": name, "device": name, "flops": 0, "median_us": 0.0,
+           "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None, "best_dense_us": None,
+           "speedup": None, "rejected": {name + "2": name},
+           "candidates": [{"algorithm": name, "config": name, "layouts": [name],
+                           "precision": name, "median_us": None, "p25_us": None, "p75_us": None,
+                           "cold_us": None, "error": float("nan"), "reason": name}]}
+    facts = {"model": name, "device": name, "description": name, "effort": name,
+             "precision": name, "measured": 1, "reused": 0}
+    found = _Page(page(facts, [Report(name, 1, [row], [name])]))
+    assert "script" not in found.tags
+    assert found.text.count(name) >= 8
+
+
+def test_names_of_layers_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
+    odd = "[red]a/b[/red] %s {x}"
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], odd)], {"x": ["N", 3, 4, 4]},
+                  {"y": 4}, {"w": weights(2, 3, 1, 1)})
+    path = save(proto, tmp_path)
+    result = compile_(run, path, "--explain", odd, "-o", tmp_path / "odd.plan")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(odd) == 2
+    assert gossamer.Plan.load(tmp_path / "odd.plan").program(1).steps[0].layer.name == odd
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--effort", "huge"], "--effort huge: expected one of quick, normal, max"),
+    (["--precision", "fp8"], "--precision fp8: expected fp32"),
+    (["--batch", "1,x"], "--batch 1,x: expected sizes of 1 or more, like 1,8"),
+    (["--batch", "0"], "--batch 0: expected sizes of 1 or more"),
+    (["--batch", ""], "--batch : expected sizes of 1 or more"),
+    (["-o", "a.zip"], "--output a.zip: expected a name that ends in .plan"),
+    (["-o", "absent/a.plan"], "--output absent/a.plan: there is no folder absent"),
+    (["--html", "a.txt"], "--html a.txt: expected a name that ends in .html"),
+    (["--shape", "4,6,5"], "4"),
+])
+def test_wrong_options_are_refused_before_anything_is_measured(
+        run: Run, network: Path, words: list[str], message: str,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tuner, "measure", None)
+    result = compile_(run, network, *words)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_a_network_without_a_batch_takes_none(run: Run, tmp_path: Path) -> None:
+    path = save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": []}, {"y": None}), tmp_path)
+    assert compile_(run, path).exit_code == 0
+    result = compile_(run, path, "--batch", "4")
+    assert f"--batch 4: {path} has no batch; leave --batch out" in result.stderr
+
+
+def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
+                                        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measure, calls = Tuner.measure, []
+
+    def interrupted(self: Tuner, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return measure(self, *arguments)
+
+    monkeypatch.setattr(Tuner, "measure", interrupted)
+    result = compile_(run, network, "-o", tmp_path / "a.plan")
+    assert result.exit_code == 130
+    kept = re.search(r"^error: interrupted: (\d+) candidates? measured, kept in (.*) for the next",
+                     result.stderr)
+    assert kept and int(kept[1]) > 0 and Path(kept[2]).is_file()
+    assert not (tmp_path / "a.plan").exists()
+    monkeypatch.undo()
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    described = json.loads(compile_(run, network, "--json").stdout)
+    assert described["reused"] >= int(kept[1]) and described["measured"] > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_real_ctrl_c_exits_with_130(network: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(
+            [sys.executable, "-c", "from gossamer.console import main; main()", "compile",
+             str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
+            env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "cache").glob("tuning/*.json")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("error: interrupted: ")
+
+
+def test_the_bar_counts_what_it_is_told_of() -> None:
+    with compile_cli._progress() as follow:
+        follow.total = 2
+        for line in ("first", "second [x]", "copy", "whole"):
+            follow.note(line)
+        task = follow._progress.tasks[0]
+        assert (task.completed, task.total, task.description) == (3, 4, "whole")
