@@ -12,16 +12,20 @@ import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
+from PIL import Image
 from typer.testing import CliRunner
 
 import gossamer
 from gossamer import compile_cli
 from gossamer.cli import app
+from gossamer.image import PRESETS
+from gossamer.model import zoo
 from gossamer.plan.html import page
 from gossamer.plan.report import Report
 from gossamer.plan.tuner import Tuner
@@ -88,6 +92,21 @@ def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,
     y = np.load(tmp_path / "y.npy")
     assert_close(y, expected(x))
     np.testing.assert_array_equal(y, gossamer.Plan.load(tmp_path / "small.plan")(x))
+
+
+def test_run_prepares_photos_for_a_plan_as_for_its_network_of_the_zoo(
+        run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_(run, network, "-o", tmp_path / "small.plan").exit_code == 0
+    photo = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    words = ["run", tmp_path / "small.plan", "--image", tmp_path / "photo.png", "--strict"]
+    unknown = run(*words)
+    assert unknown.exit_code == 0 and "photos are prepared as for ImageNet" in unknown.stderr
+    name = gossamer.load(str(network)).name
+    monkeypatch.setitem(zoo.MODELS, name, SimpleNamespace(preprocessing=PRESETS["none"]))
+    known = run(*words)
+    assert known.exit_code == 0 and known.stderr == ""
+    assert known.stdout != unknown.stdout
 
 
 def test_run_refuses_a_plan_that_is_none_and_shapes_of_one(run: Run, network: Path,

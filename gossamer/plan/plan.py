@@ -93,13 +93,14 @@ class Plan:
         path = Path(path)
         head, graph, plain = plan_file.read(path)
         with plan_file.checked(path):
-            if device is None:
-                try:
-                    device = find(head["device"]["name"])
-                except DeviceError as error:
-                    raise DeviceError(f"{path}: was made for {head['device']['name']} "
-                                      f"({head['device']['description']}): {error}") from None
-            place = device if isinstance(device, Device) else find(device)
+            name, description = (str(head["device"][key]) for key in ("name", "description"))
+        if device is None:
+            try:
+                device = find(name)
+            except DeviceError as error:
+                raise DeviceError(f"{path}: was made for {name} ({description}): {error}") from None
+        place = device if isinstance(device, Device) else find(device)
+        with plan_file.checked(path):
             plan_file.check_device(path, head, place)
             plan = cls(graph, place, strict=strict or head["strict"],
                        choices=StoredChoices(path, plain))
