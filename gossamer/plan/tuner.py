@@ -50,7 +50,12 @@ class Trial:
         if self.measured.failure:
             return self.measured.failure
         told = f"{self.cost:.1f} us against {taken.cost:.1f} us"
-        return told if self.cost >= taken.cost else f"{told}, but changes of layout cost more"
+        if self.cost >= taken.cost:
+            return told
+        if (self.variant.inputs, self.variant.outputs) == (taken.variant.inputs,
+                                                           taken.variant.outputs):
+            return f"{told}: plans within 2% count as equal, and the first in order is taken"
+        return f"{told}, but its layouts cost more elsewhere"
 
 
 class Tuner:
