@@ -17,6 +17,7 @@ from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve, with_shapes
+from gossamer.ops import OPS
 from gossamer.ops.algorithm import Weights
 from gossamer.plan import plan_file
 from gossamer.plan.context import Context
@@ -48,12 +49,14 @@ class Plan:
     """
 
     def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
-                 tuner: Tuner | None = None, choices: StoredChoices | None = None) -> None:
+                 tuner: Tuner | None = None, choices: StoredChoices | None = None,
+                 only: str | None = None) -> None:
         # the graph of stored choices is what was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
         self.device = device
         self.strict = strict
         self.tuner = tuner
+        self.only = only
         self._choices = choices
         self._choice_notes: dict[int, list[str]] = {}
         self._weights: dict[tuple[str, str], Weights] = {}
@@ -262,7 +265,7 @@ class Plan:
                   for info in self.inputs}
         if self._choices is None:
             return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
-                          self.device, self.tuner)
+                          self.device, self.tuner, only=self.only)
         outputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
                    for info in self.outputs}
         program, self._choice_notes[batch] = self._choices.program(
@@ -317,7 +320,7 @@ class Plan:
 
 def compile(model: Graph | str, device: str | Device | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
-            effort: str | None = None) -> Plan:
+            effort: str | None = None, only: str | None = None) -> Plan:
     """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
 
     device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
@@ -325,6 +328,8 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     strict: a layer that the device cannot run is an error instead of running on the host.
     effort: "quick", "normal" or "max": every batch size's layers are measured when it is first
     used (once: times are kept on disk), and the fastest plan is taken. None: a fixed order.
+    only: the name of an algorithm that is taken wherever it can be, as published forms are
+    compared; others elsewhere.
     Raises ModelError or UnsupportedError for the model, DeviceError for the device.
     """
     from gossamer.model import load
@@ -333,8 +338,12 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     graph = with_shapes(graph, shapes or {})
     if effort is not None and effort not in EFFORTS:
         raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
+    names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
+    if only is not None and only not in names:
+        raise InputError(f"only={only!r}: expected one of {', '.join(sorted(names))}")
     place = device if isinstance(device, Device) else find(device)
-    return Plan(graph, place, strict=strict, tuner=Tuner(place, effort) if effort else None)
+    return Plan(graph, place, strict=strict, only=only,
+                tuner=Tuner(place, effort) if effort else None)
 
 
 def _filled(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -50,17 +50,6 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     return builder.finish({name: specs[name] for name in outputs})
 
 
-def rivals(layers: Iterable[Layer], device: Device) -> list[str]:
-    """The algorithms that compete with another for some layer, in a fixed order."""
-    names: dict[str, None] = {}
-    for layer in layers:
-        if layer.problem is not None:
-            able, _, _ = _supporting(layer, device)
-            if len(able) > 1:
-                names.update(dict.fromkeys(algorithm.name for algorithm in able))
-    return list(names)
-
-
 def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],
                    constants: Mapping[str, np.ndarray]) -> dict[str, TensorSpec]:
     """Every value of the network as problems state it."""
