@@ -10,16 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-_BLOCKS = (
-    # expansion, channels, blocks, stride of the first
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+from gossamer.model.zoo import INVERTED_RESIDUALS
 
 
 def _convolution(into: int, out: int, size: int = 1, stride: int = 1,
@@ -50,7 +41,7 @@ class MobileNetV2(nn.Module):
         super().__init__()
         layers: list[nn.Module] = [_convolution(3, 32, 3, 2)]
         width = 32
-        for expansion, channels, blocks, stride in _BLOCKS:
+        for expansion, channels, blocks, stride in INVERTED_RESIDUALS:
             for block in range(blocks):
                 layers.append(_InvertedResidual(width, channels, 1 if block else stride,
                                                 expansion))

@@ -16,7 +16,7 @@ from gossamer.image import PRESETS, Preprocessing
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.torch import read_tensors
 
-_INVERTED_RESIDUALS = (
+INVERTED_RESIDUALS = (
     # expansion, channels, blocks, stride of the first
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -101,7 +101,7 @@ def _mobilenet_v2(build: _Builder) -> None:
     x = build.conv("image", "features.0.0", "features.0.1", (3, 32), size=3, stride=2)
     width = 32
     index = 1
-    for expansion, channels, blocks, first_stride in _INVERTED_RESIDUALS:
+    for expansion, channels, blocks, first_stride in INVERTED_RESIDUALS:
         for block in range(blocks):
             stride = first_stride if block == 0 else 1
             name = f"features.{index}.conv"

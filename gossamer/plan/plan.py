@@ -20,12 +20,12 @@ from gossamer.model.shapes import resolve, with_shapes
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Weights
 from gossamer.plan import plan_file
+from gossamer.plan.calls import batch_of, check_count, fill
 from gossamer.plan.context import Context
 from gossamer.plan.foreign import (
     callers_stream,
     holds,
     is_foreign,
-    library_of,
     like_on_host,
     on_host,
 )
@@ -140,7 +140,7 @@ class Plan:
             results = self._on_device(inputs, stream)
         else:
             arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
-            batch = self._check(arrays)
+            batch = batch_of(self.graph, arrays)
             named = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else {}
             if not named:
                 named = self._default_context(batch).run(
@@ -150,7 +150,7 @@ class Plan:
             if foreign:
                 results = tuple(like_on_host(inputs[0], array) for array in results)
         if out is not None:
-            results = _filled(out, results)
+            results = fill(out, results)
         return results[0] if len(results) == 1 else results
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
@@ -158,11 +158,11 @@ class Plan:
 
         current = callers_stream(inputs[0])
         stream = current if stream is None else stream
-        self._check_count(inputs)
+        check_count(self.graph, inputs)
         arrays = [incoming(array, self.device, stream, name=f"input {info.name!r}",  # type: ignore[arg-type]
                            dtype=info.dtype)
                   for info, array in zip(self.inputs, inputs, strict=True)]
-        batch = self._check(arrays)
+        batch = batch_of(self.graph, arrays)
         empty = {} if batch else self._empty_outputs(batch)
         program = None if empty else self.program(batch)
         results = []
@@ -286,37 +286,6 @@ class Plan:
                 self._weights[key] = Weights(step.layer.weights, step.device, step.layer.name)
             return self._weights[key]
 
-    def _check_count(self, inputs: Sequence[Any]) -> None:
-        if len(inputs) != len(self.inputs):
-            names = ", ".join(repr(info.name) for info in self.inputs)
-            raise InputError(f"{self.graph.name} takes {len(self.inputs)} inputs ({names}), "
-                             f"got {len(inputs)}")
-
-    def _check(self, inputs: Sequence[Any]) -> int:
-        """The batch size of the inputs, which must fit the graph's."""
-        self._check_count(inputs)
-        batch: int | None = None
-        for info, array in zip(self.inputs, inputs, strict=True):
-            wanted = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
-            if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-                raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected an "
-                                 f"array of shape {wanted} and dtype {info.dtype}")
-            fits = len(array.shape) == len(info.shape) and all(
-                size is None or size == have
-                for size, have in zip(info.shape, array.shape, strict=True))
-            if not fits:
-                got = "x".join(map(str, array.shape)) or "scalar"
-                raise InputError(f"input {info.name!r} has shape {got}, expected {wanted}")
-            if array.dtype != np.dtype(info.dtype):
-                raise InputError(f"input {info.name!r} has dtype {array.dtype}, expected "
-                                 f"{info.dtype}; convert it with .astype({info.dtype!r})")
-            if info.shape and info.shape[0] is None:
-                if batch not in (None, array.shape[0]):
-                    raise InputError(f"input {info.name!r} has batch {array.shape[0]}, another "
-                                     f"input has {batch}")
-                batch = array.shape[0]
-        return 1 if batch is None else batch
-
 
 def compile(model: Graph | str, device: str | Device | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
@@ -344,24 +313,3 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     place = device if isinstance(device, Device) else find(device)
     return Plan(graph, place, strict=strict, only=only,
                 tuner=Tuner(place, effort) if effort else None)
-
-
-def _filled(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The caller's arrays, with the results copied into them."""
-    targets = out if isinstance(out, (tuple, list)) else (out,)
-    if len(targets) != len(results):
-        raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")
-    for target, result in zip(targets, results, strict=True):
-        wanted = f"the output {tuple(result.shape)} and {result.dtype}"
-        if not hasattr(target, "shape") or not hasattr(target, "dtype"):
-            raise InputError(f"out holds a {type(target).__name__}, {wanted}")
-        if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
-            raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
-                             f"{wanted}")
-        if library_of(target) == "jax" or not getattr(
-                getattr(target, "flags", None), "writeable", True):
-            raise InputError(f"out holds a {type(target).__name__} that cannot be written; give "
-                             "one that can, or leave out away")
-    for target, result in zip(targets, results, strict=True):
-        target[...] = result
-    return tuple(targets)
