@@ -1,0 +1,106 @@
+"""A device with graphs where there is no GPU: PoCL, with launches recorded and replayed as CUDA
+does, and with what a CUDA capture forbids forbidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Argument, Buffer, Kernel
+from gossamer.device.opencl import OpenCLBuffer, OpenCLDevice
+
+
+class Addressed(Buffer):
+    """Memory of another library: known by its address."""
+
+    def __init__(self, device: GraphDevice, handle: int, array: np.ndarray) -> None:
+        self.device = device
+        self.handle = handle
+        self.memory = device.upload(array, "a foreign array")
+        self.nbytes = array.nbytes
+        device.addresses[handle] = self
+
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        raise AssertionError("foreign memory is taken as a whole")
+
+
+class GraphDevice(OpenCLDevice):
+    api = "cuda"
+
+    def __init__(self, pocl: OpenCLDevice) -> None:
+        super().__init__(pocl.handle, 0)
+        self.limits = replace(self.limits, graph=True)
+        self.addresses: dict[int, Addressed] = {}
+        self.captures = 0
+        self.copies: list[tuple[Buffer, Buffer]] = []
+        self.waits: list[tuple[Any, Any]] = []
+        self._tape: list[Callable[[], None]] | None = None
+
+    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
+               arguments: Sequence[Argument], *, local_bytes: int = 0,
+               stream: Any = None) -> None:
+        own = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
+
+        def run() -> None:
+            super(GraphDevice, self).launch(kernel, groups, group_size, own,
+                                            local_bytes=local_bytes)
+
+        if self._tape is None:
+            run()
+        else:
+            self._tape.append(run)
+
+    def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        self._outside_of_captures()
+        self.copies.append((target, source))
+        super().copy(_memory(target), _memory(source), nbytes)
+
+    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        self._outside_of_captures()
+        super().write(_memory(buffer), array)
+
+    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        self._outside_of_captures()
+        super().read(_memory(buffer), array)
+
+    def synchronize(self, stream: Any = None) -> None:
+        self._outside_of_captures()
+        super().synchronize()
+
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        self._outside_of_captures()
+        return super().time(work)
+
+    def wait(self, waiting: Any, awaited: Any) -> None:
+        self.waits.append((waiting, awaited))
+
+    def wrap(self, handle: int, nbytes: int, owner: object) -> Buffer:
+        return self.addresses[handle]
+
+    def capture(self, work: Callable[[Any], None], stream: Any = None) -> Callable[..., None]:
+        self._outside_of_captures()
+        self.captures += 1
+        self._tape = tape = []
+        try:
+            work("a stream that records")
+        finally:
+            self._tape = None
+
+        def replay(stream: Any = None) -> None:
+            self._outside_of_captures()
+            for launch in tape:
+                launch()
+
+        return replay
+
+    def _outside_of_captures(self) -> None:
+        assert self._tape is None, "not allowed while a graph is recorded"
+
+
+def _memory(buffer: Buffer) -> OpenCLBuffer:
+    memory = buffer.memory if isinstance(buffer, Addressed) else buffer
+    assert isinstance(memory, OpenCLBuffer)
+    return memory
