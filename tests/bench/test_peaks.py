@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from gossamer.bench.peaks import CHAINS, GROUP_SIZE, STEPS, multiply_add
 from gossamer.device.base import Device
 
 
+@pytest.mark.sanitize
 def test_multiply_adds_are_done(compiled_device: Device) -> None:
     result = compiled_device.upload(np.zeros(GROUP_SIZE, np.float32), "a test")
     flops = multiply_add(compiled_device, result, 1, 2, factor=1.0, term=0.5)
