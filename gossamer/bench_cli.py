@@ -200,5 +200,5 @@ def _peers(text: str | None, api: str) -> list[str]:
         if name not in PEERS:
             raise InputError(f"--against {text}: no peer {name!r}; expected some of "
                              f"{', '.join(PEERS)}, or none")
-    # torch 2.11: a CUDA graph captured before torch.compile compiles faults when it is replayed
+    # with torch 2.11 a CUDA graph captured before torch.compile had compiled faulted when replayed
     return sorted(names, key=lambda name: not name.startswith("torch-compile"))
