@@ -11,6 +11,7 @@ from cuda.core import Buffer as CoreBuffer
 from cuda.core.utils import StridedMemoryView
 
 from gossamer.device.cuda import CudaBuffer, CudaDevice
+from gossamer.device.libraries import library
 from gossamer.errors import InputError
 
 _CUDA, _CUDA_MANAGED = 2, 13
@@ -101,12 +102,6 @@ class _DLPackOnly:
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, index = self.array.__dlpack_device__()
         return int(kind), int(index)
-
-
-def library(array: Any) -> str:
-    """The package an array is of: numpy, torch, cupy, jax..."""
-    package = type(array).__module__.split(".")[0]
-    return "jax" if package == "jaxlib" else package
 
 
 def cuda_index(array: Any) -> int | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.device.libraries import library
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
-from gossamer.plan.foreign import library_of
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
@@ -59,7 +59,7 @@ def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
         if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
             raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
                              f"{wanted}")
-        if library_of(target) == "jax" or not getattr(
+        if library(target) == "jax" or not getattr(
                 getattr(target, "flags", None), "writeable", True):
             raise InputError(f"out holds a {type(target).__name__} that cannot be written; give "
                              "one that can, or leave out away")

@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.device.libraries import library
 from gossamer.errors import InputError
-
-
-def library_of(array: Any) -> str:
-    """The package an array is of: numpy, torch, cupy, jax..."""
-    package = type(array).__module__.split(".")[0]
-    return "jax" if package == "jaxlib" else package
 
 
 def is_foreign(array: Any) -> bool:
@@ -46,7 +41,7 @@ def holds(device: Device, array: Any) -> bool:
 
 def callers_stream(array: Any) -> Any:
     """The stream on which the array's library works now; None where it has no such notion."""
-    name = library_of(array)
+    name = library(array)
     if name == "torch":
         return sys.modules[name].cuda.current_stream(array.device)
     if name == "cupy":
@@ -56,7 +51,7 @@ def callers_stream(array: Any) -> Any:
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
     """A result as an array of the library of `array`, over the same memory where it can be."""
-    name = library_of(array)
+    name = library(array)
     if name == "torch":
         return sys.modules[name].from_numpy(result)
     if name == "jax":
