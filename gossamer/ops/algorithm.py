@@ -190,8 +190,3 @@ def input_buffer(index: int) -> Callable[..., Argument]:
 
 def output_buffer(index: int) -> Callable[..., Argument]:
     return lambda inputs, outputs, workspace: outputs[index]
-
-
-def workspace_buffer(inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-                     workspace: Buffer | None) -> Argument:
-    return workspace

@@ -29,12 +29,15 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, default_spec
 
 
-def lower(static: StaticGraph) -> tuple[list[Layer], dict[str, np.ndarray]]:
+def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
+          ) -> tuple[list[Layer], dict[str, np.ndarray]]:
     """The layers of a graph in order, and the constants that they read as run-time values.
 
+    known: what was found out about the weights, by node; filled here, and the same at every
+    batch size of one graph.
     Raises UnsupportedError that names the node where no problem expresses it.
     """
-    lowering = _Lowering(static)
+    lowering = _Lowering(static, {} if known is None else known)
     for node in static.nodes:
         rule = _RULES.get(node.op)
         if rule is None:
@@ -52,8 +55,9 @@ def lower(static: StaticGraph) -> tuple[list[Layer], dict[str, np.ndarray]]:
 
 
 class _Lowering:
-    def __init__(self, static: StaticGraph) -> None:
+    def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo]) -> None:
         self.static = static
+        self._known = known
         self.layers: list[Layer] = []
         self.constants: dict[str, np.ndarray] = {}
         self.read = {name for node in static.nodes for name in node.inputs}
@@ -85,6 +89,11 @@ class _Lowering:
         self.layers.append(Layer(name or node.name, problem.op, list(inputs),
                                  list(outputs or node.outputs), list(problem.outputs), problem,
                                  weights or {}, density, node.source))
+
+    def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
+        if node.name not in self._known:
+            self._known[node.name] = _weights_info(weight)
+        return self._known[node.name]
 
     def transposed(self, node: Node, name: str) -> str:
         """The matrix of that name, turned by a copy."""
@@ -146,7 +155,7 @@ def _conv2d(lowering: _Lowering, node: Node) -> None:
     problem = Conv2dProblem(
         n, c, h, w, weight.shape[0], (weight.shape[2], weight.shape[3]),
         tuple(attributes["strides"]), tuple(attributes["pads"]), tuple(attributes["dilations"]),
-        attributes["groups"], epilogue, _weights_info(weight))
+        attributes["groups"], epilogue, lowering.weights_info(node, weight))
     if min(problem.pads) < 0:
         raise ValueError(f"pads {problem.pads} are negative; crop the input with Slice instead")
     lowering.add(node, problem, [node.inputs[0], *values],
@@ -166,7 +175,8 @@ def _gemm(lowering: _Lowering, node: Node) -> None:
         weight = weight.T
     epilogue, values, weights = lowering.epilogue(node)
     rows, depth = lowering.spec(a).shape
-    problem = GemmProblem(rows, weight.shape[0], depth, epilogue, _weights_info(weight))
+    problem = GemmProblem(rows, weight.shape[0], depth, epilogue,
+                          lowering.weights_info(node, weight))
     lowering.add(node, problem, [a, *values], {"weight": weight, **weights})
 
 
@@ -323,7 +333,7 @@ def _matmul(lowering: _Lowering, node: Node) -> None:
     left = lowering.spec(a)
     if weight is not None and weight.ndim == 2 and len(left.shape) == 2:
         problem = GemmProblem(left.shape[0], weight.shape[1], left.shape[1],
-                              weights_info=_weights_info(weight.T))
+                              weights_info=lowering.weights_info(node, weight.T))
         lowering.add(node, problem, [a], {"weight": weight.T})
         return
     lowering.add(node, MatmulProblem(left, lowering.spec(b)), [a, b])

@@ -18,7 +18,7 @@ from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve, with_shapes
 from gossamer.ops import OPS
-from gossamer.ops.algorithm import Weights
+from gossamer.ops.algorithm import Weights, WeightsInfo
 from gossamer.plan import plan_file
 from gossamer.plan.calls import batch_of, check_count, fill
 from gossamer.plan.context import Context
@@ -60,6 +60,7 @@ class Plan:
         self._choices = choices
         self._choice_notes: dict[int, list[str]] = {}
         self._weights: dict[tuple[str, str], Weights] = {}
+        self._weights_infos: dict[str, WeightsInfo] = {}
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, tuple[list[Timing], Timing]] = {}
@@ -256,11 +257,11 @@ class Plan:
 
     def layers(self, batch: int) -> list[Layer]:
         """What is to be computed at a batch size, before anything is chosen."""
-        return lower(resolve(self.graph, batch))[0]
+        return lower(resolve(self.graph, batch), self._weights_infos)[0]
 
     def _make_program(self, batch: int) -> Program:
         static = resolve(self.graph, batch)
-        layers, constants = lower(static)
+        layers, constants = lower(static, self._weights_infos)
         inputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
                   for info in self.inputs}
         if self._choices is None:
