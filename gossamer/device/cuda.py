@@ -183,7 +183,7 @@ class CudaDevice(Device):
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
         if nbytes:
-            self._keep(target, source)
+            self.keep(target, source)
             with self.current():
                 self.checked("copying memory", driver.cuMemcpyDtoDAsync(
                     _pointer(target), _pointer(source), nbytes, self.stream_handle(stream)))
@@ -201,7 +201,7 @@ class CudaDevice(Device):
         gx, gy, gz = (*groups, 1, 1)[:3]
         bx, by, bz = (*group_size, 1, 1)[:3]
         self._check_fit(kernel, (gx, gy, gz), bx * by * bz)
-        self._keep(kernel, arguments)
+        self.keep(kernel, arguments)
         with self.current():
             try:
                 kernel.allow_dynamic(local_bytes)
@@ -288,10 +288,12 @@ class CudaDevice(Device):
             finally:
                 driver.cuGraphDestroy(graph)
 
-    def _keep(self, *used: Any) -> None:
+    def keep(self, *objects: Any) -> None:
+        """Inside a capture by this thread, the graph keeps these objects alive, as launch and
+        copy already see to for what they are given; outside one nothing happens."""
         kept = getattr(self._recording, "kept", None)
         if kept is not None:
-            kept.extend(used)
+            kept.extend(objects)
 
 
 def _pointer(buffer: Buffer) -> int:
