@@ -23,9 +23,13 @@ BY_OP: dict[str, float] = {
 }
 
 
-def tolerance(op: str) -> float:
-    """The largest normalised error allowed for float32 results of an op."""
-    return BY_OP.get(op, FLOAT32)
+BY_PRECISION: dict[str, float] = {"tf32": 2e-3, "fp16": 2e-3}
+"""Products of 11-bit significands; results of as many bits for fp16."""
+
+
+def tolerance(op: str, precision: str = "fp32") -> float:
+    """The largest normalised error allowed for the float results of an op."""
+    return BY_PRECISION.get(precision) or BY_OP.get(op, FLOAT32)
 
 
 def normalised_error(y: np.ndarray, reference: np.ndarray) -> float:

@@ -27,6 +27,9 @@
 #define POPCOUNT(x) popcount(x)
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #define INT64 long
+#define HALF half
+#define LOAD_HALF(pointer, index) vload_half((size_t)(index), pointer)
+#define STORE_HALF(pointer, index, value) vstore_half_rte(value, (size_t)(index), pointer)
 /* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
 #define DYNAMIC_LOCAL_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_LOCAL(type, name)
@@ -61,10 +64,31 @@ typedef unsigned char uchar;
 typedef unsigned int uint;
 typedef unsigned long long ulong;
 
+#define HALF unsigned short
+#define LOAD_HALF(pointer, index) half_to_float((pointer)[index])
+#define STORE_HALF(pointer, index, value) ((pointer)[index] = float_to_half(value))
+
+static __device__ __forceinline__ float half_to_float(unsigned short bits)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+static __device__ __forceinline__ unsigned short float_to_half(float value)
+{
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
 
 #endif
+
+/* 16-bit floats live in memory only: HALF is what a pointer to them points at, and arithmetic is
+ * in float. */
 
 /* Address of four floats at a 16-byte boundary. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))

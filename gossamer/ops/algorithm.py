@@ -15,6 +15,10 @@ from gossamer.expression import Expression, identity
 from gossamer.tensor import TensorSpec
 
 
+PRECISIONS = ("fp32", "tf32", "fp16")
+"""From the most to the least precise; allowing one allows those before it."""
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """Element-wise arithmetic applied to each result before it is stored.
@@ -89,7 +93,11 @@ class Problem(abc.ABC):
 
 @dataclass(frozen=True)
 class Variant:
-    """A config with the layouts and the precision it works in: what is measured and chosen."""
+    """A config with the layouts and the precision it works in: what is measured and chosen.
+
+    precision: one of PRECISIONS. fp16 has float16 inputs and outputs where the problem states
+    float32; sums are float32.
+    """
 
     config: tuple[tuple[str, int | str], ...]
     inputs: tuple[TensorSpec, ...]
@@ -160,6 +168,8 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     dense: ClassVar[bool] = True
     """Whether zeros among the weights cost as much as other values."""
+    vendor: ClassVar[str] = ""
+    """The library whose kernels it runs, such as cuDNN; empty for our own."""
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:
@@ -168,7 +178,7 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
-        """Variants in the order of expected speed. The first always works."""
+        """Variants in the order of expected speed. The first always works, in float32."""
 
     @abc.abstractmethod
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:

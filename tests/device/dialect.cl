@@ -57,3 +57,11 @@ void every_word(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out,
         mine[3] = (uint)MAXIMUM(3.0f, MINIMUM(SIGMOID(0.0f), ONE));
     }
 }
+
+/* Doubles 16-bit floats. */
+KERNEL void double_halves(GLOBAL const HALF *RESTRICT in, GLOBAL HALF *RESTRICT out, int count)
+{
+    int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    if (i < count)
+        STORE_HALF(out, i, 2.0f * LOAD_HALF(in, i));
+}

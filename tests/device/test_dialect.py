@@ -32,6 +32,21 @@ def test_every_word(compiled_device: Device) -> None:
     np.testing.assert_array_equal(told.reshape(groups, 4), expected_report)
 
 
+@pytest.mark.sanitize
+def test_halves(compiled_device: Device) -> None:
+    device = compiled_device
+    values = np.array([0, -0.0, 1, -1.5, 1e-4, 6e-8, 32752, 40000, np.inf, -np.inf, np.nan,
+                       1 / 3], np.float16)
+    source = device.upload(values, "a test")
+    target = device.upload(np.zeros_like(values), "a test")
+    kernel = device.compile(KernelSource.of(SOURCE.path, "double_halves"))
+    device.launch(kernel, (1,), (64,), (source, target, values.size))
+    result = np.empty_like(values)
+    device.read(target, result)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(result, values * np.float16(2))
+
+
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_compiles_for_cuda(architecture: str) -> None:
     nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)

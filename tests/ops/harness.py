@@ -70,7 +70,7 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
         for variant in taken(list(algorithm.variants(problem, device))):
             name = f"{algorithm.name} {variant.inputs[0] if variant.inputs else ''} {variant.label}"
             actual = run_variant(algorithm, problem, variant, device, held, inputs)
-            _compare(problem, name, actual, expected)
+            _compare(problem, variant.precision, name, actual, expected)
             ran.append(name)
     assert ran, f"nothing on {device.name} computes {problem}: {'; '.join(reasons)}"
     return ran
@@ -140,12 +140,12 @@ def _logical(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return array
 
 
-def _compare(problem: Problem, name: str, actual: Sequence[np.ndarray],
+def _compare(problem: Problem, precision: str, name: str, actual: Sequence[np.ndarray],
              expected: Sequence[np.ndarray]) -> None:
     for index, (y, r) in enumerate(zip(actual, expected, strict=True)):
         if y.dtype.kind == "f":
             error = normalised_error(y, r)
-            limit = tolerance(problem.op)
+            limit = tolerance(problem.op, precision)
             assert error <= limit, (f"{name}: output {index} of {problem} is off by {error:.3g}, "
                                     f"allowed {limit:.3g}")
         else:
