@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.expression import Expression, identity
 from gossamer.tensor import TensorSpec
-
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 """From the most to the least precise; allowing one allows those before it."""
@@ -108,6 +107,13 @@ class Variant:
 
     def __getitem__(self, key: str) -> Any:
         return dict(self.config)[key]
+
+    @property
+    def halved(self) -> Variant:
+        """The same with float16 where it has float32."""
+        inputs, outputs = (tuple(replace(spec, dtype="float16") if spec.dtype == "float32" else spec
+                                 for spec in specs) for specs in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
     @property
     def label(self) -> str:

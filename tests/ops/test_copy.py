@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,6 +35,20 @@ def test_paddings_are_written_as_zero(device: Device, target: str) -> None:
     plain = TensorSpec(shape, "float32", "NCHW")
     check(convert(plain, padded), device)
     check(convert(padded, plain), device)
+
+
+@pytest.mark.parametrize("source", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtypes", [("float32", "float16"), ("float16", "float32")])
+def test_changes_of_precision(device: Device, source: str, dtypes: tuple[str, str]) -> None:
+    shape = (2, 9, 2, 5) if is_slow(device) else (3, 37, 5, 11)
+    start, end = (TensorSpec(shape, dtype, source) for dtype in dtypes)
+    for target in ("NHWC", "CHWN"):
+        check(convert(start, end.with_layout(target)), device)
+    check(convert(start, replace(end, channel_multiple=4, border=(1, 2, 0, 3))), device)
+    rows = [default_spec((7, 13), dtype) for dtype in dtypes]
+    check(convert(*rows), device)
+    with pytest.raises(ValueError, match="keeps the dtype"):
+        convert(default_spec((7,), "float16"), default_spec((7,), "int32"))
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=5), data=st.data())

@@ -28,7 +28,10 @@ class SliceCopies(Algorithm):
         return cannot_compile(problem, device)
 
     def variants(self, problem: ConcatProblem, device: Device) -> Iterable[Variant]:
-        return layout_variants(problem)
+        variants = layout_variants(problem)
+        if problem.outputs[0].dtype == "float32":
+            variants += [variant.halved for variant in variants]
+        return variants
 
     def prepare(self, weights: Weights, problem: ConcatProblem, variant: Variant,
                 device: Device) -> State:

@@ -19,7 +19,7 @@ class CopyProblem(Problem):
     steps: for each output dimension, input positions a step (may be negative).
     starts: for each input dimension, its position at output index 0.
     Specs in other than the default layout make a change of layout, whose paddings are written
-    as zero.
+    as zero. float32 and float16 are converted into each other; other dtypes are kept.
     Raises ValueError when a position outside of the input would be read.
     """
 
@@ -31,7 +31,7 @@ class CopyProblem(Problem):
     starts: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.input.dtype != self.output.dtype:
+        if self.converts and {self.input.dtype, self.output.dtype} != {"float32", "float16"}:
             raise ValueError(f"a copy keeps the dtype, got {self.input} -> {self.output}")
         if len(self.dims) != len(self.output.shape) or len(self.steps) != len(self.dims):
             raise ValueError(f"dims {self.dims} and steps {self.steps} do not fit {self.output}")
@@ -47,6 +47,11 @@ class CopyProblem(Problem):
         if any(first < 0 or last >= size
                for first, last, size in zip(low, high, self.input.shape, strict=True)):
             raise ValueError(f"positions {low} to {high} are not all in {self.input}")
+
+    @property
+    def converts(self) -> bool:
+        """Whether the elements change their type."""
+        return self.input.dtype != self.output.dtype
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -80,7 +85,8 @@ class CopyProblem(Problem):
 
 
 def convert(source: TensorSpec, target: TensorSpec) -> CopyProblem:
-    """The same tensor in another layout, or with other paddings."""
+    """The same tensor in another layout, with other paddings, or in the other of float32 and
+    float16."""
     rank = len(source.shape)
     if source.shape != target.shape:
         raise ValueError(f"a change of layout keeps the shape, got {source} -> {target}")

@@ -2,21 +2,41 @@
  * strides t, all in elements. With BOUNDED, an element is read where low <= index < high along
  * every dimension and `fill` is written elsewhere; the source offset then is that of index 0.
  *
- * ELEMENT: the type that is moved. RANK: dimensions in use, 2, 4 or 6: the last ones.
+ * ELEMENT: the type that is moved; or INTO_FLOAT16 or INTO_FLOAT32: the other type becomes that.
+ * RANK: dimensions in use, 2, 4 or 6: the last ones.
  * TILE: the side of a tile, for copy_tiled. */
+
+#if defined(INTO_FLOAT16)
+#define ELEMENT float
+#define FROM float
+#define TO HALF
+#define AT(offset) source[offset]
+#define PUT(offset, value) STORE_HALF(target, offset, value)
+#elif defined(INTO_FLOAT32)
+#define ELEMENT float
+#define FROM HALF
+#define TO float
+#define AT(offset) LOAD_HALF(source, offset)
+#define PUT(offset, value) target[offset] = value
+#else
+#define FROM ELEMENT
+#define TO ELEMENT
+#define AT(offset) source[offset]
+#define PUT(offset, value) target[offset] = value
+#endif
 
 #ifdef BOUNDED
 #define DIMENSION(d) , DIVISOR(n##d), int s##d, int t##d, int low##d, int high##d
 #define ALL_INSIDE int inside = 1;
 #define INSIDE(i, d) inside = inside && (i) >= low##d && (i) < high##d;
 #define FILL , int fill
-#define READ(offset) (inside ? source[offset] : (ELEMENT)fill)
+#define READ(offset) (inside ? AT(offset) : (ELEMENT)fill)
 #else
 #define DIMENSION(d) , DIVISOR(n##d), int s##d, int t##d
 #define ALL_INSIDE
 #define INSIDE(i, d)
 #define FILL
-#define READ(offset) source[offset]
+#define READ(offset) AT(offset)
 #endif
 
 /* Takes the innermost dimension off `rest`. */
@@ -41,7 +61,7 @@
 #endif
 
 #ifndef TILE
-KERNEL void copy_strided(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target,
+KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT target,
                          int count, int from, int to FILL
                          OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
@@ -51,7 +71,7 @@ KERNEL void copy_strided(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *
         WALK(5)
         WALK(4)
         WALK_OUTER
-        target[to] = READ(from);
+        PUT(to, READ(from));
     }
 }
 #endif
@@ -62,7 +82,7 @@ KERNEL void copy_strided(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *
 #define ROWS (256 / TILE)
 
 KERNEL LAUNCH_BOUNDS(256, 2)
-void copy_tiled(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target,
+void copy_tiled(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT target,
                 int from, int to FILL
                 OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
@@ -97,7 +117,7 @@ void copy_tiled(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT 
     for (int k = 0; k < TILE; k += ROWS) {
         int j = k + y, i4 = first4 + j, i5 = first5 + x;
         if (i4 < n4 && i5 < n5)
-            target[to + i4 * t4 + i5 * t5] = tile[x][j];
+            PUT(to + i4 * t4 + i5 * t5, tile[x][j]);
     }
 }
 #endif

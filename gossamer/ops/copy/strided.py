@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,9 @@ class Walk:
 
 def copy_launches(device: Device, itemsize: int, walk: Walk,
                   source: Argument | Callable[..., Argument],
-                  target: Argument | Callable[..., Argument]) -> list[Launch]:
-    """The launches (none or one) that do the walk; itemsize in bytes.
+                  target: Argument | Callable[..., Argument], into: str = "") -> list[Launch]:
+    """The launches (none or one) that do the walk; itemsize in bytes. into: "float16" or
+    "float32" where elements of the other type become that.
 
     Raises ValueError when it has more than six dimensions that cannot be merged.
     """
@@ -78,9 +79,10 @@ def copy_launches(device: Device, itemsize: int, walk: Walk,
     tiled = _move_tiles_last(loops)
     offsets = (start, walk.target_offset)
     bounded = any(cut is not None for cut in cuts_left)
-    if not (tiled or bounded):
+    if not (tiled or bounded or into):
         itemsize, offsets, loops = _widen(itemsize, offsets, loops)
-    return [_launch(device, itemsize, offsets, loops, bounded, tiled, (source, target))]
+    types = {"INTO_" + into.upper(): 1} if into else {"ELEMENT": _ELEMENTS[itemsize]}
+    return [_launch(device, types, offsets, loops, bounded, tiled, (source, target))]
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,13 @@ def _widen(itemsize: int, offsets: tuple[int, int],
     return itemsize, offsets, loops
 
 
-def _launch(device: Device, itemsize: int, offsets: tuple[int, int], loops: list[_Loop],
-            bounded: bool, tiled: bool,
+def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int],
+            loops: list[_Loop], bounded: bool, tiled: bool,
             ends: tuple[Argument | Callable[..., Argument], ...]) -> Launch:
     rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
     count = math.prod(loop.size for loop in loops)
     groups = groups_for(count)
-    defines: dict[str, object] = {"ELEMENT": _ELEMENTS[itemsize], "RANK": rank}
+    defines: dict[str, object] = {**types, "RANK": rank}
     if tiled:
         tiles = math.prod(-(-loop.size // _TILE) for loop in loops[-2:])
         groups = (math.prod(loop.size for loop in loops[:-2]) * tiles,)
@@ -146,9 +148,13 @@ def _launch(device: Device, itemsize: int, offsets: tuple[int, int], loops: list
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:
     """The stated specs; every layout of all tensors where the default ones were stated."""
-    if problem.is_free_of_layout:
-        return layout_variants(problem)
-    return [Variant((), problem.inputs, problem.outputs)]
+    if problem.converts or not problem.is_free_of_layout:
+        halves = "float16" in (problem.input.dtype, problem.output.dtype)
+        return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
+    variants = layout_variants(problem)
+    if problem.input.dtype == "float32":
+        variants += [variant.halved for variant in variants]
+    return variants
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> Walk:
@@ -190,6 +196,7 @@ class StridedCopy(Algorithm):
     def prepare(self, weights: Weights, problem: CopyProblem, variant: Variant,
                 device: Device) -> State:
         walk = copy_walk(problem, variant.inputs[0], variant.outputs[0])
-        itemsize = problem.input.stored_dtype.itemsize
-        launches = copy_launches(device, itemsize, walk, input_buffer(0), output_buffer(0))
+        itemsize = variant.inputs[0].stored_dtype.itemsize
+        into = problem.output.dtype if problem.converts else ""
+        launches = copy_launches(device, itemsize, walk, input_buffer(0), output_buffer(0), into)
         return State(problem, variant, device, launches)
