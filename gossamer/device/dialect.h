@@ -68,14 +68,14 @@ typedef unsigned long long ulong;
 #define LOAD_HALF(pointer, index) half_to_float((pointer)[index])
 #define STORE_HALF(pointer, index, value) ((pointer)[index] = float_to_half(value))
 
-static __device__ __forceinline__ float half_to_float(unsigned short bits)
+[[maybe_unused]] static __device__ __forceinline__ float half_to_float(unsigned short bits)
 {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 }
 
-static __device__ __forceinline__ unsigned short float_to_half(float value)
+[[maybe_unused]] static __device__ __forceinline__ unsigned short float_to_half(float value)
 {
     unsigned short bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
