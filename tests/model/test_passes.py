@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import hypothesis.strategies as st
 import numpy as np
@@ -11,259 +10,13 @@ import pytest
 from hypothesis import given
 
 from gossamer.errors import ModelError
-from gossamer.expression import Expression, Step, apply, identity
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.expression import identity
+from gossamer.model.graph import ValueInfo
 from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve
 from tests.model.executor import execute
+from tests.model.graph_builder import CHANNELS, SIZE, Builder, check
 from tests.tolerances import FLOAT32, normalised_error
-
-SIZE = 5
-CHANNELS = 4
-
-
-class Builder:
-    """Appends nodes to a graph whose values are (N, 4, 5, 5) unless said otherwise."""
-
-    def __init__(self, outputs: Sequence[str] = ("y",)) -> None:
-        self.graph = Graph("test", [ValueInfo("x", (None, CHANNELS, SIZE, SIZE))],
-                           [ValueInfo(name, ()) for name in outputs], [], {})
-        self.random = np.random.default_rng(11)
-
-    def constant(self, *shape: int, positive: bool = False) -> str:
-        name = f"c{len(self.graph.constants)}"
-        array = self.random.standard_normal(shape)
-        self.graph.constants[name] = (np.abs(array) + 0.5 if positive else array).astype("f4")
-        return name
-
-    def scalar(self, value: float, *shape: int) -> str:
-        name = self.constant(*shape)
-        self.graph.constants[name] = np.full(shape, value, np.float32)
-        return name
-
-    def add(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        index = len(self.graph.nodes)
-        output = output or f"v{index}"
-        self.graph.nodes.append(Node(op, f"n{index}", list(inputs), [output], attributes, op))
-        return output
-
-    def conv(self, x: str, output: str = "", into: int = CHANNELS, out: int = CHANNELS,
-             size: int = 3, pad: int | None = None, groups: int = 1, bias: bool = True) -> str:
-        inputs = [x, self.constant(out, into // groups, size, size)]
-        if bias:
-            inputs.append(self.constant(out))
-        return self.add("conv2d", inputs, output, strides=(1, 1),
-                        pads=(size // 2 if pad is None else pad,) * 4, dilations=(1, 1),
-                        groups=groups, epilogue=apply("add") if bias else identity())
-
-    def norm(self, x: str, output: str = "", channels: int = CHANNELS) -> str:
-        moments = [self.constant(channels, positive=part == 3) for part in range(4)]
-        return self.add("batch_norm", [x, *moments], output, epsilon=1e-5)
-
-    def apply(self, function: str, *inputs: str, output: str = "", constants: Any = ()) -> str:
-        return self.add("elementwise", inputs, output, expression=apply(function, *constants))
-
-    def pool(self, x: str, output: str = "", kind: str = "max") -> str:
-        return self.add("pool", [x], output, kind=kind, kernel=(3, 3), strides=(1, 1),
-                        pads=(1, 1, 1, 1), dilations=(1, 1), ceil_mode=False,
-                        count_include_pad=False)
-
-    def mean(self, x: str) -> str:
-        return self.add("reduce", [x], kind="mean", axes="spatial", keepdims=True)
-
-    def binarise(self, x: str, output: str = "") -> str:
-        signs = [self.scalar(value) for value in (0, 1, -1)]
-        return self.apply("where", self.apply("greater_equal", x, signs[0]), *signs[1:],
-                          output=output)
-
-
-def check(build: Builder, ops: Sequence[str] | None = None) -> list[Node]:
-    """Asserts that optimising keeps the outputs and leaves these ops; returns the nodes."""
-    graph = build.graph
-    before = [(node.op, list(node.inputs), dict(node.attributes)) for node in graph.nodes]
-    better = optimise(graph)
-    assert before == [(node.op, node.inputs, node.attributes) for node in graph.nodes]
-    for batch in (0, 2):
-        x = np.random.default_rng(batch).standard_normal((batch, *graph.inputs[0].shape[1:]))
-        feeds = {"x": x.astype(np.float32)}
-        expected = execute(resolve(graph, batch), feeds)
-        found = execute(resolve(better, batch), feeds)
-        for info in graph.outputs:
-            assert normalised_error(found[info.name], expected[info.name]) <= FLOAT32
-    if ops is not None:
-        assert [node.op for node in better.nodes] == list(ops)
-    return better.nodes
-
-
-def functions(node: Node) -> list[str]:
-    expression = node.attributes.get("epilogue") or node.attributes["expression"]
-    return [step.function for step in expression.steps]
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_batch_norm_goes_into_the_convolution(bias: bool, groups: int) -> None:
-    build = Builder()
-    build.apply("relu", build.norm(build.conv("x", bias=bias, groups=groups)), output="y")
-    (node,) = check(build, ["conv2d"])
-    assert functions(node) == ["add", "relu"]
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_batch_norm_goes_into_the_transposed_convolution(groups: int) -> None:
-    build = Builder()
-    inputs = ["x", build.constant(CHANNELS, 3, 2, 2), build.constant(3 * groups)]
-    up = build.add("conv_transpose2d", inputs, strides=(2, 2), pads=(0,) * 4, dilations=(1, 1),
-                   output_padding=(0, 0), groups=groups)
-    build.norm(up, "y", channels=3 * groups)
-    check(build, ["conv_transpose2d"])
-
-
-@pytest.mark.parametrize("trans_b", [False, True])
-def test_batch_norm_goes_into_the_product(trans_b: bool) -> None:
-    build = Builder()
-    flat = build.add("flatten", ["x"], axis=1)
-    inner = CHANNELS * SIZE * SIZE
-    weight = build.constant(6, inner) if trans_b else build.constant(inner, 6)
-    product = build.add("gemm", [flat, weight, build.constant(6)], trans_a=False, trans_b=trans_b,
-                        epilogue=apply("add"))
-    build.apply("relu", build.norm(product, channels=6), output="y")
-    check(build, ["flatten", "gemm"])
-
-
-@pytest.mark.parametrize("behind", [
-    lambda b, x: b.apply("sign", x, output="y"),
-    lambda b, x: b.binarise(x, "y"),
-    lambda b, x: b.apply("sign", b.apply("relu", b.apply("add", x, "x")), output="y"),
-    lambda b, x: b.apply("sign", b.pool(x), output="y"),
-    lambda b, x: b.apply("sign", b.add("reshape", [x], shape=(0, -1)), output="y"),
-    lambda b, x: b.apply("floor", b.add("concat", [x, "x"], axis=1), output="y"),
-    lambda b, x: b.apply("sign", b.norm(x), output="y"),
-    lambda b, x: b.apply("sign", b.pool(x, kind="average"), output="y"),
-    lambda b, x: b.apply("sign", b.mean(x), output="y"),
-    lambda b, x: b.binarise(b.apply("sub", b.add("softmax", [x], axis=1, log=False),
-                                    b.scalar(0.25)), "y"),
-], ids=["sign", "where", "residual", "pool", "reshape", "concat", "norm", "average", "mean",
-        "softmax"])
-def test_batch_norm_that_feeds_a_sign_is_not_folded(behind: Callable[[Builder, str], str]) -> None:
-    build = Builder()
-    conv = build.conv("x")
-    weight = build.graph.nodes[0].inputs[1]
-    behind(build, build.norm(conv))
-    nodes = check(build)
-    assert weight in nodes[0].inputs
-    assert functions(nodes[0])[1:4] == ["sub", "mul", "add"]
-
-
-def test_batch_norm_is_folded_where_a_convolution_stands_before_the_sign() -> None:
-    build = Builder()
-    build.apply("sign", build.conv(build.norm(build.conv("x"))), output="y")
-    first, _ = check(build, ["conv2d", "conv2d"])
-    assert functions(first) == ["add"]
-
-
-def test_batch_norm_before_a_padded_convolution_stays_outside() -> None:
-    build = Builder()
-    build.conv(build.norm("x"), "y")
-    check(build, ["elementwise", "conv2d"])
-
-
-def test_batch_norm_of_a_value_that_others_read_stays_outside() -> None:
-    build = Builder()
-    conv = build.conv("x")
-    build.add("concat", [build.norm(conv), build.pool(conv)], "y", axis=1)
-    check(build, ["conv2d", "elementwise", "pool", "concat"])
-
-
-def test_batch_norm_of_the_mean_gives_the_shift() -> None:
-    """(x - mean) * scale + shift is exact at x = mean, as a folded scale and shift is not."""
-    build = Builder()
-    build.norm("x", "y")
-    mean, shift = (build.graph.constants[name] for name in (build.graph.nodes[0].inputs[3],
-                                                            build.graph.nodes[0].inputs[2]))
-    static = resolve(optimise(build.graph), 1)
-    x = np.broadcast_to(mean[:, None, None], (1, CHANNELS, SIZE, SIZE))
-    (node,) = static.nodes
-    operands = [x, *[static.constants[name] for name in node.inputs[1:]]]
-    (y,) = node.attributes["expression"].evaluate(*operands)
-    np.testing.assert_array_equal(y, np.broadcast_to(shift[:, None, None], y.shape))
-
-
-def test_activation_scalars_and_residual_become_the_epilogue() -> None:
-    build = Builder()
-    halved = build.apply("mul", build.conv("x", bias=False), build.scalar(0.5, 1))
-    shifted = build.apply("add", build.constant(CHANNELS, 1, 1), halved)
-    build.apply("clip", build.apply("sub", shifted, "x"), output="y", constants=(0, 6))
-    (node,) = check(build, ["conv2d"])
-    assert functions(node) == ["constant", "mul", "add", "sub", "clip"]
-    assert sorted(len(name) for name in node.inputs[2:]) == sorted([len("x"), len("c2.channels")])
-
-
-def test_a_residual_made_later_moves_the_convolution_behind_it() -> None:
-    build = Builder()
-    conv = build.conv("x")
-    late = build.pool(build.apply("relu", "x"))
-    build.apply("relu", build.apply("add", conv, late), output="y")
-    check(build, ["elementwise", "pool", "conv2d"])
-
-
-def test_a_transposed_convolution_takes_a_bias() -> None:
-    build = Builder()
-    up = build.add("conv_transpose2d", ["x", build.constant(CHANNELS, CHANNELS, 2, 2)],
-                   strides=(2, 2), pads=(0,) * 4, dilations=(1, 1), output_padding=(0, 0),
-                   groups=1)
-    build.apply("add", up, build.constant(CHANNELS, 1, 1), output="y")
-    check(build, ["conv_transpose2d"])
-
-
-def test_of_two_convolutions_one_takes_the_addition() -> None:
-    build = Builder()
-    build.apply("add", build.conv("x"), build.conv("x", size=1), output="y")
-    first, second = check(build, ["conv2d", "conv2d"])
-    assert functions(first) == ["add"]
-    assert functions(second) == ["add", "add"]
-    assert first.outputs[0] in second.inputs
-
-
-def test_a_gate_of_the_result_itself_is_fused() -> None:
-    build = Builder()
-    conv = build.conv("x")
-    build.apply("mul", conv, build.apply("sigmoid", conv), output="y")
-    (node,) = check(build, ["conv2d"])
-    assert functions(node) == ["add", "sigmoid", "mul"]
-
-
-def test_an_operand_of_another_shape_stays_outside() -> None:
-    build = Builder()
-    gate = build.apply("sigmoid", build.mean("x"))
-    build.apply("mul", build.conv("x"), gate, output="y")
-    nodes = check(build, ["reduce", "elementwise", "conv2d", "elementwise"])
-    assert functions(nodes[1]) == ["sigmoid"]
-
-
-def test_a_value_that_two_nodes_read_is_not_taken_over() -> None:
-    build = Builder(("y", "z"))
-    conv = build.conv("x")
-    build.pool(conv, "z")
-    build.apply("relu", conv, output="y")
-    check(build, ["conv2d", "pool", "elementwise"])
-
-
-def test_a_value_that_is_an_output_is_not_taken_over() -> None:
-    build = Builder(("v0", "v1", "y"))
-    conv = build.conv("x")
-    build.apply("tanh", build.apply("relu", conv), output="y")
-    check(build, ["conv2d", "elementwise", "elementwise"])
-
-
-def test_chains_of_elementwise_nodes_become_one() -> None:
-    build = Builder()
-    value = build.apply("exp", build.apply("neg", "x"))
-    value = build.apply("add", value, build.scalar(1))
-    build.apply("div", build.scalar(1), value, output="y")
-    (node,) = check(build, ["elementwise"])
-    assert node.inputs == ["x"]
-    assert functions(node) == ["neg", "exp", "constant", "add", "div"]
 
 
 def test_equal_nodes_are_computed_once() -> None:
@@ -397,29 +150,12 @@ def test_a_product_with_a_weight_that_is_no_matrix_is_refused_when_resolving() -
         resolve(better, 1)
 
 
-def test_a_batch_norm_of_other_channels_is_refused_when_resolving() -> None:
-    build = Builder()
-    build.norm(build.conv("x"), "y", channels=1)
-    better = optimise(build.graph)
-    with pytest.raises(ModelError, match="expected 1 channels"):
-        resolve(better, 1)
-
-
 def test_layers_without_output_channels_give_nothing() -> None:
     build = Builder(("y", "z"))
     none = build.apply("sign", build.norm(build.conv("x", out=0), channels=0), output="y")
     build.conv(build.norm(build.conv(none, into=0, out=0), channels=0), "z", into=0, out=2)
     check(build)
     assert resolve(optimise(build.graph), 1).shapes["y"] == (1, 0, SIZE, SIZE)
-
-
-def test_two_outputs_of_one_expression_keep_both() -> None:
-    build = Builder(("y", "z"))
-    conv = build.conv("x")
-    expression = Expression(1, (Step("relu", (0,)), Step("sign", (0,))), (1, 2))
-    build.add("elementwise", [conv], "y", expression=expression)
-    build.graph.nodes[-1].outputs = ["y", "z"]
-    check(build, ["conv2d", "elementwise"])
 
 
 STEPS = ("conv", "depthwise", "norm", "relu", "sigmoid", "clip", "add", "mul", "channel", "scalar",

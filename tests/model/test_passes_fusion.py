@@ -1,0 +1,92 @@
+"""Element-wise nodes are fused with each other and with layers where only one reads a value."""
+
+from __future__ import annotations
+
+from gossamer.expression import Expression, Step
+from tests.model.graph_builder import CHANNELS, Builder, check, functions
+
+
+def test_activation_scalars_and_residual_become_the_epilogue() -> None:
+    build = Builder()
+    halved = build.apply("mul", build.conv("x", bias=False), build.scalar(0.5, 1))
+    shifted = build.apply("add", build.constant(CHANNELS, 1, 1), halved)
+    build.apply("clip", build.apply("sub", shifted, "x"), output="y", constants=(0, 6))
+    (node,) = check(build, ["conv2d"])
+    assert functions(node) == ["constant", "mul", "add", "sub", "clip"]
+    assert sorted(len(name) for name in node.inputs[2:]) == sorted([len("x"), len("c2.channels")])
+
+
+def test_a_residual_made_later_moves_the_convolution_behind_it() -> None:
+    build = Builder()
+    conv = build.conv("x")
+    late = build.pool(build.apply("relu", "x"))
+    build.apply("relu", build.apply("add", conv, late), output="y")
+    check(build, ["elementwise", "pool", "conv2d"])
+
+
+def test_a_transposed_convolution_takes_a_bias() -> None:
+    build = Builder()
+    up = build.add("conv_transpose2d", ["x", build.constant(CHANNELS, CHANNELS, 2, 2)],
+                   strides=(2, 2), pads=(0,) * 4, dilations=(1, 1), output_padding=(0, 0),
+                   groups=1)
+    build.apply("add", up, build.constant(CHANNELS, 1, 1), output="y")
+    check(build, ["conv_transpose2d"])
+
+
+def test_of_two_convolutions_one_takes_the_addition() -> None:
+    build = Builder()
+    build.apply("add", build.conv("x"), build.conv("x", size=1), output="y")
+    first, second = check(build, ["conv2d", "conv2d"])
+    assert functions(first) == ["add"]
+    assert functions(second) == ["add", "add"]
+    assert first.outputs[0] in second.inputs
+
+
+def test_a_gate_of_the_result_itself_is_fused() -> None:
+    build = Builder()
+    conv = build.conv("x")
+    build.apply("mul", conv, build.apply("sigmoid", conv), output="y")
+    (node,) = check(build, ["conv2d"])
+    assert functions(node) == ["add", "sigmoid", "mul"]
+
+
+def test_an_operand_of_another_shape_stays_outside() -> None:
+    build = Builder()
+    gate = build.apply("sigmoid", build.mean("x"))
+    build.apply("mul", build.conv("x"), gate, output="y")
+    nodes = check(build, ["reduce", "elementwise", "conv2d", "elementwise"])
+    assert functions(nodes[1]) == ["sigmoid"]
+
+
+def test_a_value_that_two_nodes_read_is_not_taken_over() -> None:
+    build = Builder(("y", "z"))
+    conv = build.conv("x")
+    build.pool(conv, "z")
+    build.apply("relu", conv, output="y")
+    check(build, ["conv2d", "pool", "elementwise"])
+
+
+def test_a_value_that_is_an_output_is_not_taken_over() -> None:
+    build = Builder(("v0", "v1", "y"))
+    conv = build.conv("x")
+    build.apply("tanh", build.apply("relu", conv), output="y")
+    check(build, ["conv2d", "elementwise", "elementwise"])
+
+
+def test_chains_of_elementwise_nodes_become_one() -> None:
+    build = Builder()
+    value = build.apply("exp", build.apply("neg", "x"))
+    value = build.apply("add", value, build.scalar(1))
+    build.apply("div", build.scalar(1), value, output="y")
+    (node,) = check(build, ["elementwise"])
+    assert node.inputs == ["x"]
+    assert functions(node) == ["neg", "exp", "constant", "add", "div"]
+
+
+def test_two_outputs_of_one_expression_keep_both() -> None:
+    build = Builder(("y", "z"))
+    conv = build.conv("x")
+    expression = Expression(1, (Step("relu", (0,)), Step("sign", (0,))), (1, 2))
+    build.add("elementwise", [conv], "y", expression=expression)
+    build.graph.nodes[-1].outputs = ["y", "z"]
+    check(build, ["conv2d", "elementwise"])
