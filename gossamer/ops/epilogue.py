@@ -22,25 +22,42 @@ def c_float(value: float) -> str:
     return f"({value!r}f)" if "e" in repr(value) or "." in repr(value) else f"({value!r}.0f)"
 
 
-def epilogue_macros(epilogue: Epilogue) -> dict[str, str]:
+def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
+                    one_channel: bool = False) -> dict[str, str]:
     """The macros by which a kernel takes and applies an epilogue.
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float;
-    EPILOGUE4 rewrites a float4 of four consecutive channels whose operands lie together in
-    memory: channel and index must be multiples of 4.
+    EPILOGUE4 rewrites a float4 of four neighbours in memory: index must be a multiple of 4, and
+    so must channel, the first of four consecutive ones, unless all four share `one_channel`.
+    tensor_dtype: of the tensor operands, "float32" or "float16"; for the latter a kernel that
+    uses EPILOGUE4 defines LOAD_HALF4(pointer, index).
     """
-    count = len(epilogue.operands)
-    parameters = "".join(f", const GLOBAL float *RESTRICT operand{i}" for i in range(count))
-    places = ["channel" if kind == "channel" else "index" for kind in epilogue.operands]
+    halves = tensor_dtype == "float16"
+    types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]
+    parameters = "".join(f", const GLOBAL {name} *RESTRICT operand{i}"
+                         for i, name in enumerate(types))
+
+    def load(i: int, kind: str) -> str:
+        if kind == "channel":
+            return f"operand{i}[channel]"
+        return f"LOAD_HALF(operand{i}, index)" if halves else f"operand{i}[index]"
+
+    def load4(i: int, kind: str) -> str:
+        if kind == "channel" and one_channel:
+            value = f"operand{i}[channel]"
+            return f"MAKE4({value}, {value}, {value}, {value})"
+        if kind == "channel":
+            return f"LOAD4(operand{i} + (channel))"
+        return f"LOAD_HALF4(operand{i}, index)" if halves else f"LOAD4(operand{i} + (index))"
 
     def body(variable: str, operands: Sequence[str], prefix: str) -> str:
         lines, results = epilogue.expression.c_statements([variable, *operands], c_float, prefix)
         return f"{{ {' '.join(lines)} {variable} = {results[0]}; }}"
 
-    scalar = body("value", [f"operand{i}[{place}]" for i, place in enumerate(places)], "e")
-    loads = " ".join(f"float4 v{i} = LOAD4(operand{i} + ({place}));"
-                     for i, place in enumerate(places))
-    lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(count)], "e")
+    scalar = body("value", [load(i, kind) for i, kind in enumerate(epilogue.operands)], "e")
+    loads = " ".join(f"float4 v{i} = {load4(i, kind)};"
+                     for i, kind in enumerate(epilogue.operands))
+    lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))], "e")
                      for lane in "xyzw")
     return {
         "EPILOGUE_PARAMETERS": parameters,

@@ -1,0 +1,47 @@
+"""Epilogues as a kernel of their own, behind results that a library computed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from gossamer.device.base import Device, KernelSource
+from gossamer.ops.algorithm import Epilogue, Launch, Weights, output_buffer
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.strided import GROUP, divisor, groups_for
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("epilogue_pass.cl")
+
+
+def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
+                           output: TensorSpec, first_tensor_input: int) -> list[Launch]:
+    """Launches that rewrite output 0 in place by the epilogue; none for the identity.
+
+    output: float32 or float16 without paddings, of fewer than 2^31 elements: (N, C, H, W) in
+    NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The epilogue's tensor operands
+    have its dtype and layout, and are the inputs from `first_tensor_input` on; channel operands
+    are float32.
+    """
+    if epilogue.expression.is_identity or output.size == 0:
+        return []
+    channels, inner = output.shape[1], _inner(output)
+    no_channels = "channel" not in epilogue.operands
+    one_channel = inner % 4 == 0 or no_channels
+    four_channels = inner == 1 and channels % 4 == 0
+    vector = 4 if output.size % 4 == 0 and (one_channel or four_channels) else 1
+    kernel = device.compile(KernelSource.of(_SOURCE, "epilogue_pass", {
+        "HALVES": int(output.dtype == "float16"),
+        "VECTOR": vector,
+        **epilogue_macros(epilogue, tensor_dtype=output.dtype, one_channel=one_channel),
+    }))
+    items = output.size // vector
+    arguments = epilogue_arguments(epilogue, weights, first_tensor_input, channels)
+    return [Launch(kernel, groups_for(items), (GROUP,),
+                   (output_buffer(0), items, *divisor(inner), *divisor(channels), *arguments))]
+
+
+def _inner(spec: TensorSpec) -> int:
+    """Neighbouring elements in memory that share a channel."""
+    pixels = math.prod(spec.shape[2:])
+    return {"NCHW": pixels, "CHWN": pixels * spec.shape[0]}.get(spec.layout, 1)

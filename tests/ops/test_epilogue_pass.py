@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.expression import apply
+from gossamer.ops.algorithm import Epilogue, Weights
+from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.tensor import TensorSpec, from_memory, to_memory
+from tests.ops.recording import RecordingDevice
+
+RELU = Epilogue(apply("relu"))
+BIAS = Epilogue(apply("add"), ("channel",))
+RESIDUAL = Epilogue(apply("add"), ("tensor",))
+# (value * tensor + channel) * channel
+MIXED = Epilogue(apply("mul").then(apply("add")).then(apply("mul")),
+                 ("tensor", "channel", "channel"))
+SPECS = [TensorSpec(shape, dtype, layout)
+         for dtype in ("float32", "float16") for layout in ("NCHW", "NHWC", "CHWN")
+         for shape in ((4, 8, 3, 2), (3, 5, 3, 3), (2, 3, 2, 2))]
+MATRICES = [TensorSpec(shape, dtype)
+            for dtype in ("float32", "float16") for shape in ((3, 8), (5, 7), (1, 1))]
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("spec", SPECS + MATRICES, ids=str)
+@pytest.mark.parametrize("epilogue", [RELU, BIAS, RESIDUAL, MIXED],
+                         ids=["relu", "bias", "residual", "mixed"])
+def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
+                             epilogue: Epilogue) -> None:
+    device = compiled_device
+    rng = np.random.default_rng(3)
+    # halves with few digits, so that every sum and product is exact
+    result, *tensors = (np.round(rng.normal(size=spec.shape) * 4).astype(spec.dtype) / 4
+                        for _ in range(1 + epilogue.tensor_count))
+    arrays = {f"operand{i}": np.round(rng.normal(size=spec.shape[1]) * 4).astype(np.float32) / 4
+              for i, kind in enumerate(epilogue.operands) if kind == "channel"}
+    operands = operand_arrays(epilogue, arrays, tensors, len(spec.shape))
+    expected = epilogue.expression.evaluate(result.astype(np.float32), *operands)[0]
+
+    margin = device.alignment
+    whole = np.full(spec.nbytes + 2 * margin, 0xFF, np.uint8)
+    whole[margin: margin + spec.nbytes] = to_memory(result, spec).reshape(-1).view(np.uint8)
+    memory = device.upload(whole, "a test")
+    output = memory.view(margin, spec.nbytes)
+    unused = device.upload(np.zeros(1, np.float32), "a test")
+    inputs = [unused, *(device.upload(to_memory(tensor, spec), "a test") for tensor in tensors)]
+    (step,) = epilogue_pass_launches(epilogue, Weights(arrays, device), device, spec, 1)
+    device.launch(step.kernel, step.groups, step.group_size,
+                  [a(inputs, [output], None) if callable(a) else a for a in step.arguments])
+    device.read(memory, whole)
+
+    assert (whole[:margin] == 0xFF).all() and (whole[margin + spec.nbytes:] == 0xFF).all()
+    stored = whole[margin: margin + spec.nbytes].view(spec.dtype)
+    np.testing.assert_array_equal(from_memory(stored, spec), expected.astype(spec.dtype))
+
+
+def test_nothing_to_do() -> None:
+    device = RecordingDevice()
+    spec = TensorSpec((2, 4, 3, 3), "float32", "NCHW")
+    assert not epilogue_pass_launches(Epilogue(), Weights({}, device), device, spec, 1)
+    empty = TensorSpec((0, 4, 3, 3), "float32", "NCHW")
+    assert not epilogue_pass_launches(RELU, Weights({}, device), device, empty, 1)
+    assert not device.sources
+
+
+@pytest.mark.parametrize(("shape", "layout", "epilogue", "vector"), [
+    ((4, 8, 3, 3), "NHWC", BIAS, 4), ((4, 8, 2, 2), "NCHW", BIAS, 4),
+    ((4, 8, 3, 3), "CHWN", BIAS, 4), ((4, 8, 3, 3), "NCHW", BIAS, 1),
+    ((4, 8, 3, 3), "NCHW", RESIDUAL, 4), ((4, 7, 2, 2), "NHWC", BIAS, 1),
+    ((4, 7), "row", RELU, 4), ((3, 7), "row", RELU, 1),
+])
+def test_takes_four_where_memory_allows(shape: tuple[int, ...], layout: str, epilogue: Epilogue,
+                                        vector: int) -> None:
+    device = RecordingDevice()
+    weights = Weights({"operand0": np.zeros(shape[1], np.float32)}, device)
+    epilogue_pass_launches(epilogue, weights, device, TensorSpec(shape, "float32", layout), 1)
+    (source,) = device.sources
+    assert dict(source.defines)["VECTOR"] == str(vector)
