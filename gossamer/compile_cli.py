@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gossamer import arguments, show
 from gossamer.device import find
 from gossamer.errors import InputError
+from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.html import by_time, error_text, page, quartiles_text, time_text
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_file import SUFFIX, replacing
@@ -23,8 +24,6 @@ from gossamer.plan.report import Report
 from gossamer.plan.tuner import EFFORTS, Tuner
 from gossamer.plan.tuning_file import counted
 from gossamer.run_cli import JsonOption, ModelArgument, ShapeOption, load_graph
-
-PRECISIONS = ("fp32",)
 
 
 def compile_(
@@ -53,7 +52,7 @@ def compile_(
     if effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
     if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: expected {' or '.join(PRECISIONS)}")
+        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
     for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
         if path is not None:
             _check_target(option, path, suffix)
@@ -64,7 +63,7 @@ def compile_(
     wanted = explain or []
     place = find(device)
     with _progress() as follow:
-        tuner = Tuner(place, effort, note=follow.note)
+        tuner = Tuner(place, effort, precision=precision, note=follow.note)
         plan = Plan(graph, place, strict=strict, tuner=tuner)
         layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
         for name in wanted:

@@ -230,7 +230,7 @@ def test_names_of_layers_are_shown_as_they_are(run: Run, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--effort", "huge"], "--effort huge: expected one of quick, normal, max"),
-    (["--precision", "fp8"], "--precision fp8: expected fp32"),
+    (["--precision", "fp8"], "--precision fp8: expected one of fp32, tf32, fp16"),
     (["--batch", "1,x"], "--batch 1,x: expected sizes of 1 or more, like 1,8"),
     (["--batch", "0"], "--batch 0: expected sizes of 1 or more"),
     (["--batch", ""], "--batch : expected sizes of 1 or more"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Builder:
             # the reshaped tensor must be row-major, so its source has to be as well
             self.program.aliases[name] = self.converted(
                 layer.inputs[0], default_spec(source.shape, source.dtype))
-            self.specs[name] = spec
+            self.specs[name] = replace(spec, dtype=source.dtype)
             return
         choice = self._decide(self, layer)
         sources = [self.converted(name, spec)
@@ -67,13 +67,20 @@ class Builder:
         if self.specs[name].same_memory(spec):
             return name
         if (name, spec) not in self.copies:
-            target = f"{name} as {spec.layout}"
+            target = f"{name} as {self._change(self.specs[name], spec)}"
             while target in self.specs:
                 target += "'"
             layer = conversion_layer(name, target, self.specs[name], spec)
             self._append(layer, self._decide(self, layer), [name])
             self.copies[name, spec] = target
         return self.copies[name, spec]
+
+    @staticmethod
+    def _change(source: TensorSpec, target: TensorSpec) -> str:
+        """What a copy is named by: NHWC, float16 or NHWC float16."""
+        changes = [target.layout] if source.layout != target.layout else []
+        return " ".join([*changes, target.dtype] if source.dtype != target.dtype else changes
+                        or [target.layout])
 
     def _append(self, layer: Layer, choice: Choice, sources: list[str]) -> None:
         self.program.steps.append(Step(layer, choice.algorithm, choice.variant, choice.device,
@@ -83,6 +90,7 @@ class Builder:
 
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec) -> Layer:
-    """The layer that copies a value into another layout."""
+    """The layer that copies a value into another layout or precision."""
+    what = "layout" if source.dtype == spec.dtype else "precision"
     return Layer(target, "copy", [name], [target], [spec], convert(source, spec),
-                 source=f"change of layout of {name!r}", inserted=True)
+                 source=f"change of {what} of {name!r}", inserted=True)

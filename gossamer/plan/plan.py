@@ -18,7 +18,7 @@ from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve, with_shapes
 from gossamer.ops import OPS
-from gossamer.ops.algorithm import Weights, WeightsInfo
+from gossamer.ops.algorithm import PRECISIONS, Weights, WeightsInfo
 from gossamer.plan import plan_file
 from gossamer.plan.calls import batch_of, check_count, fill
 from gossamer.plan.context import Context
@@ -290,7 +290,7 @@ class Plan:
 
 def compile(model: Graph | str, device: str | Device | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
-            effort: str | None = None, only: str | None = None) -> Plan:
+            effort: str | None = None, precision: str = "fp32", only: str | None = None) -> Plan:
     """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
 
     device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
@@ -298,6 +298,8 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     strict: a layer that the device cannot run is an error instead of running on the host.
     effort: "quick", "normal" or "max": every batch size's layers are measured when it is first
     used (once: times are kept on disk), and the fastest plan is taken. None: a fixed order.
+    precision: "fp32", or "tf32" or "fp16" where layers may be computed in that as well, if it is
+    measured to be faster; inputs and outputs of the network stay what they are.
     only: the name of an algorithm that is taken wherever it can be, as published forms are
     compared; others elsewhere.
     Raises ModelError or UnsupportedError for the model, DeviceError for the device.
@@ -308,9 +310,14 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     graph = with_shapes(graph, shapes or {})
     if effort is not None and effort not in EFFORTS:
         raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
+    if precision not in PRECISIONS:
+        raise InputError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+    if precision != "fp32" and effort is None:
+        raise InputError(f"precision {precision!r} goes with an effort, such as "
+                         "effort='normal': what is less precise is taken where it measures faster")
     names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
     if only is not None and only not in names:
         raise InputError(f"only={only!r}: expected one of {', '.join(sorted(names))}")
     place = device if isinstance(device, Device) else find(device)
     return Plan(graph, place, strict=strict, only=only,
-                tuner=Tuner(place, effort) if effort else None)
+                tuner=Tuner(place, effort, precision=precision) if effort else None)

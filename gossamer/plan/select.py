@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -96,7 +97,9 @@ def first_choice(builder: Builder, layer: Layer, device: Device,
                     if place is device})
     variants = iter(first.variants(layer.problem, place))
     leading = next(variants)
-    same_config = itertools.takewhile(lambda v: v.config == leading.config, variants)
+    same_config = [variant for variant
+                   in itertools.takewhile(lambda v: v.config == leading.config, variants)
+                   if variant.precision == leading.precision]
 
     def moved(variant: Variant) -> int:
         return sum(spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
@@ -123,29 +126,30 @@ def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
     for layer in layers:
         if layer.problem is None:
             # another shape of the same memory, which has to be row-major
-            through = labelling.Choice(0.0, ("",), ("",))
-            nodes.append(labelling.Node((through,), tuple(layer.inputs), tuple(layer.outputs)))
+            dtype = specs[layer.inputs[0]].dtype
+            through = tuple(labelling.Choice(0.0, (("", each),), (("", each),))
+                            for each in dict.fromkeys((dtype, *_lower(dtype, tuner))))
+            nodes.append(labelling.Node(through, tuple(layer.inputs), tuple(layer.outputs)))
             options.append(None)
             continue
         able, place, reasons = _supporting(layer, device, only)
         trials = tuner.measure(layer, able, place)
         options.append((layer, place, reasons, trials))
         nodes.append(labelling.Node(
-            tuple(labelling.Choice(trial.cost, tuple(map(_layout, trial.variant.inputs)),
-                                   tuple(map(_layout, trial.variant.outputs)))
+            tuple(labelling.Choice(trial.cost, tuple(map(_label, trial.variant.inputs)),
+                                   tuple(map(_label, trial.variant.outputs)))
                   for trial in trials),
             tuple(layer.inputs), tuple(layer.outputs)))
 
     def conversion(value: str, given: Hashable, needed: Hashable) -> float:
-        source, target = (specs[value].with_layout(str(layout)) if layout else specs[value]
-                          for layout in (given, needed))
+        source, target = (_as_labelled(specs[value], label) for label in (given, needed))
         layer = conversion_layer(value, f"{value} as {needed}", source, target)
         able, place, _ = _supporting(layer, device)
         return min(trial.cost for trial in tuner.measure(layer, able, place))
 
     labels = labelling.minimise(
-        nodes, {name: "" for name in (*inputs, *constants)}, conversion,
-        required={name: "" for name in outputs}).labels
+        nodes, {name: _label(specs[name]) for name in (*inputs, *constants)}, conversion,
+        required={name: _label(specs[name]) for name in outputs}).labels
     chosen = {}
     for option, label in zip(options, labels, strict=True):
         if option is not None:
@@ -154,9 +158,22 @@ def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
     return chosen
 
 
-def _layout(spec: TensorSpec) -> str:
-    """The layout as the labelling tells it apart: "" for all that lies as the default does."""
-    return "" if spec.same_memory(default_spec(spec.shape, spec.dtype)) else spec.layout
+def _label(spec: TensorSpec) -> tuple[str, str]:
+    """Layout and dtype as the labelling tells them apart; the layout is "" for all that lies as
+    the default does."""
+    plain = spec.same_memory(default_spec(spec.shape, spec.dtype))
+    return ("" if plain else spec.layout), spec.dtype
+
+
+def _as_labelled(spec: TensorSpec, label: Hashable) -> TensorSpec:
+    assert isinstance(label, tuple)
+    layout, dtype = label
+    return replace(spec, layout=layout or spec.layout, dtype=dtype)
+
+
+def _lower(dtype: str, tuner: Tuner) -> tuple[str, ...]:
+    """The other dtypes in which a value of the network may lie."""
+    return ("float16",) if dtype == "float32" and tuner.precision == "fp16" else ()
 
 
 def _choice(taken: Trial, trials: Sequence[Trial], place: Device,

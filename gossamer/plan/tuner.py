@@ -15,7 +15,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import GossamerError, OutOfMemoryError
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops import OPS
-from gossamer.ops.algorithm import Algorithm, Problem, State, Variant, Weights
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, State, Variant, Weights
 from gossamer.plan.program import Layer
 from gossamer.plan.tuning_cache import Candidate, Measured, TuningCache, candidate
 from gossamer.tensor import TensorSpec, from_memory, to_memory
@@ -23,8 +23,8 @@ from gossamer.tensor import TensorSpec, from_memory, to_memory
 EFFORTS: dict[str, tuple[int | None, int]] = {"quick": (2, 5), "normal": (6, 10), "max": (None, 20)}
 """By name: configs that are tried of each algorithm (None: all), and samples of each time."""
 
-LARGEST_ERROR = 1e-5
-"""Normalised error beyond which a float32 candidate computes wrong numbers."""
+LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
+"""Normalised error beyond which a candidate of a precision computes wrong numbers."""
 
 _CHECKED_IMAGES = 2
 _COLD_SAMPLES = 5
@@ -61,14 +61,17 @@ class Trial:
 class Tuner:
     """Measures candidates on one device, or on the host for layers that fall back to it.
 
-    effort: "quick", "normal" or "max". note: told of each layer that is measured.
+    effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
+    allowed. note: told of each layer that is measured.
     """
 
-    def __init__(self, device: Device, effort: str = "normal", *,
+    def __init__(self, device: Device, effort: str = "normal", *, precision: str = "fp32",
                  cache: TuningCache | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
         self.device = device
         self.configs, self.samples = EFFORTS[effort]
+        self.precision = precision
+        self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
         self._caches = {device.name: self.cache}
         self.measured = 0
@@ -120,7 +123,11 @@ class Tuner:
 
     def _variants(self, algorithm: Algorithm, problem: Problem,
                   place: Device) -> Iterable[Variant]:
-        groups = itertools.groupby(algorithm.variants(problem, place), key=lambda v: v.config)
+        # what states float16 itself is a change of precision, forced by what was allowed
+        forced = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
+        allowed = (variant for variant in algorithm.variants(problem, place)
+                   if forced or variant.precision in self.precisions)
+        groups = itertools.groupby(allowed, key=lambda v: v.config)
         for _, variants in itertools.islice(groups, self.configs):
             yield from variants
 
@@ -161,7 +168,7 @@ class _Trials:
                 if isinstance(failure, (OutOfMemoryError, MemoryError)):
                     transient.add(results[index].candidate)
                 continue
-            if error > LARGEST_ERROR or math.isnan(error):
+            if error > LARGEST_ERROR[variant.precision] or math.isnan(error):
                 results[index] = Measured.of(algorithm, variant, error=None,
                                              failure=f"wrong numbers (error {error:.1e})")
                 continue
