@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,13 +22,15 @@ from gossamer.tensor import TensorSpec, default_spec
 
 def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec],
            outputs: Iterable[str], constants: Mapping[str, np.ndarray], device: Device,
-           tuner: Tuner | None = None, *, only: str | None = None) -> Program:
+           tuner: Tuner | None = None, *, only: str | None = None,
+           less_precise: Collection[str] | None = None) -> Program:
     """A program for the layers.
 
     With a tuner every candidate is measured, and the layers' choices together with the changes
     of layout between them are the cheapest (see labelling.py). Without one: the first algorithm
     that supports the problem, in its first config, with the layouts that move the fewest bytes.
     only: the name of an algorithm that is taken wherever it can be, others elsewhere.
+    less_precise: the layers that need not be float32 where the tuner allows that; None: all.
     A layer that no algorithm of the device supports runs on the host; raises UnsupportedError
     when the host cannot compute it either.
     """
@@ -38,7 +40,8 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
         builder = Builder(batch, inputs, constants,
                           lambda builder, layer: first_choice(builder, layer, device, only))
     else:
-        chosen = _cheapest(layers, specs, inputs, outputs, constants, device, tuner, only)
+        chosen = _cheapest(layers, specs, inputs, outputs, constants, device, tuner, only,
+                           less_precise)
 
         def decide(builder: Builder, layer: Layer) -> Choice:
             if layer.name in chosen:
@@ -119,7 +122,8 @@ def _best_alone(layer: Layer, device: Device, tuner: Tuner) -> Choice:
 def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
               inputs: Mapping[str, TensorSpec], outputs: Sequence[str],
               constants: Mapping[str, np.ndarray], device: Device,
-              tuner: Tuner, only: str | None) -> dict[str, Choice]:
+              tuner: Tuner, only: str | None,
+              less_precise: Collection[str] | None) -> dict[str, Choice]:
     """The choice for each layer by name, from the exact least-cost labelling."""
     nodes: list[labelling.Node] = []
     options: list[tuple[Layer, Device, dict[str, str], list[Trial]] | None] = []
@@ -134,6 +138,9 @@ def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
             continue
         able, place, reasons = _supporting(layer, device, only)
         trials = tuner.measure(layer, able, place)
+        if less_precise is not None and layer.name not in less_precise:
+            trials = [trial if trial.variant.precision == "fp32" else trial.excluded(
+                "not in float32, which the tolerance asks for here") for trial in trials]
         options.append((layer, place, reasons, trials))
         nodes.append(labelling.Node(
             tuple(labelling.Choice(trial.cost, tuple(map(_label, trial.variant.inputs)),

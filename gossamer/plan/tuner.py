@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ class Trial:
         """Microseconds; infinite where it is excluded."""
         time = self.measured.median_us
         return math.inf if self.measured.failure or time is None else time
+
+    def excluded(self, reason: str) -> Trial:
+        """The same, which may not be taken."""
+        return replace(self, measured=replace(self.measured, failure=reason))
 
     def reason(self, taken: Trial) -> str:
         """Why the taken one was taken instead."""
