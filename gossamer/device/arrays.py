@@ -11,11 +11,12 @@ from cuda.core import Buffer as CoreBuffer
 from cuda.core.utils import StridedMemoryView
 
 from gossamer.device.cuda import CudaBuffer, CudaDevice
+from gossamer.device.cuda_driver import DriverError, device_of
+from gossamer.device.cuda_objects import LEGACY_STREAM
 from gossamer.device.libraries import library
 from gossamer.errors import InputError
 
 _CUDA, _CUDA_MANAGED = 2, 13
-_LEGACY_STREAM = 1
 _TO_CONTIGUOUS = {
     "torch": "x.contiguous()",
     "cupy": "cupy.ascontiguousarray(x)",
@@ -63,7 +64,7 @@ class DeviceArray:
             raise BufferError("a DeviceArray is exported without a copy only")
         device = self.buffer.device
         if stream != -1:
-            consumer = _LEGACY_STREAM if stream is None else stream
+            consumer = LEGACY_STREAM if stream is None else stream
             device.wait(consumer, self.stream)
             self.buffer.used_on(consumer)
         with device.current():
@@ -83,7 +84,7 @@ class DeviceArray:
             "data": (self.buffer.handle if self.nbytes else 0, False),
             "strides": None,
             # 0 is not allowed there: the legacy stream is 1
-            "stream": self.buffer.device.stream_handle(self.stream) or _LEGACY_STREAM,
+            "stream": self.buffer.device.stream_handle(self.stream) or LEGACY_STREAM,
         }
 
     def __repr__(self) -> str:
@@ -105,13 +106,24 @@ class _DLPackOnly:
 
 
 def cuda_index(array: Any) -> int | None:
-    """The index of the CUDA device that holds an array; None when it lies elsewhere."""
+    """The index of the CUDA device that holds an array; None when it lies elsewhere.
+
+    Raises InputError for a CUDA array interface whose address no device knows.
+    """
     if isinstance(array, np.ndarray):
         return None
     if hasattr(array, "__dlpack_device__"):
         kind, index = array.__dlpack_device__()
         return int(index) if int(kind) in (_CUDA, _CUDA_MANAGED) else None
-    return 0 if hasattr(array, "__cuda_array_interface__") else None
+    if not hasattr(array, "__cuda_array_interface__"):
+        return None
+    address = array.__cuda_array_interface__["data"][0]
+    try:
+        # an empty array has no address
+        return device_of(address) if address else 0
+    except DriverError as error:
+        raise InputError(f"a {type(array).__name__} at address {address:#x} lies in the memory of "
+                         f"no CUDA device ({error})") from None
 
 
 def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
@@ -131,7 +143,7 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
     if where != device.index:
         place = "host memory" if where is None else f"cuda:{where}"
         raise InputError(f"{name} lies in {place}, the plan runs on {device.name}; move it there")
-    consumer = device.stream_handle(stream) or _LEGACY_STREAM
+    consumer = device.stream_handle(stream) or LEGACY_STREAM
     try:
         with device.current():
             if hasattr(array, "__dlpack__"):
@@ -153,23 +165,22 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: DeviceArray) -> Any:
-    """A result as an array of the library of `array`, on the device where `array` lies: shared
-    for torch, cupy and jax arrays on CUDA, a copy for arrays in host memory. Arrays of other
-    libraries get the DeviceArray itself, which speaks DLPack."""
+    """A result as an array of the library of `array`, which lies on CUDA: over the same memory
+    for torch, cupy and jax. Arrays of other libraries get the DeviceArray itself, which speaks
+    DLPack."""
     package = library(array)
-    on_host = cuda_index(array) is None
-    if package == "numpy":
-        return result.numpy()
     if package == "torch":
         import torch
-        return torch.from_numpy(result.numpy()) if on_host else torch.from_dlpack(result)
+        return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
+        # cupy names its stream by the handle, and destroys it with the object
+        result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)
     if package == "jax":
         import jax
-        return jax.numpy.asarray(result.numpy()) if on_host else jax.dlpack.from_dlpack(result)
-    return result.numpy() if on_host else result
+        return jax.dlpack.from_dlpack(result)
+    return result
 
 
 def _check(name: str, dtype: np.dtype, wanted: np.typing.DTypeLike | None) -> None:

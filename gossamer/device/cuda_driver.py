@@ -77,6 +77,13 @@ def count() -> int:
     return found
 
 
+def device_of(pointer: int) -> int:
+    """The index of the device whose memory an address lies in. Raises DriverError where it lies
+    in none's."""
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(check(driver.cuPointerGetAttribute(attribute, pointer)))
+
+
 def driver_version() -> str:
     version = int(check(driver.cuDriverGetVersion()))
     text = f"CUDA {version // 1000}.{version % 1000 // 10}"

@@ -13,6 +13,9 @@ from gossamer.device.cuda_driver import check, quietly
 if TYPE_CHECKING:
     from gossamer.device.cuda import CudaDevice
 
+LEGACY_STREAM = 1
+"""The handle of the legacy default stream, for which 0 stands too."""
+
 
 class CudaStream:
     """A CUDA stream of our own, destroyed with this object."""
@@ -45,13 +48,14 @@ class CudaBuffer(Buffer):
         return CudaBuffer(self.device, self.handle + offset, nbytes, self)
 
     def used_on(self, stream: Any) -> None:
-        """Tells that the memory's last use is in this stream, whose order its release follows
-        if it was allocated in a stream's order."""
+        """Tells that what comes next in this stream may use the memory, which if it was allocated
+        in a stream's order is given back behind all such streams. A stream that is given by its
+        bare handle must live as long as the memory; an object is kept alive."""
         owner = self.owner
         while isinstance(owner, CudaBuffer):
             owner = owner.owner
         if isinstance(owner, StreamAllocation):
-            owner.last_use[0] = stream
+            owner.used_on(stream)
 
 
 class Allocation:
@@ -62,15 +66,30 @@ class Allocation:
 
 
 class StreamAllocation:
-    """Memory of the device's pool, given back in the order of the stream that used it last."""
+    """Memory of the device's pool, given back behind the work of all streams that used it."""
 
     def __init__(self, device: CudaDevice, handle: int, stream: Any) -> None:
-        self.last_use = [stream]
+        self._device = device
+        self._streams: dict[int, Any] = {}
+        self.used_on(stream)
+        weakref.finalize(self, quietly, device, _release, device, handle, self._streams)
 
-        def release(last_use: list[Any]) -> None:
-            quietly(device, driver.cuMemFreeAsync, handle, device.stream_handle(last_use[0]))
+    def used_on(self, stream: Any) -> None:
+        handle = self._device.stream_handle(stream) or LEGACY_STREAM
+        # the object keeps its stream from being destroyed, a bare handle does not
+        if handle not in self._streams or not isinstance(stream, int):
+            self._streams[handle] = stream
 
-        weakref.finalize(self, release, self.last_use)
+
+def _release(device: CudaDevice, handle: int, streams: dict[int, Any]) -> None:
+    """Gives memory of the pool back behind what the streams hold by now. (An event recorded when
+    a library takes an array would come too early: the work on it is queued after that.)"""
+    last, *others = streams
+    if others:
+        last = device.stream_handle(None)
+        for stream in streams:
+            device.wait(last, stream)
+    driver.cuMemFreeAsync(handle, last)
 
 
 class CudaGraph:

@@ -1,0 +1,170 @@
+"""Arrays of torch, cupy and jax on a GPU through a plan: results, streams, memory, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.plan.plan import Plan
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+BATCH = 4
+
+
+@pytest.fixture
+def plan(cuda: Device, tmp_path: Path) -> Plan:
+    return compiled(small(), cuda, tmp_path, strict=True)
+
+
+@pytest.fixture
+def torch(cuda: Device) -> Any:
+    module = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
+    if not module.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return module
+
+
+@pytest.fixture
+def cupy(cuda: Device) -> Any:
+    return pytest.importorskip("cupy", reason="cupy is not installed", exc_type=ImportError)
+
+
+@pytest.fixture
+def jax(cuda: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # else it takes three quarters of the GPU's memory
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    module = pytest.importorskip("jax", reason="jax is not installed", exc_type=ImportError)
+    if module.default_backend() != "gpu":
+        pytest.skip("this jax has no CUDA")
+    return module
+
+
+def tensor(torch: Any, seed: int = 0) -> Any:
+    return torch.from_numpy(images(BATCH, seed)).cuda()
+
+
+def assert_right(y: Any, seed: int = 0) -> None:
+    """The tensor is on the GPU and is what the network makes of the images of this seed."""
+    assert y.is_cuda
+    assert_close(y.cpu().numpy(), expected(images(BATCH, seed)))
+
+
+def refused(plan: Plan, array: Any, match: str) -> None:
+    with pytest.raises(InputError, match=match) as error:
+        plan(array)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_tensor_is_read_in_place_from_the_second_time_on(plan: Plan, torch: Any) -> None:
+    x = tensor(torch)
+    for seed in range(3):
+        x.copy_(torch.from_numpy(images(BATCH, seed)))
+        y = plan(x)
+        assert isinstance(y, torch.Tensor)
+        assert_right(y, seed)
+    # one for the input, three for the outputs
+    assert any("cost 4 copies" in note for note in plan.report(BATCH).notes)
+
+
+def test_the_numbers_are_those_of_numpy_arrays(plan: Plan, torch: Any) -> None:
+    x = images(BATCH)
+    y = plan(torch.from_numpy(x).cuda())
+    assert_close(y.cpu().numpy(), plan(x))
+
+
+def test_work_on_two_streams_is_ordered(plan: Plan, torch: Any) -> None:
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+    given = [tensor(torch, seed) for seed in range(6)]
+    torch.cuda.synchronize()
+    results = []
+    for index, x in enumerate(given):
+        with torch.cuda.stream(streams[index % 2]):
+            # the plan waits for the quotient and the sum for the plan, whose own result is freed
+            # before the sum is done
+            results.append(plan(x * 2 / 2) + 0)
+    torch.cuda.synchronize()
+    for seed, y in enumerate(results):
+        assert_right(y, seed)
+
+
+def test_a_stream_can_be_given(plan: Plan, torch: Any) -> None:
+    stream = torch.cuda.Stream()
+    results = []
+    for seed in range(4):
+        results.append(plan(tensor(torch, seed), stream=stream) + 0)
+    for seed, y in enumerate(results):
+        assert_right(y, seed)
+
+
+def test_a_tensor_that_starts_at_any_float(plan: Plan, torch: Any) -> None:
+    x = torch.empty(images(BATCH).size + 1, device="cuda")[1:].view(images(BATCH).shape)
+    assert x.data_ptr() % 16
+    for seed in range(3):
+        x.copy_(torch.from_numpy(images(BATCH, seed)))
+        assert_right(plan(x), seed)
+
+
+def test_memory_that_torch_uses_again(plan: Plan, torch: Any) -> None:
+    addresses = []
+    for seed in range(12):
+        x = tensor(torch, seed)
+        addresses.append(x.data_ptr())
+        y = plan(x)
+        del x
+        other = torch.full(images(BATCH).shape, float("nan"), device="cuda")
+        assert_right(y, seed)
+        del other
+    assert len(set(addresses)) < len(addresses)
+
+
+def test_results_go_into_the_tensor_given(plan: Plan, torch: Any) -> None:
+    for seed in range(3):
+        out = torch.empty(expected(images(BATCH)).shape, device="cuda")
+        assert plan(tensor(torch, seed), out=out) is out
+        assert_right(out, seed)
+
+
+def test_no_image_at_all(plan: Plan, torch: Any) -> None:
+    y = plan(torch.empty((0, 3, 6, 5), device="cuda"))
+    assert isinstance(y, torch.Tensor) and y.is_cuda
+    assert tuple(y.shape) == (0, 4) and y.dtype == torch.float32
+
+
+def test_tensors_that_do_not_fit_are_refused(plan: Plan, torch: Any) -> None:
+    x = tensor(torch)
+    refused(plan, x.half(), "input 'x' has dtype float16, expected float32")
+    refused(plan, x[0], "input 'x' has shape 3x6x5, expected Nx3x6x5")
+    refused(plan, x.to(memory_format=torch.channels_last),
+            r"input 'x' is not contiguous .*; pass x\.contiguous\(\)")
+    refused(plan, x.requires_grad_(), "input 'x' cannot be read by DLPack: .*detach")
+    assert_right(plan(x.detach()))
+
+
+def test_cupy_arrays(plan: Plan, cupy: Any) -> None:
+    for seed in range(3):
+        y = plan(cupy.asarray(images(BATCH, seed)))
+        assert isinstance(y, cupy.ndarray)
+        assert_close(cupy.asnumpy(y), expected(images(BATCH, seed)))
+
+
+def test_a_cupy_stream_that_does_not_wait_for_the_default_one(plan: Plan, cupy: Any) -> None:
+    results = []
+    for seed in range(3):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            results.append(plan(cupy.asarray(images(BATCH, seed)) * 2 / 2))
+            stream.synchronize()
+    for seed, y in enumerate(results):
+        assert_close(cupy.asnumpy(y), expected(images(BATCH, seed)))
+
+
+def test_jax_arrays(plan: Plan, jax: Any) -> None:
+    for seed in range(3):
+        y = plan(jax.numpy.asarray(images(BATCH, seed)))
+        assert isinstance(y, jax.Array)
+        assert {each.platform for each in y.devices()} == {"gpu"}
+        assert_close(np.asarray(y), expected(images(BATCH, seed)))
