@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import HostBuffer
-from gossamer.ops.algorithm import Algorithm, Problem, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Launch, Problem, State, Variant, Weights
 from gossamer.tensor import TensorSpec, from_memory
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
@@ -101,6 +101,29 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
         if elements >= 2**31:
             return f"a tensor of {elements} elements: indices are 32-bit"
     return None
+
+
+class KernelAlgorithm(Algorithm):
+    """One launch of a kernel that works in any layout; on float32, unless supports() is another."""
+
+    @abc.abstractmethod
+    def kernel_launch(self, weights: Weights, problem: Any, variant: Variant,
+                      device: Device) -> Launch:
+        """The launch for outputs that are not empty."""
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        if problem.inputs[0].dtype != "float32":
+            return f"takes float32, not {problem.inputs[0].dtype}"
+        return cannot_compile(problem, device)
+
+    def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
+        return layout_variants(problem)
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        if variant.outputs[0].size == 0:
+            return State(problem, variant, device)
+        launch = self.kernel_launch(weights, problem, variant, device)
+        return State(problem, variant, device, [launch])
 
 
 class HostAlgorithm(Algorithm):

@@ -19,6 +19,7 @@ from gossamer.ops.algorithm import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.strided import cannot_compile
 
 _SOURCE = Path(__file__).with_name("depthwise.cl")
 _GROUP = 64
@@ -32,16 +33,14 @@ class Depthwise(Algorithm):
     name = "depthwise"
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if not device.compiles:
-            return f"{device.name} compiles no kernels"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
         if not problem.is_depthwise:
             return f"needs one group a channel, has {problem.groups} for {problem.channels}"
         if problem.kernel[0] * problem.kernel[1] > _MAX_TAPS:
             return f"more than {_MAX_TAPS} taps do not fit the registers"
         if _window_width(problem, max(columns for _, columns in _SHAPES)) > _MAX_WIDTH:
             return f"windows wider than {_MAX_WIDTH} columns do not fit the registers"
-        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
-            return "a tensor has 2^31 elements or more"
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
-from gossamer.ops.strided import GROUP, cannot_compile, groups_for, layout_variants
+from gossamer.ops.strided import GROUP, KernelAlgorithm, groups_for, layout_variants
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 
 
-class DirectConvTranspose2d(Algorithm):
+class DirectConvTranspose2d(KernelAlgorithm):
     op = "conv_transpose2d"
     name = "direct"
 
-    def supports(self, problem: ConvTranspose2dProblem, device: Device) -> str | None:
-        if problem.input.dtype != "float32":
-            return f"takes float32, not {problem.input.dtype}"
-        return cannot_compile(problem, device)
-
-    def variants(self, problem: ConvTranspose2dProblem, device: Device) -> Iterable[Variant]:
+    def variants(self, problem: ConvTranspose2dProblem, device: Device) -> list[Variant]:
         return layout_variants(problem, ("NCHW", "NHWC"))
 
-    def prepare(self, weights: Weights, problem: ConvTranspose2dProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
+    def kernel_launch(self, weights: Weights, problem: ConvTranspose2dProblem, variant: Variant,
+                      device: Device) -> Launch:
         source, target = variant.inputs[0], variant.outputs[0]
-        if target.size == 0:
-            return state
         defines = {"CHANNELS_INNERMOST": 1} if target.layout == "NHWC" else {}
         kernel = device.compile(KernelSource.of(_SOURCE, "conv_transpose2d", defines))
         packed = weights.packed("weight by tap", lambda arrays: _by_tap(problem, arrays))
@@ -48,13 +32,12 @@ class DirectConvTranspose2d(Algorithm):
         if problem.bias:
             bias = weights.packed("bias", lambda arrays: np.asarray(arrays["bias"], np.float32))
         groups = problem.groups
-        state.launches.append(Launch(kernel, groups_for(target.size), (GROUP,), (
+        return Launch(kernel, groups_for(target.size), (GROUP,), (
             input_buffer(0), packed, bias, output_buffer(0), target.size,
             *source.shape[2:], *target.shape[2:], source.shape[1] // groups,
             target.shape[1] // groups, groups, *problem.kernel, *problem.stride,
             *problem.pads[:2], *problem.dilation, int(problem.bias),
-            *source.strides, *target.strides)))
-        return state
+            *source.strides, *target.strides))
 
 
 def _by_tap(problem: ConvTranspose2dProblem, arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -29,6 +29,7 @@ from gossamer.ops.epilogue import (
     operand_arrays,
 )
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.strided import cannot_compile
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 
@@ -67,8 +68,8 @@ class FewRowsGemm(Algorithm):
     _groups = (64, 128, 256)
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        if not device.compiles:
-            return f"{device.name} compiles no kernels"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
         if problem.rows > self.most_rows:
             return f"{problem.rows} rows, takes at most {self.most_rows}"
         if device.limits.group_size < min(self._groups):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.strided import cannot_compile, divisor, layout_variants, memory_order, merge
+from gossamer.ops.strided import (
+    KernelAlgorithm,
+    cannot_compile,
+    divisor,
+    layout_variants,
+    memory_order,
+    merge,
+)
 
 _SOURCE = Path(__file__).with_name("tree.cl")
 _GROUP = 256
@@ -27,7 +24,7 @@ _TYPES = {"float32": ("float", "(-INFINITY)"), "int32": ("int", "(-2147483647 - 
 Dimensions = list[tuple[int, ...]]
 
 
-class TreeReduce(Algorithm):
+class TreeReduce(KernelAlgorithm):
     op = "reduce"
     name = "tree"
 
@@ -40,15 +37,9 @@ class TreeReduce(Algorithm):
                 return "more than four separate dimensions are kept or reduced"
         return None
 
-    def variants(self, problem: ReduceProblem, device: Device) -> Iterable[Variant]:
-        return layout_variants(problem)
-
-    def prepare(self, weights: Weights, problem: ReduceProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
-        results = math.prod(variant.outputs[0].shape)
-        if results == 0:
-            return state
+    def kernel_launch(self, weights: Weights, problem: ReduceProblem, variant: Variant,
+                      device: Device) -> Launch:
+        results = variant.outputs[0].size
         kept, reduced = _dimensions(problem, variant)
         across = bool(kept) and kept[-1][1] == 1
         lanes = _lanes(problem.count, results, kept[-1][0] if across else 0)
@@ -68,9 +59,8 @@ class TreeReduce(Algorithm):
         numbers += [n for size, *strides in [(1, 0)] * (4 - len(reduced)) + reduced
                     for n in (*divisor(max(size, 1)), *strides)]
         groups = -(-results // (_GROUP // lanes))
-        state.launches.append(Launch(kernel, (groups,), (_GROUP,), (
-            input_buffer(0), output_buffer(0), results, problem.count, *numbers)))
-        return state
+        return Launch(kernel, (groups,), (_GROUP,), (
+            input_buffer(0), output_buffer(0), results, problem.count, *numbers))
 
 
 def _lanes(count: int, results: int, neighbours: int) -> int:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.resize.reference import linear, nearest
 from gossamer.ops.strided import (
     GROUP,
-    cannot_compile,
+    KernelAlgorithm,
     divisor,
     groups_for,
-    layout_variants,
     spatial_inner,
     work_shape,
 )
@@ -32,23 +22,12 @@ from gossamer.ops.strided import (
 _SOURCE = Path(__file__).with_name("tables.cl")
 
 
-class TableResize(Algorithm):
+class TableResize(KernelAlgorithm):
     op = "resize"
     name = "tables"
 
-    def supports(self, problem: ResizeProblem, device: Device) -> str | None:
-        if problem.input.dtype != "float32":
-            return f"resizes float32, not {problem.input.dtype}"
-        return cannot_compile(problem, device)
-
-    def variants(self, problem: ResizeProblem, device: Device) -> Iterable[Variant]:
-        return layout_variants(problem)
-
-    def prepare(self, weights: Weights, problem: ResizeProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
-        if variant.outputs[0].size == 0:
-            return state
+    def kernel_launch(self, weights: Weights, problem: ResizeProblem, variant: Variant,
+                      device: Device) -> Launch:
         inner = spatial_inner(variant.inputs[0])
         lanes, pixels = work_shape(inner, problem.size[1])
         defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels}
@@ -56,11 +35,10 @@ class TableResize(Algorithm):
             defines["LINEAR"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "resize", defines))
         items = variant.outputs[0].size // (lanes * pixels)
-        state.launches.append(Launch(kernel, groups_for(items), (GROUP,), (
+        return Launch(kernel, groups_for(items), (GROUP,), (
             input_buffer(0), output_buffer(0), *_tables(weights, problem), items,
             *problem.input.shape[2:], inner, *divisor(inner // lanes),
-            *divisor(problem.size[1] // pixels), *divisor(problem.size[0]))))
-        return state
+            *divisor(problem.size[1] // pixels), *divisor(problem.size[0])))
 
 
 def _tables(weights: Weights, problem: ResizeProblem) -> list[Buffer]:

@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.softmax.problem import SoftmaxProblem
-from gossamer.ops.strided import cannot_compile, layout_variants, memory_order
+from gossamer.ops.strided import KernelAlgorithm, memory_order
 
 _SOURCE = Path(__file__).with_name("tree.cl")
 _GROUP = 256
 
 
-class TreeSoftmax(Algorithm):
+class TreeSoftmax(KernelAlgorithm):
     op = "softmax"
     name = "tree"
 
-    def supports(self, problem: SoftmaxProblem, device: Device) -> str | None:
-        if problem.input.dtype != "float32":
-            return f"takes float32, not {problem.input.dtype}"
-        return cannot_compile(problem, device)
-
-    def variants(self, problem: SoftmaxProblem, device: Device) -> Iterable[Variant]:
-        return layout_variants(problem)
-
-    def prepare(self, weights: Weights, problem: SoftmaxProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
+    def kernel_launch(self, weights: Weights, problem: SoftmaxProblem, variant: Variant,
+                      device: Device) -> Launch:
         spec = variant.inputs[0]
-        if spec.size == 0:
-            return state
         order = memory_order(spec)
         inner = math.prod(spec.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         length = spec.shape[problem.axis]
@@ -56,6 +36,5 @@ class TreeSoftmax(Algorithm):
             defines["LOG"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "softmax", defines))
         groups = -(-sums // (_GROUP // lanes))
-        state.launches.append(Launch(kernel, (groups,), (_GROUP,), (
-            input_buffer(0), output_buffer(0), sums, length, inner)))
-        return state
+        return Launch(kernel, (groups,), (_GROUP,), (
+            input_buffer(0), output_buffer(0), sums, length, inner))
