@@ -1,5 +1,6 @@
 """2-D convolution."""
 
+from gossamer.ops.conv2d.cudnn import Cudnn
 from gossamer.ops.conv2d.depthwise import Depthwise
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.im2col_gemm import Im2colGemm
@@ -8,4 +9,4 @@ from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), Im2colGemm(), HostDepthwise(), HostIm2col()))
+        (Depthwise(), Im2colGemm(), Cudnn(), HostDepthwise(), HostIm2col()))
