@@ -30,6 +30,16 @@
 #define HALF half
 #define LOAD_HALF(pointer, index) vload_half((size_t)(index), pointer)
 #define STORE_HALF(pointer, index, value) vstore_half_rte(value, (size_t)(index), pointer)
+#define LOAD_HALF4(pointer, index) vloada_half4(0, (pointer) + (index))
+#define STORE_HALF4(pointer, index, value) vstorea_half4_rte(value, 0, (pointer) + (index))
+/* halves cannot be variables here: they are floats as soon as they are fetched */
+#define FETCHED_HALF float
+#define FETCHED_HALF4 float4
+#define FETCH_HALF LOAD_HALF
+#define FETCH_HALF4 LOAD_HALF4
+#define HALF_VALUE(fetched) (fetched)
+#define HALF_VALUE4(fetched) (fetched)
+#define ZERO_HALF4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 /* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
 #define DYNAMIC_LOCAL_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_LOCAL(type, name)
@@ -67,6 +77,16 @@ typedef unsigned long long ulong;
 #define HALF unsigned short
 #define LOAD_HALF(pointer, index) half_to_float((pointer)[index])
 #define STORE_HALF(pointer, index, value) ((pointer)[index] = float_to_half(value))
+#define LOAD_HALF4(pointer, index) halves_to_floats(FETCH_HALF4(pointer, index))
+#define STORE_HALF4(pointer, index, value) \
+    (*(ushort4 *)((pointer) + (index)) = floats_to_halves(value))
+#define FETCHED_HALF unsigned short
+#define FETCHED_HALF4 ushort4
+#define FETCH_HALF(pointer, index) ((pointer)[index])
+#define FETCH_HALF4(pointer, index) (*(const ushort4 *)((pointer) + (index)))
+#define HALF_VALUE(fetched) half_to_float(fetched)
+#define HALF_VALUE4(fetched) halves_to_floats(fetched)
+#define ZERO_HALF4 make_ushort4(0, 0, 0, 0)
 
 [[maybe_unused]] static __device__ __forceinline__ float half_to_float(unsigned short bits)
 {
@@ -82,19 +102,61 @@ typedef unsigned long long ulong;
     return bits;
 }
 
+[[maybe_unused]] static __device__ __forceinline__ float4 halves_to_floats(ushort4 bits)
+{
+    return make_float4(half_to_float(bits.x), half_to_float(bits.y), half_to_float(bits.z),
+                       half_to_float(bits.w));
+}
+
+[[maybe_unused]] static __device__ __forceinline__ ushort4 floats_to_halves(float4 value)
+{
+    return make_ushort4(float_to_half(value.x), float_to_half(value.y), float_to_half(value.z),
+                        float_to_half(value.w));
+}
+
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
 
 #endif
-
-/* 16-bit floats live in memory only: HALF is what a pointer to them points at, and arithmetic is
- * in float. */
 
 /* Address of four floats at a 16-byte boundary. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
 #define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))
 #define LOCAL_LOAD4(pointer) (*(const LOCAL_POINTER float4 *)(pointer))
 #define LOCAL_STORE4(pointer, value) (*(LOCAL_POINTER float4 *)(pointer) = (value))
+
+/* 16-bit floats live in memory only: HALF is what a pointer to them points at, and arithmetic is
+ * in float. Four of them stand at an 8-byte boundary. A FETCHED one is as memory had it: loads
+ * that are asked for early, or under a condition, wait for nothing until its HALF_VALUE is taken.
+ *
+ * REAL is a float of a kernel's tensors in memory: a HALF where HALVES is set, else a float. */
+#if HALVES
+#define REAL HALF
+#define LOAD_REAL LOAD_HALF
+#define STORE_REAL STORE_HALF
+#define LOAD_REAL4 LOAD_HALF4
+#define STORE_REAL4 STORE_HALF4
+#define FETCHED_REAL FETCHED_HALF
+#define FETCHED_REAL4 FETCHED_HALF4
+#define FETCH_REAL FETCH_HALF
+#define FETCH_REAL4 FETCH_HALF4
+#define REAL_VALUE HALF_VALUE
+#define REAL_VALUE4 HALF_VALUE4
+#define ZERO_REAL4 ZERO_HALF4
+#else
+#define REAL float
+#define LOAD_REAL(pointer, index) ((pointer)[index])
+#define STORE_REAL(pointer, index, value) ((pointer)[index] = (value))
+#define LOAD_REAL4(pointer, index) LOAD4((pointer) + (index))
+#define STORE_REAL4(pointer, index, value) STORE4((pointer) + (index), value)
+#define FETCHED_REAL float
+#define FETCHED_REAL4 float4
+#define FETCH_REAL LOAD_REAL
+#define FETCH_REAL4 LOAD_REAL4
+#define REAL_VALUE(fetched) (fetched)
+#define REAL_VALUE4(fetched) (fetched)
+#define ZERO_REAL4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#endif
 
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
 

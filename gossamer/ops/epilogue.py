@@ -29,8 +29,7 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float;
     EPILOGUE4 rewrites a float4 of four neighbours in memory: index must be a multiple of 4, and
     so must channel, the first of four consecutive ones, unless all four share `one_channel`.
-    tensor_dtype: of the tensor operands, "float32" or "float16"; for the latter a kernel that
-    uses EPILOGUE4 defines LOAD_HALF4(pointer, index).
+    tensor_dtype: of the tensor operands, "float32" or "float16".
     """
     halves = tensor_dtype == "float16"
     types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]

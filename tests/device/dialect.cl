@@ -65,3 +65,23 @@ KERNEL void double_halves(GLOBAL const HALF *RESTRICT in, GLOBAL HALF *RESTRICT 
     if (i < count)
         STORE_HALF(out, i, 2.0f * LOAD_HALF(in, i));
 }
+
+/* Doubles floats of either size, four at a time; those from `count` on become 0. */
+KERNEL void double_reals(GLOBAL const REAL *RESTRICT in, GLOBAL REAL *RESTRICT out, int count,
+                         int size)
+{
+    int i = 4 * (GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0));
+    if (i < size) {
+        FETCHED_REAL4 fetched = ZERO_REAL4;
+        FETCHED_REAL first = 0;
+        if (i < count) {
+            fetched = FETCH_REAL4(in, i);
+            first = FETCH_REAL(in, i);
+        }
+        float4 value = REAL_VALUE4(fetched);
+        STORE_REAL4(out, i, MAKE4(value.x + REAL_VALUE(first), 2.0f * value.y, 2.0f * value.z,
+                                  value.w));
+        value = LOAD_REAL4(out, i);
+        STORE_REAL(out, i + 3, value.w + LOAD_REAL(out, i + 3));
+    }
+}

@@ -11,6 +11,10 @@ SOURCE = KernelSource.of(
     Path(__file__).with_name("dialect.cl"), "every_word", dynamic_local=True)
 
 
+def doubling(dtype: str) -> KernelSource:
+    return KernelSource.of(SOURCE.path, "double_reals", {"HALVES": int(dtype == "float16")})
+
+
 @pytest.mark.sanitize
 def test_every_word(compiled_device: Device) -> None:
     device, groups = compiled_device, 3
@@ -47,11 +51,28 @@ def test_halves(compiled_device: Device) -> None:
         np.testing.assert_array_equal(result, values * np.float16(2))
 
 
+@pytest.mark.sanitize
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_reals(compiled_device: Device, dtype: str) -> None:
+    device = compiled_device
+    values = np.linspace(-5, 5, 44, dtype=dtype)
+    values[:5] = [np.inf, -0.0, 6e-8, np.nan, 1e-4]
+    source = device.upload(values, "a test")
+    target = device.upload(np.ones_like(values), "a test")
+    device.launch(device.compile(doubling(dtype)), (1,), (64,), (source, target, 32, values.size))
+    result = np.empty_like(values)
+    device.read(target, result)
+    values[32:] = 0
+    np.testing.assert_array_equal(result, values * 2)
+    assert np.signbit(result[1])
+
+
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_compiles_for_cuda(architecture: str) -> None:
     nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
-    cubin, info = nvrtc.compile_cubin(SOURCE, architecture)
-    assert cubin.startswith(b"\x7fELF")
-    assert info.registers > 0
-    assert info.spill_bytes == 0
-    assert "warning" not in info.log
+    for source in (SOURCE, doubling("float32"), doubling("float16")):
+        cubin, info = nvrtc.compile_cubin(source, architecture)
+        assert cubin.startswith(b"\x7fELF")
+        assert info.registers > 0
+        assert info.spill_bytes == 0
+        assert "warning" not in info.log
