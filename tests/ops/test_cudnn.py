@@ -16,7 +16,7 @@ from gossamer.errors import DeviceError
 from gossamer.expression import Expression, Step, apply
 from gossamer.ops import cudnn_library
 from gossamer.ops.algorithm import PRECISIONS, Epilogue, Variant, Weights
-from gossamer.ops.conv2d import cudnn_graph
+from gossamer.ops.conv2d import cudnn, cudnn_graph
 from gossamer.ops.conv2d.cudnn import Cudnn
 from gossamer.ops.conv2d.cudnn_graph import OPERAND, WEIGHT, Form, Offer, Plan, Pointwise, X
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -102,7 +102,7 @@ def offering(monkeypatch: pytest.MonkeyPatch, counts: dict[tuple[str, str, bool]
         return Offer(tuple(Plan(2 * rank, f"eng{rank}", 100 * rank) for rank in range(count)),
                      "" if count else "no engine at all")
 
-    monkeypatch.setattr(cudnn_graph, "offered", offered)
+    monkeypatch.setattr(cudnn, "offered", offered)
 
 
 def groups(variants: Iterator[Variant]) -> list[tuple[str, list[Variant]]]:
@@ -163,7 +163,7 @@ class TestVariants:
 def test_constants_are_packed_for_the_graph(monkeypatch: pytest.MonkeyPatch, layout: str,
                                             precision: str) -> None:
     offering(monkeypatch, {})
-    monkeypatch.setattr(cudnn_graph, "built", lambda device, problem, form, plan: plan.engine)
+    monkeypatch.setattr(cudnn, "built", lambda device, problem, form, plan: plan.engine)
     host, arrays = find("host"), random_weights(PROBLEM)
     variant = next(v for v in Cudnn().variants(PROBLEM, host)
                    if (v.precision, v.outputs[0].layout) == (precision, layout))

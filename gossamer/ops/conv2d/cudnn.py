@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import DeviceError
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant, Weights
-from gossamer.ops.conv2d import cudnn_graph
-from gossamer.ops.conv2d.cudnn_graph import OPERAND, WEIGHT, Form, Offer, X, Y
+from gossamer.ops.conv2d.cudnn_graph import (
+    MOST_PLANS,
+    OPERAND,
+    WEIGHT,
+    Form,
+    Offer,
+    X,
+    Y,
+    built,
+    offered,
+    pointwise,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.cudnn_library import first_line, library_on, unavailable
 from gossamer.ops.epilogue import epilogue_arguments
@@ -65,7 +75,7 @@ class Cudnn(Algorithm):
         # what works in strict float32 comes first
         epilogues.sort(key=lambda epilogue: not any(
             offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        for rank in range(cudnn_graph.MOST_PLANS):
+        for rank in range(MOST_PLANS):
             for epilogue in epilogues:
                 for precision in PRECISIONS:
                     offers = _offers(problem, device, epilogue, precision)
@@ -76,9 +86,9 @@ class Cudnn(Algorithm):
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         form = Form(variant.precision, variant.outputs[0].layout, variant["epilogue"] != _SEPARATE)
-        plan = cudnn_graph.offered(device, problem, form).plans[variant["rank"]]
+        plan = offered(device, problem, form).plans[variant["rank"]]
         try:
-            graph = cudnn_graph.built(device, problem, form, plan)
+            graph = built(device, problem, form, plan)
         except library_on(device).failures as error:
             raise DeviceError(f"{device.name} cannot build cuDNN's {plan.engine}: "
                               f"{first_line(error)}") from error
@@ -118,7 +128,7 @@ class Cudnn(Algorithm):
 
 def _epilogues(problem: Conv2dProblem) -> list[str]:
     """How the problem's epilogue can be applied."""
-    nodes = cudnn_graph.pointwise(problem.epilogue)
+    nodes = pointwise(problem.epilogue)
     if nodes is None:
         return [_SEPARATE]
     return [_FUSED, _SEPARATE] if nodes else [_NONE]
@@ -128,7 +138,7 @@ def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[Form, Offer]:
     """What cuDNN offers in each layout."""
     forms = [Form(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
-    return {form: cudnn_graph.offered(device, problem, form) for form in forms}
+    return {form: offered(device, problem, form) for form in forms}
 
 
 def _variant(problem: Conv2dProblem, form: Form, rank: int, epilogue: str,
