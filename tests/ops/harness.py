@@ -48,7 +48,8 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
           weights: Mapping[str, np.ndarray] | None = None, seed: int = 0,
           taken: Callable[[list[Variant]], list[Variant]] = list) -> list[str]:
     """Runs every variant of every algorithm that supports the problem on the device and compares
-    with the reference; returns what ran as "algorithm layout config" (at least one).
+    with the reference over its inputs as the variant stores them; returns what ran as "algorithm
+    layout config" (at least one).
 
     inputs: logical arrays (default: random). weights: the constants (default: random float32).
     taken: picks among an algorithm's variants, where all would take too long.
@@ -56,9 +57,19 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
     op = op_of(problem)
     inputs = random_inputs(problem, seed) if inputs is None else list(inputs)
     weights = random_weights(problem, seed + 1) if weights is None else dict(weights)
-    expected = op.reference(problem, inputs, weights)
-    for spec, array in zip(problem.outputs, expected, strict=True):
-        assert array.shape == spec.shape, f"reference gives {array.shape} where {spec} is stated"
+    known: dict[tuple[np.dtype, ...], list[np.ndarray]] = {}
+
+    def expected(variant: Variant) -> list[np.ndarray]:
+        dtypes = tuple(spec.stored_dtype for spec in variant.inputs)
+        if dtypes not in known:
+            stored = [np.asarray(array, dtype)
+                      for array, dtype in zip(inputs, dtypes, strict=True)]
+            known[dtypes] = op.reference(problem, stored, weights)
+            for spec, array in zip(problem.outputs, known[dtypes], strict=True):
+                assert array.shape == spec.shape, (
+                    f"reference gives {array.shape} where {spec} is stated")
+        return known[dtypes]
+
     ran = []
     reasons = []
     for algorithm in op.algorithms:
@@ -70,7 +81,7 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
         for variant in taken(list(algorithm.variants(problem, device))):
             name = f"{algorithm.name} {variant.inputs[0] if variant.inputs else ''} {variant.label}"
             actual = run_variant(algorithm, problem, variant, device, held, inputs)
-            _compare(problem, variant.precision, name, actual, expected)
+            _compare(problem, variant.precision, name, actual, expected(variant))
             ran.append(name)
     assert ran, f"nothing on {device.name} computes {problem}: {'; '.join(reasons)}"
     return ran

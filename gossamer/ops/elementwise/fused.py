@@ -37,8 +37,9 @@ from gossamer.ops.strided import (
 from gossamer.tensor import TensorSpec, to_memory
 
 _SOURCE = Path(__file__).with_name("fused.cl")
-_TYPES = {"float32": "float", "int32": "int", "int64": "INT64", "uint8": "uchar", "bool": "uchar"}
-_VECTORS = {"float": "float4", "int": "int4", "uchar": "uchar4"}
+_TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64",
+          "uint8": "uchar", "bool": "uchar"}
+_VECTORS = {"float": "float4", "HALF": "float4", "int": "int4", "uchar": "uchar4"}
 _FLOAT_ONLY = {"pow", "exp", "log", "sqrt", "tanh", "floor", "sigmoid", "hard_sigmoid"}
 _MOST_DIMENSIONS = 6
 
@@ -62,7 +63,13 @@ class FusedElementwise(Algorithm):
         return None
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
-        return layout_variants(problem)
+        variants = layout_variants(problem)
+        # comparisons and integers made of rounded operands would be wrong, not less precise;
+        # large integers do not fit
+        operands = {spec.dtype for spec in problem.operands}
+        if set(problem.dtypes) == {"float32"} and not operands & {"int32", "int64"}:
+            variants += [variant.halved for variant in variants]
+        return variants
 
     def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
                 device: Device) -> State:
@@ -71,7 +78,7 @@ class FusedElementwise(Algorithm):
             return state
         sizes, walks = _loops(problem, variant)
         vector = _vector(problem, sizes, walks)
-        generator = _Generator(problem, sizes, walks, vector)
+        generator = _Generator(problem, variant, sizes, walks, vector)
         kernel = device.compile(
             KernelSource.of(_SOURCE, "elementwise", generator.macros()))
         arguments: list[Argument | Callable[..., Argument]] = []
@@ -136,11 +143,15 @@ class _Generator:
     """The macros of one kernel, and the values of its integer parameters."""
 
     problem: ElementwiseProblem
+    variant: Variant
     sizes: tuple[int, ...]
     walks: list[Strides]
     vector: int
 
     def __post_init__(self) -> None:
+        run_time = iter(self.variant.inputs)
+        self._dtypes = [operand.dtype if index in self.problem.constants else next(run_time).dtype
+                        for index, operand in enumerate(self.problem.operands)]
         dense = dense_strides(self.sizes)
         self._scalar = [not any(walk) for walk in self.walks]
         self._walked = [index for index, walk in enumerate(self.walks)
@@ -162,15 +173,15 @@ class _Generator:
             "RESULTS": " ".join(f"VALUE r{i}[VECTOR];" for i in range(len(results))),
             "COMPUTE": " ".join([*compute, *(f"r{i}[k] = {name};"
                                              for i, name in enumerate(results))]),
-            "STORES": " ".join(self._store(i, dtype)
-                               for i, dtype in enumerate(self.problem.dtypes)),
+            "STORES": " ".join(self._store(i, spec.dtype)
+                               for i, spec in enumerate(self.variant.outputs)),
         }
 
     def _parameters(self) -> list[str]:
-        texts = [f"const GLOBAL {_TYPES[spec.dtype]} *RESTRICT a{index}"
-                 for index, spec in enumerate(self.problem.operands)]
-        texts += [f"GLOBAL {_TYPES[dtype]} *RESTRICT y{index}"
-                  for index, dtype in enumerate(self.problem.dtypes)]
+        texts = [f"const GLOBAL {_TYPES[dtype]} *RESTRICT a{index}"
+                 for index, dtype in enumerate(self._dtypes)]
+        texts += [f"GLOBAL {_TYPES[spec.dtype]} *RESTRICT y{index}"
+                  for index, spec in enumerate(self.variant.outputs)]
         if self._walked:
             dims = range(len(self.sizes))
             texts += [f"DIVISOR(n{dim})" for dim in dims]
@@ -191,8 +202,7 @@ class _Generator:
         return " ".join(lines)
 
     def _load(self, index: int) -> str:
-        dtype = _TYPES[self.problem.operands[index].dtype]
-        vector = _VECTORS.get(dtype)
+        kind = _TYPES[self._dtypes[index]]
         declare = f"VALUE v{index}[VECTOR];"
         if self._scalar[index]:
             place, step = "0", "0"
@@ -201,13 +211,13 @@ class _Generator:
         else:
             place, step = "index", "1"
         contiguous = bool(self.walks[index]) and self.walks[index][-1] == 1
-        if self.vector == 4 and contiguous and vector is not None:
+        if self.vector == 4 and contiguous and kind in _VECTORS:
             lanes = " ".join(f"v{index}[{k}] = (VALUE)w{index}.{lane};"
                              for k, lane in enumerate("xyzw"))
-            return (f"{declare} {vector} w{index} = "
-                    f"*(const GLOBAL {vector} *)(a{index} + {place}); {lanes}")
-        lanes = " ".join(f"v{index}[{k}] = (VALUE)a{index}[{place} + {k} * {step}];"
-                         for k in range(self.vector))
+            four = _four(kind, f"a{index}", place)
+            return f"{declare} {_VECTORS[kind]} w{index} = {four}; {lanes}"
+        ones = [_one(kind, f"a{index}", f"{place} + {k} * {step}") for k in range(self.vector)]
+        lanes = " ".join(f"v{index}[{k}] = (VALUE){one};" for k, one in enumerate(ones))
         return f"{declare} {lanes}"
 
     def _compute(self) -> tuple[list[str], list[str]]:
@@ -225,15 +235,32 @@ class _Generator:
             value = f"r{index}[{k}]"
             if dtype == "bool":
                 return f"(uchar)({value} != ZERO)"
-            return f"(uchar)(int){value}" if dtype == "uint8" else f"({kind}){value}"
+            if dtype == "uint8":
+                return f"(uchar)(int){value}"
+            return f"({'float' if kind == 'HALF' else kind}){value}"
 
         if self.vector == 4 and kind in _VECTORS:
-            vector = _VECTORS[kind]
             lanes = " ".join(f"z{index}.{lane} = {converted(k)};"
                              for k, lane in enumerate("xyzw"))
-            return (f"{vector} z{index}; {lanes} "
-                    f"*(GLOBAL {vector} *)(y{index} + index) = z{index};")
+            store = (f"STORE_HALF4(y{index}, index, z{index})" if kind == "HALF"
+                     else f"*(GLOBAL {_VECTORS[kind]} *)(y{index} + index) = z{index}")
+            return f"{_VECTORS[kind]} z{index}; {lanes} {store};"
+        if kind == "HALF":
+            return " ".join(f"STORE_HALF(y{index}, index + {k}, {converted(k)});"
+                            for k in range(self.vector))
         return " ".join(f"y{index}[index + {k}] = {converted(k)};" for k in range(self.vector))
+
+
+def _one(kind: str, pointer: str, place: str) -> str:
+    """The C text of an element in memory."""
+    return f"LOAD_HALF({pointer}, {place})" if kind == "HALF" else f"{pointer}[{place}]"
+
+
+def _four(kind: str, pointer: str, place: str) -> str:
+    """The C text of four neighbours in memory, the first at a multiple of four."""
+    if kind == "HALF":
+        return f"LOAD_HALF4({pointer}, {place})"
+    return f"*(const GLOBAL {_VECTORS[kind]} *)({pointer} + {place})"
 
 
 def _c_integer(value: float) -> str:
