@@ -167,8 +167,9 @@ def _planned(problem: Conv2dProblem, form: Form, library: Library, handle: Any) 
 def _graph(problem: Conv2dProblem, form: Form, api: Any, handle: Any) -> Any:
     real = api.data_type.FLOAT
     stored = api.data_type.HALF if form.dtype == "float16" else real
+    # whoever records an execution keeps the plan alive for as long as the record
     graph = api.pygraph(io_data_type=stored, intermediate_data_type=real, compute_data_type=real,
-                        handle=handle)
+                        handle=handle, cuda_graph_retention=api.cuda_graph_retention.NONE)
 
     def tensor(spec: TensorSpec, name: str, uid: int, dtype: Any) -> Any:
         return graph.tensor(dim=list(spec.shape), stride=list(spec.strides), data_type=dtype,
