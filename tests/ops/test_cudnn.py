@@ -42,7 +42,7 @@ _METHODS: dict[str, Any] = {
     "relu": lambda x, upper_clip=math.inf: np.clip(x, 0, upper_clip),
     "leaky_relu": lambda x, negative_slope: np.where(x < 0, negative_slope * x, x),
 }
-"""What cuDNN's documentation says of the nodes."""
+"""What the nodes are taken to compute; cuDNN itself is asked on a GPU, below."""
 
 
 class TestPointwise:

@@ -25,8 +25,8 @@ X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
 """Names of tensors in a graph; operand i is OPERAND + i."""
 
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
-# Winograd of 13x13 tiles errs by 1e-4 in float32, of 6x6 tiles by more than 2e-3 in float16;
-# sums in a random order would give other bits each time
+# Winograd loses more digits the larger its tiles are; sums in no fixed order give other bits at
+# each execution
 _WANTED: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}
 _UNWANTED = {
     "fp32": ("TENSOR_CORE", *_INEXACT, "WINOGRAD_TILE_13x13", "NONDETERMINISTIC"),
