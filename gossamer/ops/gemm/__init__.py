@@ -1,8 +1,9 @@
 """Matrix product with constant weights."""
 
 from gossamer.ops.gemm.algorithms import FewRowsGemm, HostGemm, TiledGemm
+from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.op import Op
 
-OP = Op("gemm", GemmProblem, reference, (FewRowsGemm(), TiledGemm(), HostGemm()))
+OP = Op("gemm", GemmProblem, reference, (FewRowsGemm(), TiledGemm(), CublasGemm(), HostGemm()))

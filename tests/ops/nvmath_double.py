@@ -1,0 +1,341 @@
+"""A CUDA device where there is no GPU: kernels run on PoCL, and cuBLASLt and cuSPARSE are NumPy
+over the same memory, by what their documentation says of addresses, strides and limits."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import itertools
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Argument, Buffer, Kernel
+from gossamer.device.opencl import OpenCLBuffer, OpenCLDevice
+
+_TYPES = {0: np.dtype("float32"), 2: np.dtype("float16")}
+
+
+class AddressedBuffer(Buffer):
+    """OpenCL memory that is known by an address, as CUDA's is."""
+
+    def __init__(self, device: AddressedDevice, memory: OpenCLBuffer, handle: int) -> None:
+        self.device, self.memory, self.handle = device, memory, handle
+        self.nbytes = memory.nbytes
+
+    def view(self, offset: int, nbytes: int) -> AddressedBuffer:
+        return AddressedBuffer(self.device, self.memory.view(offset, nbytes),
+                               self.handle + offset)
+
+
+class AddressedDevice(OpenCLDevice):
+    api = "cuda"
+
+    def __init__(self, pocl: OpenCLDevice) -> None:
+        super().__init__(pocl.handle, 0)
+        self._spaces: list[AddressedBuffer] = []
+        self._next = 2**40
+
+    def current(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def stream_handle(self, stream: Any) -> int:
+        assert stream is None
+        return 77
+
+    def keep(self, *objects: Any) -> None:
+        pass
+
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> AddressedBuffer:  # type: ignore[override]
+        buffer = AddressedBuffer(self, super().empty(nbytes, purpose), self._next)
+        self._next += (nbytes // 256 + 2) * 256
+        self._spaces.append(buffer)
+        return buffer
+
+    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        super().write(_memory(buffer), array)
+
+    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        super().read(_memory(buffer), array)
+
+    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
+               arguments: Sequence[Argument], *, local_bytes: int = 0,
+               stream: Any = None) -> None:
+        own = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
+        super().launch(kernel, groups, group_size, own, local_bytes=local_bytes)
+
+    @contextlib.contextmanager
+    def memory_at(self, address: int, dtype: np.dtype) -> Any:
+        """Everything from an address to the end of its buffer, written back afterwards."""
+        space = next(s for s in self._spaces if s.handle <= address < s.handle + s.nbytes)
+        start = address - space.handle
+        assert start % dtype.itemsize == 0
+        whole = np.empty(space.nbytes, np.uint8)
+        self.read(space, whole)
+        count = (space.nbytes - start) // dtype.itemsize
+        yield whole[start: start + count * dtype.itemsize].view(dtype)
+        self.write(space, whole)
+
+
+def _memory(buffer: Buffer) -> OpenCLBuffer:
+    memory = buffer.memory if isinstance(buffer, AddressedBuffer) else buffer
+    assert isinstance(memory, OpenCLBuffer)
+    return memory
+
+
+def column_major(memory: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
+    """A view; fails where the matrix leaves the memory."""
+    assert leading >= rows and memory.size >= leading * (columns - 1) + rows
+    return np.lib.stride_tricks.as_strided(
+        memory, (rows, columns), (memory.itemsize, leading * memory.itemsize))
+
+
+class CublasLtError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"NOT_SUPPORTED ({status})")
+        self.status = status
+
+
+class CublasLt:
+    """Two algorithms for each product, which take 0 and 1000 bytes of workspace; none for a bias
+    that `refuses_bias` forbids."""
+
+    ComputeType = enum.IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32": 77})
+    MatmulDescAttribute = enum.IntEnum("MatmulDescAttribute",
+                                       {"TRANSA": 3, "EPILOGUE": 7, "BIAS_POINTER": 8})
+    MatrixLayoutAttribute = enum.IntEnum("MatrixLayoutAttribute",
+                                         {"BATCH_COUNT": 5, "STRIDED_BATCH_OFFSET": 6})
+    MatmulPreferenceAttribute = enum.IntEnum("MatmulPreferenceAttribute", {
+        "MAX_WORKSPACE_BYTES": 1, "REDUCTION_SCHEME_MASK": 3, "MIN_ALIGNMENT_A_BYTES": 5,
+        "MIN_ALIGNMENT_B_BYTES": 6, "MIN_ALIGNMENT_C_BYTES": 7, "MIN_ALIGNMENT_D_BYTES": 8})
+    Epilogue = enum.IntEnum("Epilogue", {"DEFAULT": 1, "RELU": 2, "BIAS": 4, "RELU_BIAS": 6})
+    ReductionScheme = enum.IntEnum("ReductionScheme", {"COMPUTE_TYPE": 2, "MASK": 7})
+    cuBLASLtError = CublasLtError
+    matmul_heuristic_result_dtype = np.dtype([
+        ("algo", [("data_", "<u8", (8,))]), ("workspace_size", "<u8"), ("state", "<i4"),
+        ("waves_count", "<f4"), ("reserved", "<i4", (4,))])
+
+    def __init__(self, device: AddressedDevice) -> None:
+        self.device = device
+        self.refuses_bias = False
+        self.products: list[dict[str, int]] = []
+        self._described: dict[int, dict[Any, Any]] = {}
+        self._handles = itertools.count(1)
+
+    def _new(self, **values: Any) -> int:
+        handle = next(self._handles)
+        self._described[handle] = values
+        return handle
+
+    def create(self) -> int:
+        return self._new()
+
+    def matmul_desc_create(self, compute: int, scale: int) -> int:
+        assert scale == 0
+        return self._new(compute=self.ComputeType(compute))
+
+    def matrix_layout_create(self, dtype: int, rows: int, columns: int, leading: int) -> int:
+        return self._new(dtype=_TYPES[dtype], rows=rows, columns=columns, leading=leading)
+
+    def matmul_preference_create(self) -> int:
+        return self._new()
+
+    def _destroy(self, handle: int) -> None:
+        del self._described[handle]
+
+    matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = _destroy
+
+    def get_matmul_desc_attribute_dtype(self, attribute: int) -> type:
+        return np.int64 if attribute == self.MatmulDescAttribute.BIAS_POINTER else np.int32
+
+    def get_matrix_layout_attribute_dtype(self, attribute: int) -> type:
+        names = self.MatrixLayoutAttribute
+        return {names.BATCH_COUNT: np.int32, names.STRIDED_BATCH_OFFSET: np.int64}[attribute]
+
+    def get_matmul_preference_attribute_dtype(self, attribute: int) -> type:
+        return np.uint64 if attribute == 1 else np.uint32
+
+    def _set(self, names: type[enum.IntEnum], handle: int, attribute: int, pointer: int,
+             size: int) -> None:
+        raw = ctypes.string_at(pointer, size)
+        self._described[handle][names(attribute).name] = int.from_bytes(raw, "little")
+
+    def matmul_desc_set_attribute(self, *arguments: int) -> None:
+        self._set(self.MatmulDescAttribute, *arguments)
+
+    def matrix_layout_set_attribute(self, *arguments: int) -> None:
+        self._set(self.MatrixLayoutAttribute, *arguments)
+
+    def matmul_preference_set_attribute(self, *arguments: int) -> None:
+        self._set(self.MatmulPreferenceAttribute, *arguments)
+
+    def matmul_algo_get_heuristic(self, handle: int, operation: int, a: int, b: int, c: int,
+                                  d: int, preference: int, requested: int, results: int,
+                                  found: int) -> None:
+        described = self._described[operation]
+        if described["EPILOGUE"] & 4 and self.refuses_bias:
+            raise CublasLtError(15)
+        assert c == d and not (described["EPILOGUE"] & 4 and described["BIAS_POINTER"] == 0)
+        wanted = self._described[preference]
+        size = self.matmul_heuristic_result_dtype.itemsize
+        table = np.frombuffer((ctypes.c_char * (size * requested)).from_address(results),
+                              self.matmul_heuristic_result_dtype)
+        for rank in range(2):
+            table[rank]["algo"]["data_"][:2] = rank, wanted["MIN_ALIGNMENT_D_BYTES"]
+            table[rank]["workspace_size"] = 1000 * rank
+        (ctypes.c_int * 1).from_address(found)[0] = 2
+
+    def matmul(self, handle: int, operation: int, alpha: int, a: int, adesc: int, b: int,
+               bdesc: int, beta: int, c: int, cdesc: int, d: int, ddesc: int, algorithm: int,
+               workspace: int, workspace_bytes: int, stream: int) -> None:
+        assert stream == 77 and cdesc == ddesc
+        described = self._described[operation]
+        self.products.append(dict(described))
+        rank, alignment = np.frombuffer(ctypes.string_at(algorithm, 16), np.uint64)
+        assert all(address % int(alignment) == 0 for address in (a, b, c, d))
+        if rank:
+            assert workspace_bytes >= 1000
+            with self.device.memory_at(workspace, np.dtype(np.uint8)) as scratch:
+                scratch[:workspace_bytes] = 0xEE
+        factor, kept = (ctypes.c_float.from_address(each).value for each in (alpha, beta))
+        layouts = [self._described[each] for each in (adesc, bdesc, ddesc)]
+        batch = layouts[2].get("BATCH_COUNT", 1)
+        dtype = layouts[2]["dtype"]
+        for member in range(batch):
+            starts = [address + member * layout.get("STRIDED_BATCH_OFFSET", 0) * dtype.itemsize
+                      for address, layout in zip((a, b, c, d), (*layouts[:2], layouts[2],
+                                                                layouts[2]), strict=True)]
+            x, y, z = (self._matrix(start, layout).astype(np.float64)
+                       for start, layout in zip(starts, layouts, strict=False))
+            product = factor * ((x.T if described["TRANSA"] else x) @ y)
+            if kept:
+                product += kept * z
+            if described["EPILOGUE"] & 4:
+                with self.device.memory_at(described["BIAS_POINTER"], dtype) as bias:
+                    product += bias[:len(product), np.newaxis].astype(np.float64)
+            if described["EPILOGUE"] & 2:
+                product = np.maximum(product, 0)
+            layout = layouts[2]
+            with self.device.memory_at(starts[3], dtype) as memory:
+                column_major(memory, layout["rows"], layout["columns"],
+                             layout["leading"])[...] = product
+
+    def _matrix(self, address: int, layout: dict[str, Any]) -> np.ndarray:
+        with self.device.memory_at(address, layout["dtype"]) as memory:
+            return column_major(memory, layout["rows"], layout["columns"],
+                                layout["leading"]).copy()
+
+
+class Cusparse:
+    Order = enum.IntEnum("Order", {"COL": 1, "ROW": 2})
+    IndexType = enum.IntEnum("IndexType", {"INDEX_32I": 2})
+    IndexBase = enum.IntEnum("IndexBase", {"ZERO": 0})
+    Operation = enum.IntEnum("Operation", {"NON_TRANSPOSE": 0})
+    SpMMAlg = enum.IntEnum("SpMMAlg", {"CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12})
+    BUFFER_BYTES = 96
+
+    def __init__(self, device: AddressedDevice) -> None:
+        self.device = device
+        self._described: dict[int, dict[str, Any]] = {}
+        self._handles = itertools.count(1)
+        self._stream = 0
+        self._prepared: dict[int, tuple[int, int]] = {}
+
+    def create(self) -> int:
+        return next(self._handles)
+
+    def set_stream(self, handle: int, stream: int) -> None:
+        self._stream = stream
+
+    def create_csr(self, rows: int, columns: int, count: int, offsets: int, places: int,
+                   values: int, offset_type: int, place_type: int, base: int,
+                   dtype: int) -> int:
+        assert count > 0 and (offset_type, place_type, base) == (2, 2, 0)
+        handle = next(self._handles)
+        self._described[handle] = dict(rows=rows, columns=columns, count=count, offsets=offsets,
+                                       places=places, values=values, dtype=_TYPES[dtype], batch=1)
+        return handle
+
+    def create_dn_mat(self, rows: int, columns: int, leading: int, values: int, dtype: int,
+                      order: int) -> int:
+        assert values
+        handle = next(self._handles)
+        self._described[handle] = dict(rows=rows, columns=columns, leading=leading, values=values,
+                                       dtype=_TYPES[dtype], order=order, batch=1, stride=0)
+        return handle
+
+    def _destroy(self, handle: int) -> None:
+        del self._described[handle]
+
+    destroy_sp_mat = destroy_dn_mat = _destroy
+
+    def csr_set_strided_batch(self, handle: int, count: int, offsets: int, values: int) -> None:
+        assert (offsets, values) == (0, 0)
+        self._described[handle]["batch"] = count
+
+    def dn_mat_set_strided_batch(self, handle: int, count: int, stride: int) -> None:
+        self._described[handle].update(batch=count, stride=stride)
+
+    def dn_mat_set_values(self, handle: int, values: int) -> None:
+        self._described[handle]["values"] = values
+
+    def sp_mm_buffer_size(self, *arguments: Any) -> int:
+        return self.BUFFER_BYTES
+
+    def sp_mm_preprocess(self, *arguments: Any) -> None:
+        assert self._stream == 77
+        self._prepared[arguments[4]] = (arguments[-2], arguments[-1])
+
+    def sp_mm(self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int, beta: int,
+              c: int, compute: int, algorithm: int, buffer: int) -> None:
+        assert self._stream == 77 and (op_a, op_b, compute) == (0, 0, 0)
+        assert self._prepared[a] == (algorithm, buffer)
+        sparse, matrix, result = (self._described[each] for each in (a, b, c))
+        dtype, batch = sparse["dtype"], sparse["batch"]
+        assert batch == matrix["batch"] == result["batch"]
+        assert algorithm == 12 or dtype.itemsize == 4
+        assert algorithm != 12 or batch == 1
+        dense = self._dense(sparse)
+        assert ctypes.c_float.from_address(alpha).value == 1
+        assert ctypes.c_float.from_address(beta).value == 0
+        for member in range(batch):
+            from_, to = (each["values"] + member * each["stride"] * dtype.itemsize
+                         for each in (matrix, result))
+            with self.device.memory_at(from_, dtype) as memory:
+                product = dense @ self._view(memory, matrix).astype(np.float64)
+            with self.device.memory_at(to, dtype) as memory:
+                self._view(memory, result)[...] = product
+
+    def _dense(self, sparse: dict[str, Any]) -> np.ndarray:
+        def first(address: int, count: int, dtype: Any) -> np.ndarray:
+            with self.device.memory_at(address, np.dtype(dtype)) as memory:
+                return memory[:count].copy()
+
+        offsets = first(sparse["offsets"], sparse["rows"] + 1, np.int32)
+        places = first(sparse["places"], sparse["count"], np.int32)
+        values = first(sparse["values"], sparse["count"], sparse["dtype"])
+        assert offsets[0] == 0 and offsets[-1] == sparse["count"]
+        dense = np.zeros((sparse["rows"], sparse["columns"]))
+        dense[np.repeat(np.arange(sparse["rows"]), np.diff(offsets)), places] = values
+        return dense
+
+    def _view(self, memory: np.ndarray, described: dict[str, Any]) -> np.ndarray:
+        rows, columns, leading = (described[key] for key in ("rows", "columns", "leading"))
+        if described["order"] == self.Order.COL:
+            return column_major(memory, rows, columns, leading)
+        return column_major(memory, columns, rows, leading).T
+
+
+def install(device: AddressedDevice, monkeypatch: pytest.MonkeyPatch) -> tuple[CublasLt, Cusparse]:
+    """Puts the doubles where nvmath-python's bindings are imported from."""
+    lt, sparse = CublasLt(device), Cusparse(device)
+    for name, module in {"nvmath": SimpleNamespace(), "nvmath.bindings": SimpleNamespace(),
+                         "nvmath.bindings.cublas": lt, "nvmath.bindings.cublasLt": lt,
+                         "nvmath.bindings.cusparse": sparse}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return lt, sparse
