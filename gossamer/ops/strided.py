@@ -104,7 +104,8 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
 
 
 class KernelAlgorithm(Algorithm):
-    """One launch of a kernel that works in any layout; on float32, unless supports() is another."""
+    """One launch of a kernel that works in any layout; on float32, unless supports() is another,
+    which its variants of precision fp16 keep as float16 in memory."""
 
     @abc.abstractmethod
     def kernel_launch(self, weights: Weights, problem: Any, variant: Variant,
@@ -117,7 +118,10 @@ class KernelAlgorithm(Algorithm):
         return cannot_compile(problem, device)
 
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
-        return layout_variants(problem)
+        variants = layout_variants(problem)
+        if problem.inputs[0].dtype == "float32":
+            variants += [variant.halved for variant in variants]
+        return variants
 
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         if variant.outputs[0].size == 0:

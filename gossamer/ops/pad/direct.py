@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.strided import (
     GROUP,
+    KernelAlgorithm,
     cannot_compile,
     divisor,
     groups_for,
@@ -29,13 +21,14 @@ from gossamer.ops.strided import (
 )
 
 _SOURCE = Path(__file__).with_name("direct.cl")
-_ELEMENTS = {1: ("uchar", np.uint8), 4: ("int", np.int32), 8: ("INT64", np.int64)}
+_ELEMENTS = {1: ("uchar", np.uint8), 2: ("unsigned short", np.uint16), 4: ("int", np.int32),
+             8: ("INT64", np.int64)}
 
 Loop = tuple[int, int, int, int]
 """Output size, input size, source stride, elements added before."""
 
 
-class DirectPad(Algorithm):
+class DirectPad(KernelAlgorithm):
     op = "pad"
     name = "direct"
 
@@ -48,27 +41,21 @@ class DirectPad(Algorithm):
             return "more than six separate dimensions"
         return None
 
-    def variants(self, problem: PadProblem, device: Device) -> Iterable[Variant]:
-        return layout_variants(problem)
-
-    def prepare(self, weights: Weights, problem: PadProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
-        count = variant.outputs[0].size
-        if count == 0:
-            return state
+    def kernel_launch(self, weights: Weights, problem: PadProblem, variant: Variant,
+                      device: Device) -> Launch:
+        count, dtype = variant.outputs[0].size, variant.outputs[0].stored_dtype
         loops = _loops(problem, variant)
         rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
-        element, bits = _ELEMENTS[problem.input.stored_dtype.itemsize]
+        element, bits = _ELEMENTS[dtype.itemsize]
         kernel = device.compile(KernelSource.of(_SOURCE, "pad", {
             "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}))
-        value = np.full(1, problem.value).astype(problem.input.stored_dtype).view(bits)
+        with np.errstate(over="ignore"):
+            value = np.full(1, problem.value).astype(dtype).view(bits)
         numbers = [n for size, *loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops
                    for n in (*divisor(size), *loop)]
-        state.launches.append(Launch(kernel, groups_for(count), (GROUP,), (
+        return Launch(kernel, groups_for(count), (GROUP,), (
             input_buffer(0), output_buffer(0), count,
-            *([value[0]] if problem.mode == "constant" else []), *numbers)))
-        return state
+            *([value[0]] if problem.mode == "constant" else []), *numbers))
 
 
 def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:

@@ -25,21 +25,21 @@
 #endif
 
 #if LANES == 4
-#define TAKE_AT(pixel, place) { \
-    float4 value = LOAD4(place); \
+#define TAKE_AT(pixel, pointer, index) { \
+    float4 value = LOAD_REAL4(pointer, index); \
     TAKE(total[0], value.x); \
     TAKE(total[1], value.y); \
     TAKE(total[2], value.z); \
     TAKE(total[3], value.w); \
 }
 #else
-#define TAKE_AT(pixel, place) { \
-    float value = *(place); \
+#define TAKE_AT(pixel, pointer, index) { \
+    float value = LOAD_REAL(pointer, index); \
     TAKE(total[pixel], value); \
 }
 #endif
 
-KERNEL void pool(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target, int count,
+KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
                  int height, int width, int inner, DIVISOR(inner_steps), DIVISOR(out_columns),
                  DIVISOR(out_height), int kernel_height, int kernel_width,
                  int stride_y, int stride_x, int top, int left, int dilation_y, int dilation_x,
@@ -53,7 +53,7 @@ KERNEL void pool(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT tar
         int x0 = (int)(rest - line * (uint)out_columns) * PIXELS * stride_x - left;
         uint outer = QUOTIENT(line, out_height);
         int y0 = (int)(line - outer * (uint)out_height) * stride_y - top;
-        const GLOBAL float *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
+        const GLOBAL REAL *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
         int row_step = dilation_y * width * inner, column_step = dilation_x * inner;
         int pixel_step = stride_x * inner;
         float total[LANES * PIXELS];
@@ -62,14 +62,14 @@ KERNEL void pool(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT tar
             total[k] = START;
         if (y0 >= 0 && y0 + (ROWS - 1) * dilation_y < height && x0 >= 0
             && x0 + (PIXELS - 1) * stride_x + (COLUMNS - 1) * dilation_x < width) {
-            const GLOBAL float *corner = plane + (y0 * width + x0) * inner;
+            const GLOBAL REAL *corner = plane + (y0 * width + x0) * inner;
             UNROLL_WINDOW
             for (int r = 0; r < ROWS; r++) {
                 UNROLL_WINDOW
                 for (int s = 0; s < COLUMNS; s++) {
                     UNROLL
                     for (int p = 0; p < PIXELS; p++)
-                        TAKE_AT(p, corner + r * row_step + s * column_step + p * pixel_step)
+                        TAKE_AT(p, corner, r * row_step + s * column_step + p * pixel_step)
                 }
             }
 #ifndef MAX
@@ -89,7 +89,7 @@ KERNEL void pool(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT tar
                         int x = x0 + p * stride_x + s * dilation_x;
                         taps += x >= -counted_left && x < width + counted_right;
                         if (y >= 0 && y < height && x >= 0 && x < width)
-                            TAKE_AT(p, plane + (y * width + x) * inner)
+                            TAKE_AT(p, plane, (y * width + x) * inner)
                     }
                 }
 #ifndef MAX
@@ -99,11 +99,11 @@ KERNEL void pool(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT tar
 #endif
             }
         }
-        GLOBAL float *result = target + (size_t)item * (LANES * PIXELS);
+        GLOBAL REAL *result = target + (size_t)item * (LANES * PIXELS);
 #if LANES * PIXELS == 4
-        STORE4(result, MAKE4(total[0], total[1], total[2], total[3]));
+        STORE_REAL4(result, 0, MAKE4(total[0], total[1], total[2], total[3]));
 #else
-        *result = total[0];
+        STORE_REAL(result, 0, total[0]);
 #endif
     }
 }

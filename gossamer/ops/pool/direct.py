@@ -27,7 +27,8 @@ class DirectPool(KernelAlgorithm):
                       device: Device) -> Launch:
         inner = spatial_inner(variant.inputs[0])
         lanes, pixels = work_shape(inner, problem.out_width)
-        defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels}
+        defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels,
+                                      "HALVES": int(variant.precision == "fp16")}
         if problem.kind == "max":
             defines["MAX"] = 1
         if problem.kernel in ((2, 2), (3, 3)):

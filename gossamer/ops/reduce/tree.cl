@@ -5,10 +5,21 @@
  * (r: sizes, source strides e), outermost first, unused ones of size 1 in front. With SIMPLE there
  * is one reduced dimension, the last.
  *
- * VALUE: the type. MAX or MEAN: what is computed, else the sum. LEAST: the smallest VALUE.
+ * VALUE: the type, float with HALVES, which lie in memory then. MAX or MEAN: what is computed, else
+ * the sum. LEAST: the smallest VALUE.
  * LANES, COLUMNS: LANES * COLUMNS = 256 work-items a group, each group COLUMNS results. With
  * ACROSS neighbouring work-items take neighbouring results (the innermost dimension is kept),
  * else neighbouring elements of one result. */
+
+#if HALVES
+#define STORED HALF
+#define READ(place) LOAD_HALF(source, place)
+#define WRITE(place, value) STORE_HALF(target, place, value)
+#else
+#define STORED VALUE
+#define READ(place) source[place]
+#define WRITE(place, value) target[place] = value
+#endif
 
 #ifdef MAX
 #define NEUTRAL ((VALUE)LEAST)
@@ -34,7 +45,7 @@
 }
 
 KERNEL LAUNCH_BOUNDS(256, 1)
-void reduce(const GLOBAL VALUE *RESTRICT source, GLOBAL VALUE *RESTRICT target, int results,
+void reduce(const GLOBAL STORED *RESTRICT source, GLOBAL STORED *RESTRICT target, int results,
             int count KEPT(0) KEPT(1) KEPT(2) KEPT(3) REDUCED(0) REDUCED(1) REDUCED(2) REDUCED(3))
 {
     LOCAL VALUE partial[256];
@@ -63,7 +74,7 @@ void reduce(const GLOBAL VALUE *RESTRICT source, GLOBAL VALUE *RESTRICT target, 
             WALK_REDUCED(1)
             WALK_REDUCED(0)
 #endif
-            VALUE value = source[place];
+            VALUE value = READ(place);
             total = JOIN(total, value);
         }
     partial[LOCAL_ID(0)] = total;
@@ -81,6 +92,6 @@ void reduce(const GLOBAL VALUE *RESTRICT source, GLOBAL VALUE *RESTRICT target, 
 #ifdef MEAN
         result = result / (VALUE)count;
 #endif
-        target[to] = result;
+        WRITE(to, result);
     }
 }

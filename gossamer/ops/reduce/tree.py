@@ -44,7 +44,8 @@ class TreeReduce(KernelAlgorithm):
         across = bool(kept) and kept[-1][1] == 1
         lanes = _lanes(problem.count, results, kept[-1][0] if across else 0)
         value, least = _TYPES[problem.input.dtype]
-        defines: dict[str, object] = {"VALUE": value, "LANES": lanes, "COLUMNS": _GROUP // lanes}
+        defines: dict[str, object] = {"VALUE": value, "LANES": lanes, "COLUMNS": _GROUP // lanes,
+                                      "HALVES": int(variant.precision == "fp16")}
         if problem.kind == "max":
             defines |= {"MAX": 1, "LEAST": least}
         if problem.kind == "mean":

@@ -10,13 +10,13 @@
 
 #if LANES == 4
 #define VALUES float4
-#define TAKE(pointer) LOAD4(pointer)
+#define TAKE LOAD_REAL4
 #else
 #define VALUES float
-#define TAKE(pointer) (*(pointer))
+#define TAKE LOAD_REAL
 #endif
 
-KERNEL void resize(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target,
+KERNEL void resize(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target,
                    const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT columns,
 #ifdef LINEAR
                    const GLOBAL int *RESTRICT next_rows, const GLOBAL int *RESTRICT next_columns,
@@ -34,20 +34,20 @@ KERNEL void resize(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT t
         int x0 = (int)(rest - line * (uint)out_columns) * PIXELS;
         uint outer = QUOTIENT(line, out_height);
         int y = (int)(line - outer * (uint)out_height);
-        const GLOBAL float *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
-        const GLOBAL float *row = plane + rows[y] * width * inner;
+        const GLOBAL REAL *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
+        const GLOBAL REAL *row = plane + rows[y] * width * inner;
 #ifdef LINEAR
-        const GLOBAL float *next = plane + next_rows[y] * width * inner;
+        const GLOBAL REAL *next = plane + next_rows[y] * width * inner;
         float py = row_parts[y];
 #endif
         VALUES result[PIXELS];
         UNROLL
         for (int p = 0; p < PIXELS; p++) {
-            VALUES aa = TAKE(row + columns[x0 + p] * inner);
+            VALUES aa = TAKE(row, columns[x0 + p] * inner);
 #ifdef LINEAR
-            VALUES ab = TAKE(row + next_columns[x0 + p] * inner);
-            VALUES ba = TAKE(next + columns[x0 + p] * inner);
-            VALUES bb = TAKE(next + next_columns[x0 + p] * inner);
+            VALUES ab = TAKE(row, next_columns[x0 + p] * inner);
+            VALUES ba = TAKE(next, columns[x0 + p] * inner);
+            VALUES bb = TAKE(next, next_columns[x0 + p] * inner);
             float px = column_parts[x0 + p];
 #if LANES == 4
             aa = MAKE4(MIX_FOUR(x), MIX_FOUR(y), MIX_FOUR(z), MIX_FOUR(w));
@@ -57,13 +57,13 @@ KERNEL void resize(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT t
 #endif
             result[p] = aa;
         }
-        GLOBAL float *place = target + (size_t)item * (LANES * PIXELS);
+        GLOBAL REAL *place = target + (size_t)item * (LANES * PIXELS);
 #if LANES == 4
-        STORE4(place, result[0]);
+        STORE_REAL4(place, 0, result[0]);
 #elif PIXELS == 4
-        STORE4(place, MAKE4(result[0], result[1], result[2], result[3]));
+        STORE_REAL4(place, 0, MAKE4(result[0], result[1], result[2], result[3]));
 #else
-        *place = result[0];
+        STORE_REAL(place, 0, result[0]);
 #endif
     }
 }

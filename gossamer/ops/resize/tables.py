@@ -30,7 +30,8 @@ class TableResize(KernelAlgorithm):
                       device: Device) -> Launch:
         inner = spatial_inner(variant.inputs[0])
         lanes, pixels = work_shape(inner, problem.size[1])
-        defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels}
+        defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels,
+                                      "HALVES": int(variant.precision == "fp16")}
         if problem.mode == "linear":
             defines["LINEAR"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "resize", defines))

@@ -22,7 +22,7 @@
 #define SUM(a, b) ((a) + (b))
 
 KERNEL LAUNCH_BOUNDS(256, 1)
-void softmax(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target, int sums,
+void softmax(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int sums,
              int length, int inner)
 {
     LOCAL float partial[256];
@@ -35,15 +35,15 @@ void softmax(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target,
     int end = which < (uint)sums ? length : 0;
     size_t start = (size_t)(which / (uint)inner) * (size_t)(length * inner)
         + which % (uint)inner;
-    float most = lane < end ? source[start + (size_t)lane * inner] : -3.402823466e+38f;
+    float most = lane < end ? LOAD_REAL(source, start + (size_t)lane * inner) : -3.402823466e+38f;
     for (int i = lane + LANES; i < end; i += LANES) {
-        float value = source[start + (size_t)i * inner];
+        float value = LOAD_REAL(source, start + (size_t)i * inner);
         most = MAXIMUM(most, value);
     }
     JOIN_ALL(most, MAXIMUM)
     float total = 0.0f;
     for (int i = lane; i < end; i += LANES)
-        total += exp(source[start + (size_t)i * inner] - most);
+        total += exp(LOAD_REAL(source, start + (size_t)i * inner) - most);
     JOIN_ALL(total, SUM)
 #ifdef LOG
     float shift = log(total);
@@ -51,9 +51,9 @@ void softmax(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target,
     for (int i = lane; i < end; i += LANES) {
         size_t place = start + (size_t)i * inner;
 #ifdef LOG
-        target[place] = source[place] - most - shift;
+        STORE_REAL(target, place, LOAD_REAL(source, place) - most - shift);
 #else
-        target[place] = exp(source[place] - most) / total;
+        STORE_REAL(target, place, exp(LOAD_REAL(source, place) - most) / total);
 #endif
     }
 }

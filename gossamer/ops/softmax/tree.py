@@ -29,7 +29,8 @@ class TreeSoftmax(KernelAlgorithm):
         lanes = 8 if across or length <= 64 else 256
         if across and sums >= 2**16:
             lanes = 1
-        defines: dict[str, object] = {"LANES": lanes, "COLUMNS": _GROUP // lanes}
+        defines: dict[str, object] = {"LANES": lanes, "COLUMNS": _GROUP // lanes,
+                                      "HALVES": int(variant.precision == "fp16")}
         if across:
             defines["ACROSS"] = 1
         if problem.log:
