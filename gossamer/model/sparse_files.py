@@ -1,0 +1,235 @@
+"""Sparse weights as they are published: MatrixMarket files, and the masks of DLMC (.smtx)."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import tarfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import io as scipy_io
+from scipy import sparse
+
+from gossamer.errors import InputError, ModelError
+
+SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
+
+_MOST = 2**31
+_ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
+_HEADER = re.compile(r"\s*(\d{1,12})\s*,\s*(\d{1,12})\s*,\s*(\d{1,12})\s*")
+_VALUE = rb"\s+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
+_ENTRIES = {field: re.compile(rb"\s*\d+\s+\d+" + (b"" if field == "pattern" else _VALUE) + rb"\s*")
+            for field in ("real", "double", "integer", "unsigned-integer", "pattern")}
+"""A line of each kind of MatrixMarket file that is read."""
+
+
+@dataclass(frozen=True)
+class SparseWeights:
+    """A file's matrix: float32, one row an output channel (groups stacked), columns ascending.
+
+    name: the file, for messages. is_mask: the file has no values, and all are 1.
+    """
+
+    name: str
+    matrix: sparse.csr_array
+    is_mask: bool = False
+
+    @property
+    def density(self) -> float:
+        return self.matrix.nnz / max(self.matrix.shape[0] * self.matrix.shape[1], 1)
+
+    def filters(self, kernel: tuple[int, int], order: str = "crs") -> np.ndarray:
+        """The weights as a dense (M, C/groups, R, S).
+
+        order: how the columns count, "crs" (SkimCaffe) or "rsc" (the 3x3 layers of DLMC).
+        Raises InputError where the columns are no whole number of channels.
+        """
+        rows, columns = self.matrix.shape
+        taps = kernel[0] * kernel[1]
+        if columns % taps:
+            raise InputError(f"{self.name}: {columns} columns are no whole number of channels of "
+                             f"{kernel[0]}x{kernel[1]} taps; give the kernel of this layer")
+        sizes = {"c": columns // taps, "r": kernel[0], "s": kernel[1]}
+        split = self.matrix.toarray().reshape(rows, *(sizes[each] for each in order))
+        return np.ascontiguousarray(split.transpose(_ORDERS[order]))
+
+    def with_random_values(self, seed: int = 0) -> SparseWeights:
+        """The same places with normal values, none of them zero: for masks, which have none."""
+        values = np.random.default_rng(seed).standard_normal(self.matrix.nnz, dtype=np.float32)
+        values[values == 0] = 1
+        matrix = sparse.csr_array((values, self.matrix.indices, self.matrix.indptr),
+                                  self.matrix.shape)
+        return replace(self, matrix=matrix, is_mask=False)
+
+
+def read_sparse(path: str | Path) -> SparseWeights:
+    """The weights of a .mtx, .mtx.gz (MatrixMarket, coordinate, general) or .smtx file (DLMC).
+
+    Raises InputError when the file cannot be read; ModelError that names file and line where it
+    is malformed.
+    """
+    path = Path(path)
+    if not path.name.endswith(SUFFIXES):
+        raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ModelError(f"{path}: is cut short or not compressed by gzip ({error})") from None
+    parse = _parse_smtx if path.suffix == ".smtx" else _parse_matrix_market
+    return parse(str(path), data)
+
+
+def read_archive(path: str | Path) -> dict[str, SparseWeights]:
+    """The .smtx files of a .tar or .tar.gz archive, by their names without the suffix, sorted.
+
+    Raises InputError when the archive cannot be read; ModelError where it is damaged, has no
+    .smtx file or a malformed one.
+    """
+    path = Path(path)
+    found = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isfile() else None
+                if file is not None and member.name.endswith(".smtx"):
+                    name = f"{path}: {member.name}"
+                    found[Path(member.name).stem] = _parse_smtx(name, file.read())
+    except (EOFError, tarfile.TarError, zlib.error) as error:
+        raise ModelError(f"{path}: is cut short or no tar archive ({error})") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if not found:
+        raise ModelError(f"{path}: holds no .smtx file")
+    return dict(sorted(found.items()))
+
+
+def _parse_matrix_market(name: str, data: bytes) -> SparseWeights:
+    lines = data.splitlines()
+    try:
+        rows, columns, count, kind, field, symmetry = scipy_io.mminfo(io.BytesIO(data))
+    except (ValueError, OverflowError) as error:
+        raise _market_error(name, lines, error) from None
+    if kind != "coordinate" or symmetry != "general" or field not in _ENTRIES:
+        raise ModelError(f"{name}: line 1: is {kind} {field} {symmetry}, expected coordinate, "
+                         "real, integer or pattern, general")
+    _check_size(f"{name}: line {_entry_line(lines, 0)}", rows, columns, count)
+    try:
+        matrix = scipy_io.mmread(io.BytesIO(data))
+    except (ValueError, OverflowError) as error:
+        raise _market_error(name, lines, error) from None
+    _check_entries(name, lines, field)
+    keys = matrix.row.astype(np.int64) * columns + matrix.col
+    order = np.argsort(keys, kind="stable")
+    repeated = order[1:][keys[order][1:] == keys[order][:-1]]
+    if len(repeated):
+        first = int(repeated.min())
+        raise ModelError(f"{name}: line {_entry_line(lines, first + 1)}: row "
+                         f"{matrix.row[first] + 1}, column {matrix.col[first] + 1} is given twice")
+    with np.errstate(over="ignore"):
+        values = matrix.data.astype(np.float32)
+    for entry in np.flatnonzero(np.isinf(values)):
+        number = _entry_line(lines, int(entry) + 1)
+        if b"inf" not in lines[number - 1].lower():
+            raise ModelError(f"{name}: line {number}: its value is beyond float32")
+    result = sparse.csr_array((values, (matrix.row, matrix.col)), (rows, columns))
+    result.eliminate_zeros()
+    result.sort_indices()
+    return SparseWeights(name, result, field == "pattern")
+
+
+def _market_error(name: str, lines: list[bytes], error: Exception) -> ModelError:
+    """SciPy's reason in our words; it names the line unless the size is wrong or lines miss."""
+    reason = str(error).strip().rstrip(".") or type(error).__name__
+    stated = re.fullmatch(r"Line (\d+): (.*)", reason)
+    if stated:
+        number, reason = min(int(stated[1]), max(len(lines), 1)), stated[2]
+    elif "Truncated" in reason:
+        number = max(len(lines), 1)
+    else:
+        number = _entry_line(lines, 0)
+    return ModelError(f"{name}: line {number}: {reason[:1].lower()}{reason[1:]}; expected a "
+                      "MatrixMarket file (coordinate, general)")
+
+
+def _entry_line(lines: list[bytes], entry: int) -> int:
+    """The line, from 1, of the entry, from 1; entry 0 stands for the line of sizes."""
+    remaining = entry
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.startswith(b"%"):
+            if remaining == 0:
+                return number
+            remaining -= 1
+    return max(len(lines), 1)
+
+
+def _check_entries(name: str, lines: list[bytes], field: str) -> None:
+    """SciPy overlooks what follows the numbers of a line, and takes 4.5 for 4 and .5."""
+    expected = "row column" if field == "pattern" else "row column value"
+    first = _entry_line(lines, 0)
+    for number, line in enumerate(lines[first:], start=first + 1):
+        if line.strip() and not _ENTRIES[field].fullmatch(line):
+            text = line.decode("ascii", "replace")[:40]
+            raise ModelError(f"{name}: line {number}: is {text!r}, expected `{expected}`")
+
+
+def _check_size(where: str, rows: int, columns: int, count: int) -> None:
+    if rows < 1 or columns < 1:
+        raise ModelError(f"{where}: the matrix is {rows} x {columns}, expected 1 x 1 or more")
+    if rows * columns >= _MOST:
+        raise ModelError(f"{where}: {rows} x {columns} weights are 2^31 or more: indices are "
+                         "32-bit")
+    if count > rows * columns:
+        raise ModelError(f"{where}: {count} nonzeros do not fit {rows} x {columns}")
+
+
+def _parse_smtx(name: str, data: bytes) -> SparseWeights:
+    """Line 1 `rows, columns, nonzeros`, line 2 the rows' offsets, line 3 the columns."""
+    try:
+        lines = data.decode("ascii").rstrip().split("\n")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise ModelError(f"{name}: line {number}: is no text; expected an .smtx file") from None
+    header = _HEADER.fullmatch(lines[0])
+    if header is None:
+        raise ModelError(f"{name}: line 1: expected `rows, columns, nonzeros`, got "
+                         f"{lines[0][:40]!r}")
+    rows, columns, count = map(int, header.groups())
+    _check_size(f"{name}: line 1", rows, columns, count)
+    if len(lines) > 3:
+        raise ModelError(f"{name}: line 4: expected the end after the columns of line 3")
+    # a matrix of zeros has an empty third line
+    lines += [""] * (3 - len(lines))
+    offsets = _integers(f"{name}: line 2", lines[1], rows + 1, "row offsets", count)
+    places = _integers(f"{name}: line 3", lines[2], count, "columns", columns - 1)
+    if offsets[0] != 0 or offsets[-1] != count:
+        raise ModelError(f"{name}: line 2: the offsets run from {offsets[0]} to {offsets[-1]}, "
+                         f"expected 0 to {count}")
+    if (falling := np.flatnonzero(np.diff(offsets) < 0)).size:
+        raise ModelError(f"{name}: line 2: offset {falling[0] + 2} is less than the one before")
+    row_of = np.repeat(np.arange(rows), np.diff(offsets))
+    wrong = np.flatnonzero((np.diff(places) <= 0) & (np.diff(row_of) == 0))
+    if wrong.size:
+        raise ModelError(f"{name}: line 3: column {wrong[0] + 2} of the list, "
+                         f"{places[wrong[0] + 1]}, does not ascend within its row")
+    matrix = sparse.csr_array((np.ones(count, np.float32), places, offsets), (rows, columns))
+    return SparseWeights(name, matrix, True)
+
+
+def _integers(where: str, line: str, count: int, what: str, largest: int) -> np.ndarray:
+    words = line.split()
+    if len(words) != count:
+        raise ModelError(f"{where}: has {len(words)} {what}, expected {count}")
+    for index, word in enumerate(words, start=1):
+        if not word.isdecimal() or len(word) > 12 or int(word) > largest:
+            raise ModelError(f"{where}: number {index} of the {what} is {word[:20]!r}, expected 0 "
+                             f"to {largest}")
+    return np.array(words, dtype=np.int64).astype(np.int32)
