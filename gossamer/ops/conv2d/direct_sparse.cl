@@ -1,0 +1,127 @@
+/* Direct sparse convolution: each row of the weights, in CSR, is an inner product with the padded
+ * input, whose start moves with the output point. A row's columns are stretched: instead of the
+ * place of a weight in its filter they hold its offset in x from where a window starts.
+ *
+ * THREADS   work-items of a group; where it is not defined, this is the kernel that stretches
+ * POINTS    output points of a work-item (tiled)
+ * HALVES    x, y and the epilogue's tensor operands are 16-bit floats */
+
+#ifndef THREADS
+
+/* One work-item a row. row_step and column_step: from one tap to the next, dilation counted. */
+KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT columns,
+                    GLOBAL int *RESTRICT stretched, int out_channels, int out_per_group,
+                    int in_per_group, int taps, int kernel_width, int x_channel, int row_step,
+                    int column_step)
+{
+    int m = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    if (m < out_channels) {
+        int first_channel = m / out_per_group * in_per_group;
+        int end = rows[m + 1];
+        for (int j = rows[m]; j < end; j++) {
+            int channel = first_channel + columns[j] / taps, tap = columns[j] % taps;
+            stretched[j] = channel * x_channel + tap / kernel_width * row_step
+                           + tap % kernel_width * column_step;
+        }
+    }
+}
+
+#else
+
+#if HALVES
+#define ELEMENT HALF
+#define READ(index) LOAD_HALF(x, index)
+#define WRITE(index, value) STORE_HALF(y, index, value)
+#else
+#define ELEMENT float
+#define READ(index) x[index]
+#define WRITE(index, value) y[index] = value
+#endif
+
+/* The output points of one channel, as (outer, middle, inner) in the order of memory: plane is
+ * middle * inner. A step along each moves the window in x and the result in y. */
+#define PARAMETERS                                                                          \
+    const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
+    const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \
+    GLOBAL ELEMENT *RESTRICT y, int out_channels, DIVISOR(points), DIVISOR(plane),          \
+    DIVISOR(inner), int x_outer, int x_middle, int x_inner, int y_channel, int y_outer,     \
+    int y_middle, int y_inner EPILOGUE_PARAMETERS
+
+#define LOCATE(point)                                                                       \
+    int outer_index = (int)QUOTIENT(point, plane);                                          \
+    int in_plane = (int)(point) - outer_index * plane;                                      \
+    int middle_index = (int)QUOTIENT(in_plane, inner);                                      \
+    int inner_index = in_plane - middle_index * inner;
+
+#define WINDOW (outer_index * x_outer + middle_index * x_middle + inner_index * x_inner)
+#define RESULT (outer_index * y_outer + middle_index * y_middle + inner_index * y_inner)
+
+/* One work-item an output. */
+#ifndef POINTS
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS)
+{
+    uint item = (uint)GROUP_ID(0) * THREADS + (uint)LOCAL_ID(0);
+    if (item < (uint)out_channels * (uint)points) {
+        int m = (int)QUOTIENT(item, points);
+        int point = (int)item - m * points;
+        LOCATE(point)
+        int window = WINDOW, end = rows[m + 1];
+        float sum = 0.0f;
+        for (int j = rows[m]; j < end; j++)
+            sum = FMA(values[j], READ(window + columns[j]), sum);
+        int index = m * y_channel + RESULT;
+        EPILOGUE(sum, m, index)
+        WRITE(index, sum);
+    }
+}
+#endif
+
+/* A group works on one row and goes through it in tiles of as many weights as it has work-items.
+ * What is past the last point reads there and stores nothing. */
+#ifdef POINTS
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(PARAMETERS)
+{
+    LOCAL int tile_column[THREADS];
+    LOCAL float tile_value[THREADS];
+    int item = LOCAL_ID(0);
+    int m = GROUP_ID(0) % out_channels;
+    uint first = (uint)(GROUP_ID(0) / out_channels) * (THREADS * POINTS) + (uint)item;
+    int window[POINTS];
+    float sum[POINTS];
+    UNROLL for (int k = 0; k < POINTS; k++) {
+        uint wanted = first + (uint)k * THREADS;
+        int point = wanted < (uint)points ? (int)wanted : points - 1;
+        LOCATE(point)
+        window[k] = WINDOW;
+        sum[k] = 0.0f;
+    }
+    int end = rows[m + 1];
+    for (int start = rows[m]; start < end; start += THREADS) {
+        int count = end - start < THREADS ? end - start : THREADS;
+        if (item < count) {
+            tile_column[item] = columns[start + item];
+            tile_value[item] = values[start + item];
+        }
+        BARRIER();
+        if (first < (uint)points)
+            for (int j = 0; j < count; j++) {
+                int column = tile_column[j];
+                float value = tile_value[j];
+                UNROLL for (int k = 0; k < POINTS; k++)
+                    sum[k] = FMA(value, READ(window[k] + column), sum[k]);
+            }
+        BARRIER();
+    }
+    UNROLL for (int k = 0; k < POINTS; k++) {
+        uint point = first + (uint)k * THREADS;
+        if (point < (uint)points) {
+            LOCATE(point)
+            int index = m * y_channel + RESULT;
+            EPILOGUE(sum[k], m, index)
+            WRITE(index, sum[k]);
+        }
+    }
+}
+#endif
+
+#endif

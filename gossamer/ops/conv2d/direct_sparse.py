@@ -1,0 +1,236 @@
+"""direct_sparse: pruned convolution as inner products with the shifted input, nothing lowered.
+
+Source: direct sparse convolution on GPUs (Escoin, 2018). Each filter is stretched over the padded
+input: its CSR row holds, for the nonzero of channel c and tap (r, s), the column (c*H + r)*W + s,
+and an output is the product of that row with the input from the start of its window on. Here
+the strides of the input stand in that sum, so that layouts, dilation and groups fit in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from gossamer.device.base import Argument, Buffer, Device, KernelSource, Limits
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.copy.problem import convert
+from gossamer.ops.copy.strided import copy_launches, copy_walk
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("direct_sparse.cl")
+_STRETCH_GROUP = 64
+_LAYOUTS = ("NCHW", "CHWN")
+
+DENSEST = 0.75
+"""Above this density no sparse form is tried: it cannot win, and trying takes time."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A published form, with the work-items of a group and the output points of a work-item.
+
+    untiled: a work-item walks a row for one point. tiled: a group walks one row together, in
+    tiles that lie in local memory.
+    """
+
+    variant: str
+    threads: int
+    points: int = 1
+
+    @property
+    def local_bytes(self) -> int:
+        return 8 * self.threads if self.variant == "tiled" else 0
+
+    @property
+    def config(self) -> tuple[tuple[str, int | str], ...]:
+        config: tuple[tuple[str, int | str], ...] = (("variant", self.variant),
+                                                     ("threads", self.threads))
+        return (*config, ("points", self.points)) if self.variant == "tiled" else config
+
+
+FORMS = (
+    *(Form("tiled", threads) for threads in (1024, 512, 256, 64)),
+    *(Form("tiled", threads, points) for threads in (256, 512) for points in (2, 4)),
+    *(Form("untiled", threads) for threads in (256, 64)),
+)
+
+
+class DirectSparse(Algorithm):
+    """The published forms of direct sparse convolution, untiled and tiled.
+
+    Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
+    does not reach the result.
+    """
+
+    op = "conv2d"
+    name = "direct_sparse"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if (reason := too_dense(problem)) is not None:
+            return reason
+        if int(np.prod(_padded(problem.inputs[0], problem).stored_shape, dtype=np.int64)) >= 2**31:
+            return "the padded input has 2^31 elements or more: indices are 32-bit"
+        if problem.out_channels * problem.depth >= 2**31:
+            return "there are 2^31 weights or more: indices are 32-bit"
+        if not _fitting(device.limits):
+            return f"{device.name} runs at most {device.limits.group_size} work-items a group"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        for form in sorted(_fitting(device.limits),
+                           key=lambda each: _cost(problem, each, device.limits)):
+            for layout in _LAYOUTS:
+                x, y = (spec.with_layout(layout) for spec in (problem.inputs[0],
+                                                              problem.outputs[0]))
+                variant = Variant(form.config, (x, *[y] * problem.epilogue.tensor_count), (y,))
+                for each in (variant, variant.halved):
+                    yield replace(each, workspace=_workspace(problem, each.inputs[0]))
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        """Raises OutOfMemoryError where the stretched columns find no room."""
+        x, y = variant.inputs[0], variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        rows, columns, values = (weights.packed(f"{part} of CSR", _pack(part))
+                                 for part in ("indptr", "indices", "data"))
+        padded = _padded(x, problem)
+        stretched = _stretched(problem, padded, rows, columns, device)
+        source, launches = input_buffer(0), []
+        if variant.workspace:
+            walk = copy_walk(convert(x, padded), x, padded)
+            launches = copy_launches(device, x.stored_dtype.itemsize, walk, source,
+                                     _workspace_buffer)
+            source = _workspace_buffer
+        threads, points = variant["threads"], dict(variant.config).get("points")
+        macros = epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)
+        kernel = device.compile(KernelSource.of(_SOURCE, variant["variant"], {
+            "THREADS": threads, **({} if points is None else {"POINTS": points}),
+            "HALVES": int(x.dtype == "float16"), **macros}))
+        walked = _Points.of(problem, padded, y)
+        if points is None:
+            groups = -(-problem.out_channels * walked.count // threads)
+        else:
+            groups = problem.out_channels * -(-walked.count // (threads * int(points)))
+        launches.append(Launch(
+            kernel, (groups,), (threads,),
+            (source, rows, stretched, values, output_buffer(0), problem.out_channels,
+             *walked.arguments(y),
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
+        return State(problem, variant, device, launches, stretched)
+
+
+@dataclass(frozen=True)
+class _Points:
+    """The output points of one channel in the order of memory, (outer, middle, inner), and how
+    far a step along each moves the window in x and the result in y."""
+
+    sizes: tuple[int, ...]
+    in_x: tuple[int, ...]
+    in_y: tuple[int, ...]
+
+    @staticmethod
+    def of(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec) -> _Points:
+        images = (problem.batch, x.strides[0], y.strides[0])
+        lines = (problem.out_height, problem.stride[0] * x.strides[2], y.strides[2])
+        places = (problem.out_width, problem.stride[1] * x.strides[3], y.strides[3])
+        order = (lines, places, images) if y.layout == "CHWN" else (images, lines, places)
+        sizes, in_x, in_y = zip(*order, strict=True)
+        return _Points(sizes, in_x, in_y)
+
+    @property
+    def count(self) -> int:
+        return int(np.prod(self.sizes, dtype=np.int64))
+
+    def arguments(self, y: TensorSpec) -> tuple[int, ...]:
+        _, middle, inner = self.sizes
+        return (*divisor(self.count), *divisor(middle * inner), *divisor(inner), *self.in_x,
+                y.strides[1], *self.in_y)
+
+
+def too_dense(problem: Conv2dProblem) -> str | None:
+    """The reason why a form that skips zeros is not tried; None where it is."""
+    density = problem.weights_info.density
+    if density > DENSEST:
+        return f"density {density:.2f}: fewer than a quarter of the weights are zero"
+    return None
+
+
+def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
+    """The weights as float32 (M, C/groups * R * S). What is not zero is stored, NaN too."""
+    weight = np.asarray(arrays["weight"], np.float32)
+    return sparse.csr_array(weight.reshape(len(weight), -1))
+
+
+def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = getattr(csr(arrays), part)
+        return array if part == "data" else array.astype(np.int32)
+    return pack
+
+
+def _stretched(problem: Conv2dProblem, x: TensorSpec, rows: Buffer, columns: Buffer,
+               device: Device) -> Buffer:
+    """The column of each weight as an offset in the padded input; made on the device."""
+    stretched = device.empty(columns.nbytes, "stretched columns of sparse weights")
+    kernel = device.compile(KernelSource.of(_SOURCE, "stretch"))
+    _, x_channel, x_row, x_column = x.strides
+    device.launch(
+        kernel, (-(-problem.out_channels // _STRETCH_GROUP),), (_STRETCH_GROUP,),
+        (rows, columns, stretched, problem.out_channels, problem.out_channels // problem.groups,
+         problem.channels // problem.groups, problem.kernel[0] * problem.kernel[1],
+         problem.kernel[1], x_channel, problem.dilation[0] * x_row,
+         problem.dilation[1] * x_column))
+    # streams that launch the convolution do not wait for this one
+    device.synchronize()
+    return stretched
+
+
+def _padded(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
+    """The input with its padding stored."""
+    return replace(x, border=problem.pads)
+
+
+def _workspace(problem: Conv2dProblem, x: TensorSpec) -> int:
+    """Bytes of the padded input; none where there is no padding and x itself is read."""
+    return _padded(x, problem).nbytes if any(problem.pads) else 0
+
+
+def _workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
+    return workspace
+
+
+def _fitting(limits: Limits) -> list[Form]:
+    return [form for form in FORMS if form.threads <= limits.group_size
+            and form.local_bytes <= limits.local_bytes]
+
+
+def _cost(problem: Conv2dProblem, form: Form, limits: Limits) -> tuple[float, int]:
+    """Expected order of the forms, not times: for each weight a work-item loads an input for
+    each of its points and the weight itself, from local memory at half the price, and up to 2048
+    work-items of a multiprocessor do so at once. What fills no device goes by idle work-items."""
+    points = problem.pixels
+    span = form.threads * form.points
+    items = problem.out_channels * -(-points // span) * form.threads
+    if form.variant == "untiled":
+        items = problem.out_channels * points
+    loads = form.points + (1 if form.variant == "tiled" else 2)
+    return max(1.0, items / (2048 * max(limits.units, 1))) * loads, items
