@@ -24,6 +24,7 @@ class StoredFile:
     device: str = ""
     layers: int = 0
     candidates: int = 0
+    plans: int = 0
     sections: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
 
@@ -50,7 +51,8 @@ def list_caches(
             rows.append({**common, "device": stored.device, "made_by": stored.problem})
     if rows:
         show.print_table({"device": "device", "layers": "layers", "candidates": "candidates",
-                          "size": "size", "made_by": "made by", "file": "file"}, rows)
+                          "plans": "plans", "size": "size", "made_by": "made by",
+                          "file": "file"}, rows)
     else:
         print("no measurements")
     print(f"{counted(len(kernels), 'compiled kernel')}, {show.bytes_text(size)}")
@@ -71,7 +73,8 @@ def clear(
         with locked(path.parent):  # no writer may bring back what it has read
             stored = _stored(path)
             _remove(path)
-        held = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"))
+        held = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"),
+                counted(stored.plans, "plan"))
         print(f"removed {path}: {stored.problem or ', '.join(held)}")
     if kernels:
         files = _kernel_files()
@@ -111,13 +114,14 @@ def _stored(path: Path) -> StoredFile:
         return StoredFile(name, size, problem=str(error))
     sections: list[dict[str, Any]] = []
     for section in content["sections"]:
-        layers, candidates = count(section)
+        layers, candidates, plans = count(section)
         sections.append({"made_by": ", ".join(
             f"{key} {value}" for key, value in section["made_by"].items() if value),
-            "layers": layers, "candidates": candidates})
+            "layers": layers, "candidates": candidates, "plans": plans})
     return StoredFile(
         name, size, content["device"]["description"], sum(each["layers"] for each in sections),
-        sum(each["candidates"] for each in sections), sections)
+        sum(each["candidates"] for each in sections),
+        sum(each["plans"] for each in sections), sections)
 
 
 def _tuning_files() -> list[Path]:

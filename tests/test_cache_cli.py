@@ -9,6 +9,7 @@ import gossamer
 from gossamer.cli import app
 from gossamer.device import find
 from gossamer.device.kernel_cache import cached
+from gossamer.measure import Timing
 from gossamer.ops import OPS
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan.tuning_cache import Measured, TuningCache
@@ -29,6 +30,7 @@ def fill(device, *rows):
     for each in rows:
         stored.put(GemmProblem(each, 2, 3), [
             Measured(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0) for size in (8, 16)])
+    stored.put_plans({"key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
     return stored.path
 
 
@@ -78,9 +80,9 @@ def test_list_as_json(full):
     assert set(files) == {full.host.name, full.abacus.name, full.bad.name}
     assert files[full.abacus.name] == {
         "bytes": full.abacus.stat().st_size, "device": "Abacus 3000", "layers": 3,
-        "candidates": 6, "problem": None, "sections": [
+        "candidates": 6, "plans": 2, "problem": None, "sections": [
             {"made_by": f"driver beads {driver}, gossamer {gossamer.__version__}",
-             "layers": layers, "candidates": 2 * layers}
+             "layers": layers, "candidates": 2 * layers, "plans": 1}
             for driver, layers in (("1.0", 2), ("2.0", 1))]}
     assert files[full.bad.name]["problem"] == "set aside: corrupt"
     assert listed["kernels"] == {"number": 2, "bytes": 2 * 38}
@@ -95,8 +97,8 @@ def test_list_names_bad_files_and_leaves_them(full, text, problem):
 
 def test_clear_all(full, folder):
     lines = run("clear").splitlines()
-    assert f"removed {full.host}: 1 layer, 2 candidates" in lines
-    assert f"removed {full.abacus}: 3 layers, 6 candidates" in lines
+    assert f"removed {full.host}: 1 layer, 2 candidates, 1 plan" in lines
+    assert f"removed {full.abacus}: 3 layers, 6 candidates, 2 plans" in lines
     assert f"removed {full.bad}: set aside: corrupt" in lines and len(lines) == 3
     assert [name for name in os.listdir(folder / "tuning") if not name.startswith(".")] == []
     assert len(list((folder / "kernels").iterdir())) == 2

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gossamer
 from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cache_folder, write_atomically
+from gossamer.measure import Timing
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Problem
 from gossamer.plan.keys import canonical, problem_key, source_hash
@@ -24,7 +25,9 @@ from gossamer.plan.tuning_file import (
     candidate,
     counted,
     decode,
+    decode_plan,
     encode,
+    encode_plan,
     locked,
     parse,
     set_aside,
@@ -34,8 +37,8 @@ from gossamer.plan.tuning_file import (
 
 __all__ = ["Candidate", "Measured", "TuningCache", "candidate", "tuning_folder"]
 
-Entries = dict[str, Any]
-"""Problems by key, as in the file."""
+Section = dict[str, Any]
+"""Problems and plans by key, as in the file."""
 
 
 def tuning_folder() -> Path:
@@ -60,7 +63,7 @@ class TuningCache:
         self._content: dict[str, Any] | None = None
         self._text: bytes | None = None
         """Of the file when it held that content; reading a large one takes long."""
-        self._unwritten: Entries = {}
+        self._unwritten: Section = {"problems": {}, "plans": {}}
         self._said: dict[str, None] = {}
         self._foreign: dict[str, str] = {}
         self._outdated: dict[tuple[str, str], None] = {}
@@ -72,8 +75,8 @@ class TuningCache:
             self._content = self._load()
         key = problem_key(problem)
         found: dict[Candidate, Measured] = {}
-        for entries in (self._entries(self._content), self._unwritten):
-            for name, stored in entries.get(key, {}).get("algorithms", {}).items():
+        for section in (self._section(self._content), self._unwritten):
+            for name, stored in section["problems"].get(key, {}).get("algorithms", {}).items():
                 if stored["source"] == _sources(problem.op).get(name):
                     for line in stored["candidates"]:
                         measured = decode(name, line)
@@ -99,9 +102,27 @@ class TuningCache:
                 "source": known[each.algorithm], "candidates": []},
             )["candidates"].append(encode(each))
         if algorithms:
-            _merge(self._unwritten, {problem_key(problem): {
+            _merge(self._unwritten["problems"], {problem_key(problem): {
                 "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
                 "algorithms": algorithms}})
+            self._write()
+
+    def get_plan(self, key: str) -> Timing | None:
+        """What a whole plan took from end to end; None when it was not timed. key: names all
+        that it runs, the sources of its algorithms included."""
+        if self._content is None:
+            self._content = self._load()
+        for section in (self._unwritten, self._section(self._content)):
+            if line := section.get("plans", {}).get(key):
+                return decode_plan(line)
+        return None
+
+    def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
+        """Adds what whole plans took, by key, each with a description for people; what was there
+        is replaced. On disk, as after put(), when this returns."""
+        if timings:
+            self._unwritten["plans"].update(
+                {key: encode_plan(*described) for key, described in timings.items()})
             self._write()
 
     @property
@@ -126,12 +147,14 @@ class TuningCache:
             content = self._read(lock)
             if content is None:
                 return
-            _merge(self._entries(content), self._unwritten)
+            section = self._section(content)
+            _merge(section["problems"], self._unwritten["problems"])
+            section.setdefault("plans", {}).update(self._unwritten["plans"])
             if lock == "held":
                 sweep(self.path.parent)
             data = text(content)
             if write_atomically(self.path, data):
-                self._unwritten = {}
+                self._unwritten = {"problems": {}, "plans": {}}
                 self._content, self._text = content, data
 
     def _load(self) -> dict[str, Any]:
@@ -182,13 +205,13 @@ class TuningCache:
     def _empty(self) -> dict[str, Any]:
         return {"format": FORMAT, "version": VERSION, "device": self._device, "sections": []}
 
-    def _entries(self, content: dict[str, Any]) -> Entries:
+    def _section(self, content: dict[str, Any]) -> Section:
         """The section that this process reads and adds to."""
         for section in content["sections"]:
             if section["made_by"] == self._made_by:
-                return section["problems"]  # type: ignore[no-any-return]
+                return section  # type: ignore[no-any-return]
         content["sections"].append({"made_by": self._made_by, "problems": {}})
-        return content["sections"][-1]["problems"]  # type: ignore[no-any-return]
+        return content["sections"][-1]  # type: ignore[no-any-return]
 
     def _note_other_sections(self, key: str) -> None:
         assert self._content is not None
@@ -211,8 +234,8 @@ def file_name(device: Device) -> str:
     return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
 
 
-def _merge(target: Entries, added: Entries) -> None:
-    """Adds entries to others; of the same candidate, the added measurement stays."""
+def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:
+    """Adds problems to others; of the same candidate, the added measurement stays."""
     for key, entry in added.items():
         algorithms = target.setdefault(key, {**entry, "algorithms": {}})["algorithms"]
         for name, new in entry["algorithms"].items():

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us")
 _ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
+_DEPTHS = {"device": 0, "made_by": 0, "fields": 0, "plans": 1}
+"""To which what stands under a key is spread over lines, other than all else."""
 
 Candidate = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 """Algorithm, config, input and output layouts, precision."""
@@ -65,7 +67,7 @@ class Measured:
             if value is not None:
                 if name in _TIMES and not 0 <= value < math.inf:
                     raise ValueError(f"{self.algorithm} has {name} {value}")
-                object.__setattr__(self, name, float(f"{float(value):.{_DIGITS - 1}e}"))
+                object.__setattr__(self, name, _rounded(value))
 
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
@@ -86,6 +88,7 @@ class Measured:
 
 
 _FIELDS = {field.name for field in fields(Measured)} - {"algorithm"}
+_TIMING = tuple(field.name for field in fields(Timing))
 
 
 class BadFile(Exception):
@@ -124,6 +127,31 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measured:
                     **times)
 
 
+def rounded(timing: Timing) -> Timing:
+    """The timing as it is read back after it was stored."""
+    return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
+                  timing.repeats)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{float(value):.{_DIGITS - 1}e}")
+
+
+def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
+    """The time of a whole plan as JSON."""
+    return {"plan": description, **asdict(rounded(timing))}
+
+
+def decode_plan(line: dict[str, Any]) -> Timing:
+    """Raises ValueError for what encode_plan() did not write."""
+    if set(line) != {"plan", *_TIMING} or not isinstance(line["plan"], str):
+        raise ValueError(f"a plan has the fields {', '.join(sorted(line))}")
+    numbers = [line[name] for name in _TIMING]
+    if not all(type(each) in (int, float) and 0 <= each < math.inf for each in numbers):
+        raise ValueError(f"a plan has the times {numbers}")
+    return rounded(Timing(*numbers))
+
+
 def parse(data: bytes) -> dict[str, Any]:
     """The content of a file, checked throughout. Raises BadFile."""
     try:
@@ -160,10 +188,12 @@ def _check(content: dict[str, Any]) -> None:
                     raise TypeError(f"{name} has no source hash")
                 for line in algorithm["candidates"]:
                     decode(name, line)
+        for line in section.get("plans", {}).values():
+            decode_plan(line)
 
 
 def text(content: Any) -> bytes:
-    """JSON with sorted keys, one candidate a line."""
+    """JSON with sorted keys, one candidate or plan a line."""
     return (_text(content, 8, "\n") + "\n").encode()
 
 
@@ -175,17 +205,18 @@ def _text(value: Any, depth: int, newline: str) -> str:
         items = [_text(item, depth - 1, inner) for item in value]
     else:
         items = [f"{_ENCODER.encode(key)}: "
-                 + _text(item, 0 if key in ("device", "made_by", "fields") else depth - 1, inner)
+                 + _text(item, _DEPTHS.get(key, depth - 1), inner)
                  for key, item in sorted(value.items())]
     opening, closing = "[]" if isinstance(value, list) else "{}"
     return opening + inner + ("," + inner).join(items) + newline + closing
 
 
-def count(section: dict[str, Any]) -> tuple[int, int]:
-    """Problems and candidates of a section."""
+def count(section: dict[str, Any]) -> tuple[int, int, int]:
+    """Problems, candidates and whole plans of a section."""
     problems = section["problems"].values()
-    return len(problems), sum(len(algorithm["candidates"]) for problem in problems
-                              for algorithm in problem["algorithms"].values())
+    candidates = sum(len(algorithm["candidates"]) for problem in problems
+                     for algorithm in problem["algorithms"].values())
+    return len(problems), candidates, len(section.get("plans", {}))
 
 
 def counted(number: int, word: str) -> str:

@@ -155,6 +155,41 @@ def test_another_driver_or_version_is_measured_again_and_nothing_is_lost(tmp_pat
     assert "gossamer " in notice and "now 99" in notice and "beads" not in notice
 
 
+TIMING = Timing(123.4, 120.0, 130.1, 20)
+
+
+def test_times_of_plans_come_back(tmp_path):
+    first = cache(tmp_path)
+    assert first.get_plan("key") is None
+    first.put_plans({"key": ("small, batch 1", Timing(123.4444, 120.0, 130.1, 20)),
+                     "other": ("small, batch 1", Timing(5.0, 5.0, 5.0, 3))})
+    first.put(problem(), [measured()])
+    for stored in (first, cache(tmp_path)):
+        assert stored.get_plan("key") == TIMING and stored.get_plan("absent") is None
+        assert stored.get_plan("other") == Timing(5.0, 5.0, 5.0, 3)
+    (line,) = [line for line in first.path.read_text().splitlines() if '"key"' in line]
+    assert json.loads("{" + line.strip().rstrip(",") + "}") == {"key": {
+        "plan": "small, batch 1", "median_us": 123.4, "p25_us": 120.0, "p75_us": 130.1,
+        "repeats": 20}}
+    first.put_plans({"other": ("small, batch 1", TIMING)})
+    later = cache(tmp_path)
+    assert later.get_plan("key") == later.get_plan("other") == TIMING
+    assert cache(tmp_path, driver="beads 2.0").get_plan("key") is None
+    assert later.notices == []
+
+
+def test_a_file_from_before_plans_were_timed_is_kept(tmp_path):
+    path, content = _good(tmp_path)
+    del content["sections"][0]["plans"]
+    path.write_text(json.dumps(content))
+    stored = cache(tmp_path)
+    assert stored.get_plan("key") is None and stored.get(problem()) == [measured()]
+    stored.put_plans({"key": ("small, batch 1", TIMING)})
+    later = cache(tmp_path)
+    assert later.get_plan("key") == TIMING and later.get(problem()) == [measured()]
+    assert stored.notices == []
+
+
 def test_devices_of_one_kind_share_a_file_and_others_do_not(tmp_path):
     names = {file_name(device(**changed)) for changed in (
         {}, {"units": 8}, {"api": "cuda"}, {"description": "Abacus 3000 wooden"},
@@ -167,6 +202,7 @@ def test_devices_of_one_kind_share_a_file_and_others_do_not(tmp_path):
 def _good(folder):
     stored = cache(folder)
     stored.put(problem(), [measured()])
+    stored.put_plans({"plan key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
     return stored.path, json.loads(stored.path.read_text())
 
 
@@ -178,6 +214,7 @@ def _changed(content, *keys, value):
     return json.dumps(content).encode()
 
 
+_PLAN = ("sections", 0, "plans", "plan key")
 _LINE = ("sections", 0, "problems", "*", "algorithms", "*", "candidates", 0)
 BAD = {
     "empty": (lambda c: b"", "corrupt"),
@@ -206,6 +243,13 @@ BAD = {
     "no time": (lambda c: _changed(c, *_LINE, "median_us", value=None), "corrupt"),
     "huge time": (lambda c: _changed(c, *_LINE, "median_us", value=10**400), "corrupt"),
     "error": (lambda c: _changed(c, *_LINE, "error", value=[]), "corrupt"),
+    "plans": (lambda c: _changed(c, *_PLAN[:3], value=["plan key"]), "corrupt"),
+    "plan": (lambda c: _changed(c, *_PLAN, value=None), "corrupt"),
+    "plan of fewer fields": (lambda c: _changed(c, *_PLAN, value={"plan": "x"}), "corrupt"),
+    "plan's name": (lambda c: _changed(c, *_PLAN, "plan", value=3), "corrupt"),
+    "plan's time": (lambda c: _changed(c, *_PLAN, "median_us", value="9"), "corrupt"),
+    "plan's negative time": (lambda c: _changed(c, *_PLAN, "p25_us", value=-1.0), "corrupt"),
+    "plan's huge time": (lambda c: _changed(c, *_PLAN, "p75_us", value=10**400), "corrupt"),
     "more fields": (lambda c: _changed(c, *_LINE, "colour", value="red"), "corrupt"),
 }
 
@@ -220,6 +264,7 @@ def test_a_bad_file_is_set_aside_whole(tmp_path, name, first):
     stored = cache(tmp_path)
     if first == "get":
         assert stored.get(problem()) is None
+    assert stored.get_plan("plan key") is None
     stored.put(problem(2), [measured()])
     (notice,) = stored.notices
     aside = path.with_name(f"{path.name}.{kind}")
@@ -308,7 +353,9 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
     with pytest.warns(GossamerWarning, match="cannot be written") as caught:
         stored.put(problem(2), [measured()])
         stored.put(problem(3), [measured("tile=4")])
+        stored.put_plans({"key": ("small, batch 1", TIMING)})
     assert len(caught) == 1
+    assert stored.get_plan("key") == TIMING
     assert stored.get(problem(2)) == [measured()]
     assert stored.get(problem(3)) == [measured("tile=4")]
     assert stored.get(problem()) == before
@@ -368,6 +415,7 @@ def _tune(folder, own, barrier):
     for rows in range(40):
         stored.put(problem(1000 * own + rows), [measured("tile=8")])
         stored.put(problem(rows), [measured(f"tile={own}"), measured("same")])
+        stored.put_plans({f"{own}, {rows}": ("small, batch 1", TIMING)})
 
 
 @posix
@@ -385,6 +433,7 @@ def test_two_processes_lose_nothing(tmp_path):
         assert {each.config for each in stored.get(problem(rows))} == {"tile=1", "tile=2", "same"}
         for own in (1, 2):
             assert stored.get(problem(1000 * own + rows)) == [measured("tile=8")]
+            assert stored.get_plan(f"{own}, {rows}") == TIMING
     assert stored.notices == []
 
 
