@@ -176,13 +176,17 @@ class Context:
     def end_to_end(self, *, repeats: int = 20) -> Timing:
         """The time of one whole execution, inputs and outputs resident on the device."""
         with self._lock:
-            self._follow(None)
-            self._fill_inputs()
-            self._execute(None)
-            self._execute(None)
-            # a graph cannot be captured in another
-            task = Task(self.device, self._execute, captured=False)
-            return interleave([task], repeats=repeats, sample_us=2e4)[0]
+            return interleave([self.ready()], repeats=repeats, sample_us=2e4)[0]
+
+    def ready(self) -> Task:
+        """One whole execution as work to be timed, after two that load and capture what it needs:
+        for a context that nobody else uses meanwhile."""
+        self._follow(None)
+        self._fill_inputs()
+        self._execute(None)
+        self._execute(None)
+        # a graph cannot be captured in another
+        return Task(self.device, self._execute, captured=False)
 
     def _fill_inputs(self) -> None:
         """Writes random numbers where no input has been given yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gossamer.ops.algorithm import PRECISIONS, Weights, WeightsInfo
 from gossamer.plan import plan_file
 from gossamer.plan.calls import batch_of, check_count, fill
 from gossamer.plan.context import Context
+from gossamer.plan.families import Comparison, EndToEnd, compare, end_to_end
 from gossamer.plan.foreign import (
     callers_stream,
     holds,
@@ -50,7 +51,8 @@ class Plan:
 
     def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
-                 only: str | None = None) -> None:
+                 only: str | None = None,
+                 note: Callable[[str], None] = lambda line: None) -> None:
         # the graph of stored choices is what was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
         self.device = device
@@ -59,11 +61,14 @@ class Plan:
         self.only = only
         self._choices = choices
         self._choice_notes: dict[int, list[str]] = {}
+        self._note = note
         self._weights: dict[tuple[str, str], Weights] = {}
         self._weights_infos: dict[str, WeightsInfo] = {}
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
-        self._timings: dict[int, tuple[list[Timing], Timing]] = {}
+        self._timings: dict[int, list[Timing]] = {}
+        self._wholes: dict[int, EndToEnd] = {}
+        self._comparisons: dict[int, Comparison] = {}
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
@@ -212,16 +217,37 @@ class Plan:
         """Times every step and the whole by the device's events, then reports."""
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
-        whole = context.end_to_end()
-        self._timings[batch] = (context.profile(), whole)
+        self._wholes[batch] = EndToEnd(context.end_to_end())
+        self._timings[batch] = context.profile()
         return self.report(batch)
+
+    def end_to_end(self, batch: int | None = None) -> Timing:
+        """The time of one execution at the given or the last batch size, inputs and outputs on
+        the device; report() has it from then on. With a tuner it is kept on disk like those of
+        its candidates, and measured no second time.
+
+        Raises DeviceError where the plan does not run.
+        """
+        batch = self._batch_or_last(batch)
+        with self._lock:
+            program = self.program(batch)
+            if batch not in self._wholes:
+                self._wholes[batch] = EndToEnd(self._default_context(batch).end_to_end()) if (
+                    self.tuner is None) else end_to_end(
+                        self.graph.name, [program], self.device, self.tuner, self._note)[0]
+            whole = self._wholes[batch]
+        if whole.timing is None:
+            raise DeviceError(f"{self.graph.name} at batch {batch} on {self.device.name}: "
+                              f"{whole.failure}")
+        return whole.timing
 
     def report(self, batch: int | None = None) -> Report:
         """What runs where, layer by layer, at the given or the last batch size; with times where
-        that batch was profiled."""
+        that batch was measured or profiled."""
         batch = self._batch_or_last(batch)
-        steps, whole = self._timings.get(batch, (None, None))
-        report = make_report(self.program(batch), self.device, steps, whole)
+        program = self.program(batch)
+        report = make_report(program, self.device, self._timings.get(batch),
+                             self._wholes.get(batch), self._comparisons.get(batch))
         report.notes.extend(self._choice_notes.get(batch, ()))
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
@@ -264,14 +290,25 @@ class Plan:
         layers, constants = lower(static, self._weights_infos)
         inputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
                   for info in self.inputs}
-        if self._choices is None:
+        if self._choices is not None:
+            outputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
+                       for info in self.outputs}
+            program, self._choice_notes[batch] = self._choices.program(
+                layers, batch, inputs, outputs, constants, self.device)
+            return program
+
+        def make(only: str | None, tuner: Tuner | None) -> Program:
             return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
-                          self.device, self.tuner, only=self.only)
-        outputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
-                   for info in self.outputs}
-        program, self._choice_notes[batch] = self._choices.program(
-            layers, batch, inputs, outputs, constants, self.device)
-        return program
+                          self.device, tuner, only=only)
+
+        program = make(self.only, self.tuner)
+        if self.tuner is None or self.only is not None:
+            return program
+        comparison = compare(self.graph.name, program, make, self.device, self.tuner, self._note)
+        if comparison is None:
+            return program
+        self._comparisons[batch], self._wholes[batch] = comparison, comparison.whole
+        return comparison.program
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
         """The outputs where all are empty; {} where there is something to compute."""

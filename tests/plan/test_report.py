@@ -12,8 +12,11 @@ from onnx import helper
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
+from gossamer.measure import Timing
 from gossamer.ops import OPS
+from gossamer.plan.families import EndToEnd
 from gossamer.plan.plan import Plan
+from gossamer.plan.report import Report, make_report
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -97,10 +100,51 @@ def test_profile_fills_in_the_times(plan: Plan, quick_device: Device) -> None:
         assert row.keys() == COLUMNS | TIMES
         assert 0 < row["p25_us"] <= row["median_us"] <= row["p75_us"]
     assert sum(row["share"] for row in report.rows) == pytest.approx(1)
-    assert "end to end on" in str(report)
+    assert sum(report.shares.values()) == pytest.approx(1)
+    assert report.shares.keys() <= {"on the host" if quick_device.name == "host" else "our kernels",
+                                    "between layers"}
+    assert "end to end on" in str(report) and report.shares_line in str(report)
     assert plan.report(2) == report
     assert plan.report(3).end_to_end_us is None
     assert_close(plan(images(2)), expected(images(2)))
+
+
+def _shares(plan: Plan, whole_us: float, each_us: float = 10.0) -> dict[str, float]:
+    program = plan.program(2)
+    timings = [Timing(each_us, each_us, each_us, 5)] * len(program.steps)
+    whole = EndToEnd(Timing(whole_us, whole_us, whole_us, 5))
+    return make_report(program, plan.device, timings, whole).shares
+
+
+def test_shares_say_whose_kernels_the_time_goes_to(
+    compiled_device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    refuse: Callable[[str], None]
+) -> None:
+    refuse("pool")
+    plan = compiled(small(), compiled_device, tmp_path)
+    steps = plan.program(2).steps
+    count = len(steps)
+    (step,) = [step for step in steps if step.layer.name == "classes"]
+    assert _shares(plan, 100.0 * count) == pytest.approx(
+        {"our kernels": (count - 1) / (10 * count), "on the host": 1 / (10 * count),
+         "between layers": 0.9})
+    monkeypatch.setattr(type(step.algorithm), "vendor", "cuBLAS")
+    assert _shares(plan, 20.0 * count) == pytest.approx(
+        {"our kernels": (count - 2) / (2 * count), "cuBLAS": 0.5 / count,
+         "on the host": 0.5 / count, "between layers": 0.5})
+    # timed one by one the layers took longer than all together
+    assert _shares(plan, 1.0) == pytest.approx(
+        {"our kernels": (count - 2) / count, "cuBLAS": 1 / count, "on the host": 1 / count})
+    assert _shares(plan, 0.0, 0.0) == {}
+    assert plan.report(2).shares == {} and plan.report(2).shares_line == ""
+
+
+def test_shares_are_told_in_one_line() -> None:
+    shares = {"our kernels": 0.826, "cuDNN": 0.17, "between layers": 0.004}
+    report = Report("cuda:0", 1, [], end_to_end_us=196.04, shares=shares)
+    line = "of 196.0 us end to end: 83% our kernels, 17% cuDNN, less than 1% between layers"
+    assert report.shares_line == line
+    assert str(report).splitlines()[1:] == ["end to end on cuda:0, batch 1: 196.0 us", line]
 
 
 def test_profile_is_of_the_last_batch(plan: Plan) -> None:

@@ -1,0 +1,257 @@
+"""The measured choice against the best plan of each algorithm: whole programs, timed from end to
+end or read from the cache.
+
+The choice adds up layers that were timed alone. What a layer leaves in the cache for the next, and
+the gaps between them, it does not know; so the plans that take one algorithm wherever they can are
+timed as they run, beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.errors import GossamerError, OutOfMemoryError
+from gossamer.measure import Task, Timing, interleave
+from gossamer.ops.algorithm import Algorithm, Weights
+from gossamer.plan.context import Context
+from gossamer.plan.keys import problem_key, source_hash
+from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.report import why_not
+from gossamer.plan.tuner import Trial, Tuner
+from gossamer.plan.tuning_cache import candidate
+from gossamer.plan.tuning_file import rounded
+
+MEASURED = "measured choice"
+_BUDGET_US = 5e5
+"""Time for the samples of one program."""
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """The time of one execution of a program, inputs and outputs on the device, and whether it
+    was known from before; or, without a time, why the program does not run."""
+
+    timing: Timing | None = None
+    cached: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """program: the one to keep, `whole` its time. why: for what its layers do not take although it
+    is faster there; "" for the measured choice. plans: one dict each, with plan, median_us,
+    p25_us, p75_us and outcome, the measured choice first."""
+
+    program: Program
+    whole: EndToEnd
+    why: str
+    plans: list[dict[str, Any]]
+
+
+def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], device: Device,
+            tuner: Tuner, note: Callable[[str], None] = lambda line: None) -> Comparison | None:
+    """Times a network's measured choice and the program of each family, and keeps the fastest;
+    where its quartiles reach those of the measured choice, that is kept.
+
+    A family is an algorithm that could be used for a layer for which another could be too;
+    make(family, tuner) gives its program, from the tuner it is given. A family without a program
+    that runs is named with the reason. None where there is nothing to compare: no families, or
+    all with the measured choice's program.
+    """
+    programs = {MEASURED: chosen}
+    failures = {}
+    known = _Known(tuner, chosen)
+    for family in _families(chosen, device):
+        try:
+            programs[f"{family} everywhere"] = make(family, known)  # type: ignore[arg-type]
+        except (GossamerError, ValueError) as error:
+            failures[f"{family} everywhere"] = EndToEnd(
+                failure=f"cannot be made: {_line(error)}")
+    keys = {plan: program_key(program, device) for plan, program in programs.items()}
+    if len(set(keys.values())) == 1 and not failures:
+        return None
+    times = dict(zip(programs, end_to_end(name, list(programs.values()), device, tuner, note),
+                     strict=True))
+    taken = _fastest(times)
+    first = {key: plan for plan, key in reversed(keys.items())}
+    same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
+    plans = [_row(plan, whole, times, taken, same.get(plan))
+             for plan, whole in {**times, **failures}.items()]
+    if taken == MEASURED:
+        return Comparison(chosen, times[taken], "", plans)
+    why = (f"the plan that takes {taken} "
+           + ("runs, which the measured choice does not" if times[MEASURED].failure
+              else "is faster as a whole"))
+    return Comparison(_explained(programs[taken], chosen, why), times[taken], why, plans)
+
+
+def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tuner,
+               note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
+    """What is known of each of a network's programs, equal ones timed once: from the cache where
+    all times are there; else all are timed anew together, samples interleaved, and kept, unless
+    none of those without a time runs.
+
+    Those for which there is no memory beside the others are timed after them.
+    """
+    keys = [program_key(program, device) for program in programs]
+    distinct = dict(zip(keys, programs, strict=True))
+    stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
+    known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}
+    missing = {key: program for key, program in distinct.items() if key not in stored}
+    waiting = {**missing, **distinct}
+    while not missing.keys().isdisjoint(waiting):
+        note(f"{name} as a whole: {len(waiting)} plans")
+        fresh = _together(name, waiting, missing, device, tuner.samples)
+        tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", whole.timing)
+                               for key, whole in fresh.items() if whole.timing is not None})
+        known.update(fresh)
+        waiting = {key: program for key, program in waiting.items() if key not in fresh}
+        # contexts hold themselves in cycles, and their memory with them
+        gc.collect()
+    return [known[key] for key in keys]
+
+
+def program_key(program: Program, device: Device) -> str:
+    """32 hexadecimal digits that change with anything that a program runs: problems, algorithms
+    and their sources, configs, layouts, precisions, order, and what reads what."""
+    numbers: dict[str, int] = {}
+
+    def numbered(values: Collection[str]) -> list[int]:
+        return [numbers.setdefault(program.root(value), len(numbers)) for value in values]
+
+    text = json.dumps([
+        numbered(program.inputs.values()), numbered(program.constants),
+        [[problem_key(step.problem), *candidate(step.algorithm, step.variant),
+          source_hash(step.algorithm), step.device is device, numbered(step.inputs),
+          numbered(step.outputs)] for step in program.steps],
+        numbered(program.outputs.values())])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class _Known:
+    """A tuner to choose by that has the candidates of the layers already, so that only changes of
+    layout are measured. Where none of an algorithm can be used, it has those of all."""
+
+    def __init__(self, tuner: Tuner, chosen: Program) -> None:
+        self.precision = tuner.precision
+        self._tuner = tuner
+        self._trials = {(step.problem, step.device.name): step.trials for step in chosen.steps}
+
+    def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
+                place: Device) -> Sequence[Trial]:
+        assert layer.problem is not None
+        trials = self._trials.get((layer.problem, place.name))
+        if trials is None:
+            return self._tuner.measure(layer, algorithms, place)
+        asked = [trial for trial in trials if trial.algorithm in algorithms]
+        return asked if any(map(_usable, asked)) else trials
+
+
+def _families(chosen: Program, device: Device) -> list[str]:
+    """Algorithms that could be used for a layer for which another could be too."""
+    names: dict[str, None] = {}
+    for step in chosen.steps:
+        usable = dict.fromkeys(trial.algorithm.name for trial in step.trials if _usable(trial))
+        if len(usable) > 1 and step.device is device and not step.layer.inserted:
+            names.update(usable)
+    return list(names)
+
+
+def _usable(trial: Trial) -> bool:
+    return math.isfinite(trial.cost)
+
+
+def _together(name: str, programs: Mapping[str, Program], missing: Collection[str],
+              device: Device, samples: int) -> dict[str, EndToEnd]:
+    """Times of all that are in memory at once, with the reasons of those that do not run. None of
+    a program that may find memory without the others; nor of any when none that is missing, which
+    come first, runs."""
+    results: dict[str, EndToEnd] = {}
+    tasks: dict[str, Task] = {}
+    weights: dict[tuple[str, str], Weights] = {}
+
+    def weights_of(step: Step) -> Weights:
+        key = (step.layer.name, step.device.name)
+        return weights.setdefault(key, Weights(step.layer.weights, step.device, step.layer.name))
+
+    for key, program in programs.items():
+        if key not in missing and not tasks:
+            break
+        try:
+            tasks[key] = Context(name, program, device, weights_of).ready()
+            device.synchronize()
+        except Exception as error:  # a program may fail in any way; it is named and left
+            tasks.pop(key, None)
+            if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
+                results[key] = EndToEnd(failure=f"does not run: {_line(error)}")
+    if tasks:
+        timings = interleave(list(tasks.values()), repeats=samples, sample_us=2e4,
+                             budget_us=_BUDGET_US * len(tasks))
+        for key, timing in zip(tasks, timings, strict=True):
+            results[key] = EndToEnd(rounded(timing))
+    return results
+
+
+def _fastest(times: Mapping[str, EndToEnd]) -> str:
+    """The plan to take: another than the measured choice where it is faster beyond the spread."""
+    timings = {plan: whole.timing for plan, whole in times.items() if whole.timing is not None}
+    if not timings:
+        return MEASURED
+    fastest = min(timings, key=lambda plan: timings[plan].median_us)
+    if MEASURED in timings and timings[fastest].p75_us >= timings[MEASURED].p25_us:
+        return MEASURED
+    return fastest
+
+
+def _row(plan: str, whole: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
+         same: str | None) -> dict[str, Any]:
+    """same: an earlier plan with the same program."""
+    timing, best = whole.timing, times[taken].timing
+    row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
+           "outcome": whole.failure}
+    if timing is None or best is None:
+        return row
+    if plan == taken:
+        others = [each.timing.median_us for each in times.values() if each.timing is not None]
+        outcome = ("taken: the fastest" if timing.median_us <= min(others) else
+                   "taken: no other is faster by more than the spread")
+    elif same is not None:
+        outcome = f"the same as {same}"
+    else:
+        outcome = f"{timing.median_us:.1f} us against {best.median_us:.1f} us"
+        if timing.median_us < best.median_us:
+            outcome += ", within the spread: the measured choice stays"
+    return {"plan": plan, "median_us": timing.median_us, "p25_us": timing.p25_us,
+            "p75_us": timing.p75_us, "outcome": outcome}
+
+
+def _explained(program: Program, chosen: Program, why: str) -> Program:
+    """A family's program whose layers have all candidates, and why each was not taken."""
+    measured = {step.layer.name: step for step in chosen.steps if not step.layer.inserted}
+    return replace(program, steps=[
+        step if step.layer.inserted else _with_reasons(step, measured[step.layer.name], why)
+        for step in program.steps])
+
+
+def _with_reasons(step: Step, measured: Step, why: str) -> Step:
+    (taken,) = [trial for trial in measured.trials
+                if (trial.algorithm, trial.variant) == (step.algorithm, step.variant)]
+    tried: dict[str, list[Trial]] = {}
+    for trial in measured.trials:
+        tried.setdefault(trial.algorithm.name, []).append(trial)
+    rejected = {name: reason for name, reason in measured.rejected.items() if name not in tried}
+    for name, trials in tried.items():
+        if name != step.algorithm.name:
+            rejected[name] = why_not(min(trials, key=lambda trial: trial.cost), taken, why)
+    return replace(step, rejected=rejected, trials=measured.trials)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
