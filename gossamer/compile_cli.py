@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,7 +64,7 @@ def compile_(
     place = find(device)
     with _progress() as follow:
         tuner = Tuner(place, effort, precision=precision, note=follow.note)
-        plan = Plan(graph, place, strict=strict, tuner=tuner)
+        plan = Plan(graph, place, strict=strict, tuner=tuner, note=follow.note)
         layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
         for name in wanted:
             # a change of layout between layers is known when they are chosen
@@ -73,7 +73,7 @@ def compile_(
         follow.total = len({layer.problem for layer in layers
                             if layer.problem and tuner.cache.get(layer.problem) is None})
         try:
-            reports = {size: _measured(plan, size, follow.note) for size in sizes}
+            reports = {size: _measured(plan, size) for size in sizes}
         except KeyboardInterrupt:
             follow.stop()
             show.notice(f"interrupted: {counted(tuner.measured, 'candidate')} measured, kept in "
@@ -107,12 +107,10 @@ def compile_(
             print(f"written: {path}")
 
 
-def _measured(plan: Plan, batch: int, note: Callable[[str], None]) -> Report:
+def _measured(plan: Plan, batch: int) -> Report:
     """The report with the times that decided, and the time of the whole."""
-    report = plan.report(batch)
-    note(f"the whole network at batch {batch}")
-    whole = plan.profile(batch).end_to_end_us
-    return Report(report.device, batch, report.rows, report.notes, whole)
+    plan.end_to_end(batch)
+    return plan.report(batch)
 
 
 def _print_report(report: Report) -> None:
@@ -126,7 +124,17 @@ def _print_report(report: Report) -> None:
                       "algorithm": "algorithm", "config": "config", "us": "us",
                       "spread": "quartiles", "dense": "dense us", "speedup": "speed-up",
                       "error": "error"}, rows)
-    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
+    if report.plans:
+        print()
+        show.print_table({"plan": "plan", "us": "us end to end", "spread": "quartiles",
+                          "outcome": "outcome"},
+                         [{**plan, "us": time_text(plan["median_us"]),
+                           "spread": quartiles_text(plan)} for plan in report.plans])
+        print()
+    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
+          + (" (from the cache)" if report.end_to_end_cached else ""))
+    if report.shares:
+        print(report.shares_line)
     print(*report.notes, sep="\n")
 
 

@@ -192,12 +192,15 @@ def print_report(report: Any) -> None:
                  "algorithm": "algorithm", "config": "config", "device": "device",
                  "median_us": "us", "share": "share"}, rows)
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
+    if report.shares:
+        print(report.shares_line)
 
 
 def report_dict(report: Any) -> dict[str, Any]:
     """A plan's report as plain data."""
     return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
-            "notes": list(report.notes), "rows": list(report.rows)}
+            "end_to_end_cached": report.end_to_end_cached, "shares": dict(report.shares),
+            "notes": list(report.notes), "plans": list(report.plans), "rows": list(report.rows)}
 
 
 def _numeric(cells: Sequence[str]) -> bool:

@@ -25,10 +25,12 @@ import gossamer
 from gossamer import compile_cli
 from gossamer.cli import app
 from gossamer.image import PRESETS
+from gossamer.measure import Timing
 from gossamer.model import zoo
+from gossamer.plan import families
 from gossamer.plan.html import page
 from gossamer.plan.report import Report
-from gossamer.plan.tuner import Tuner
+from gossamer.plan.tuner import Trial, Tuner
 from tests.model.onnx_models import model, save, weights
 from tests.plan.small import assert_close, expected, images, small
 
@@ -65,17 +67,94 @@ def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network:
 
 def test_the_second_compilation_measures_nothing_and_saves_the_same(
         run: Run, network: Path, tmp_path: Path) -> None:
-    counts = []
+    counts, ends = [], []
     for name in ("a", "b"):
         result = compile_(run, network, "--json", "-o", tmp_path / f"{name}.plan")
         assert result.exit_code == 0, result.output
         described = json.loads(result.stdout)
         counts.append((described["measured"], described["reused"]))
+        (report,) = described["reports"]
+        ends.append((report["end_to_end_us"], report["end_to_end_cached"]))
     assert counts[0][0] > 0 == counts[0][1]
     assert counts[1] == counts[0][::-1]
+    assert ends == [(ends[0][0], False), (ends[0][0], True)] and ends[0][0] > 0
+    text = compile_(run, network).stdout
+    assert f"end to end, batch 1: {ends[0][0]:.1f} us (from the cache)\n" in text
     first, second = ((tmp_path / f"{name}.plan").read_bytes() for name in "ab")
     assert len(first) == len(second)
     assert sum(a != b for a, b in zip(first, second, strict=True)) < 40  # the date, its checksums
+
+
+@pytest.fixture
+def separable(tmp_path: Path) -> Path:
+    """A network for which the host has two families; the one that is slower layer by layer is
+    faster as a whole."""
+    node = helper.make_node
+    proto = model([node("Conv", ["x", "w0"], ["a"], "thin", group=3, pads=[1, 1, 1, 1]),
+                   node("Conv", ["a", "w1"], ["y"], "mix")], {"x": ["N", 3, 6, 5]}, {"y": 4},
+                  {"w0": weights(3, 1, 3, 3), "w1": weights(4, 3, 1, 1)})
+    return save(proto, tmp_path)
+
+
+@pytest.fixture
+def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Whole programs take 50 us in all with host_im2col alone and 100 us otherwise; the result
+    counts what is timed."""
+    timed: list[int] = []
+
+    def interleave(tasks: Any, **options: Any) -> list[Timing]:
+        timed.append(len(tasks))
+        names = [{step.algorithm.name for step in task.work.__self__.program.steps}
+                 for task in tasks]
+        return [Timing(time, time - 1, time + 1, 5)
+                for time in (50.0 if each == {"host_im2col"} else 100.0 for each in names)]
+
+    monkeypatch.setattr(families, "interleave", interleave)
+    cost = Trial.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Trial, "cost", property(
+        lambda self: cost(self) * (1e-3 if self.algorithm.name == "host_depthwise" else 1.0)))
+    return timed
+
+
+def test_plans_of_one_algorithm_are_compared_from_end_to_end(
+        run: Run, separable: Path, wholes: list[int], tmp_path: Path) -> None:
+    html = tmp_path / "a.html"
+    result = compile_(run, separable, "--explain", "thin", "--html", html)
+    assert result.exit_code == 0, result.output
+    rows = ["measured choice +100.0 +99.0 to 101.0 +100.0 us against 50.0 us",
+            "host_depthwise everywhere +100.0 +99.0 to 101.0 +the same as measured choice",
+            "host_im2col everywhere +50.0 +49.0 to 51.0 +taken: the fastest"]
+    assert re.search("^plan +us end to end +quartiles +outcome\n" + "\n".join(rows)
+                     + "\n\nend to end, batch 1: 50.0 us\nof 50.0 us end to end: .*on the host",
+                     result.stdout, re.M)
+    why = "but the plan that takes host_im2col everywhere is faster as a whole"
+    assert re.search(rf"^host_depthwise .*{why}$", result.stdout, re.M)
+    assert wholes == [2]
+    again = compile_(run, separable, "--json")
+    assert wholes == [2]
+    (report,) = json.loads(again.stdout)["reports"]
+    assert [plan["median_us"] for plan in report["plans"]] == [100.0, 100.0, 50.0]
+    assert sum(report["shares"].values()) == pytest.approx(1)
+    found = _Page(html.read_text())
+    for plan in report["plans"]:
+        assert plan["plan"] in found.text and plan["outcome"] in found.text
+    assert any(text.startswith("of 50.0 us end to end: ") for text in found.text)
+
+
+def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
+        run: Run, separable: Path, wholes: list[int], tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(tasks: Any, **options: Any) -> list[Timing]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(families, "interleave", interrupted)
+        result = compile_(run, separable, "-o", tmp_path / "a.plan")
+    assert result.exit_code == 130
+    kept = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)
+    assert kept and not (tmp_path / "a.plan").exists()
+    described = json.loads(compile_(run, separable, "--json").stdout)
+    assert (described["measured"], described["reused"]) == (0, int(kept[1])) and wholes == [2]
 
 
 def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,

@@ -58,13 +58,30 @@ def error_text(value: float | None) -> str:
 def _section(report: Report) -> str:
     longest = max((_longest(row) for row in report.rows), default=0.0)
     whole = "" if report.end_to_end_us is None else f": {report.end_to_end_us:.1f} us end to end"
+    if report.end_to_end_cached:
+        whole += " (from the cache)"
     return "\n".join([
         f"<h2>batch {report.batch}{whole}</h2>", *map(_paragraph, report.notes),
+        *([_plans(report.plans)] if report.plans else []),
+        *([_paragraph(report.shares_line)] if report.shares else []),
         _paragraph("Green: the algorithm taken. Grey: the best dense one."),
         _table(["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
                 "dense us", "speed-up", "error", ""],
                [_layer(row, longest) for row in report.rows]),
         *(_candidates(row) for row in report.rows if row.get("candidates") or row["rejected"])])
+
+
+def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
+    """The measured choice beside the best plan of each algorithm."""
+    longest = max(plan["median_us"] or 0.0 for plan in plans)
+    lines = []
+    for plan in plans:
+        taken = plan["outcome"].startswith("taken")
+        lines.append(f'<tr{" class=taken" if taken else ""}>' + "".join([
+            _text(plan["plan"]), _number(time_text(plan["median_us"])),
+            _number(quartiles_text(plan)), _text(plan["outcome"]), '<td class="bar">',
+            _bar(plan["median_us"], longest, "" if taken else "other"), "</td></tr>"]))
+    return _table(["plan", "us end to end", "quartiles", "outcome", ""], lines)
 
 
 def _layer(row: Mapping[str, Any], longest: float) -> str:
