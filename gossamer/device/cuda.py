@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
-from gossamer.device import kernel_cache, nvrtc
+from gossamer.device import kernel_cache, nvjitlink, nvrtc
 from gossamer.device.base import (
     Argument,
     Buffer,
@@ -36,6 +37,7 @@ from gossamer.device.cuda_objects import (
     CudaStream,
     StreamAllocation,
 )
+from gossamer.device.ptx import PtxProgram
 from gossamer.errors import DeviceError, InputError
 
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
@@ -104,12 +106,22 @@ class CudaDevice(Device):
             kernel = self._kernels.setdefault(source, self._load(source))
         return kernel
 
+    def assemble(self, program: PtxProgram) -> CudaKernel:
+        """The kernel of a program in PTX, from the disk cache when seen before.
+
+        Raises CompileError with the assembler's log.
+        """
+        return self._loaded(KernelSource(Path(f"{program.name}.ptx"), program.name),
+                            nvjitlink.key(program, self.architecture),
+                            lambda: nvjitlink.build(program, self.architecture)[0])
+
     def _load(self, source: KernelSource) -> CudaKernel:
         key = (source.text(), source.function, nvrtc.OPTIONS, self.architecture, nvrtc.version())
+        return self._loaded(source, key,
+                            lambda: nvrtc.compile_cubin(source, self.architecture)[0])
 
-        def build() -> bytes:
-            return nvrtc.compile_cubin(source, self.architecture)[0]
-
+    def _loaded(self, source: KernelSource, key: Sequence[str],
+                build: Callable[[], bytes]) -> CudaKernel:
         try:
             return CudaKernel(source, kernel_cache.cached(key, build), self)
         except DriverError:
