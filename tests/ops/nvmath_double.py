@@ -331,11 +331,17 @@ class Cusparse:
         return column_major(memory, columns, rows, leading).T
 
 
-def install(device: AddressedDevice, monkeypatch: pytest.MonkeyPatch) -> tuple[CublasLt, Cusparse]:
-    """Puts the doubles where nvmath-python's bindings are imported from."""
-    lt, sparse = CublasLt(device), Cusparse(device)
-    for name, module in {"nvmath": SimpleNamespace(), "nvmath.bindings": SimpleNamespace(),
-                         "nvmath.bindings.cublas": lt, "nvmath.bindings.cublasLt": lt,
-                         "nvmath.bindings.cusparse": sparse}.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    return lt, sparse
+class Doubles:
+    """A device and the libraries on it."""
+
+    def __init__(self, pocl: OpenCLDevice) -> None:
+        self.device = AddressedDevice(pocl)
+        self.lt, self.sparse = CublasLt(self.device), Cusparse(self.device)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Puts the doubles where nvmath-python's bindings are imported from."""
+        for name, module in {"nvmath": SimpleNamespace(), "nvmath.bindings": SimpleNamespace(),
+                             "nvmath.bindings.cublas": self.lt,
+                             "nvmath.bindings.cublasLt": self.lt,
+                             "nvmath.bindings.cusparse": self.sparse}.items():
+            monkeypatch.setitem(sys.modules, name, module)

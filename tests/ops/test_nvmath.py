@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -54,16 +52,19 @@ PRODUCTS = (GemmProblem(5, 24, 16, BIAS_RELU), GemmProblem(1, 10, 33, BIAS_CLIP)
 
 
 @pytest.fixture(scope="module")
-def double() -> Iterator[SimpleNamespace]:
-    """A device whose libraries are NumPy: .device, .lt and .sparse."""
+def doubles() -> Any:
     if "pocl" not in working_devices():
         pytest.skip("PoCL does not work here")
-    from tests.ops.nvmath_double import AddressedDevice, install
+    from tests.ops.nvmath_double import Doubles
 
-    device = AddressedDevice(working_devices()["pocl"])  # type: ignore[arg-type]
-    with pytest.MonkeyPatch.context() as patch:
-        lt, sparse = install(device, patch)
-        yield SimpleNamespace(device=device, lt=lt, sparse=sparse)
+    return Doubles(working_devices()["pocl"])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def double(doubles: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A device whose libraries are NumPy: .device, .lt and .sparse."""
+    doubles.install(monkeypatch)
+    return doubles
 
 
 def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
