@@ -4,8 +4,8 @@ from importlib import import_module
 
 from gossamer.ops.op import Op
 
-_NAMES = ("concat", "conv2d", "conv_transpose2d", "copy", "elementwise", "gather", "gemm",
-          "matmul", "pad", "pool", "reduce", "resize", "softmax")
+_NAMES = ("backprop", "concat", "conv2d", "conv_transpose2d", "copy", "elementwise", "gather",
+          "gemm", "matmul", "pad", "pool", "reduce", "resize", "softmax")
 
 OPS: dict[str, Op] = {name: import_module(f"gossamer.ops.{name}").OP for name in _NAMES}
 

@@ -85,6 +85,13 @@ class Problem(abc.ABC):
         a candidate on it is cheap, and its outputs begin the whole problem's."""
         return self
 
+    def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Inputs to check and time candidates with: normal floats; integers that are small and
+        not negative, so that they can be indices."""
+        return [rng.standard_normal(spec.shape, dtype=np.float32)
+                if np.dtype(spec.dtype).kind == "f"
+                else rng.integers(0, 2, spec.shape).astype(spec.dtype) for spec in self.inputs]
+
     @abc.abstractmethod
     def describe(self) -> str:
         """A short text for tables: '3x3 s2 64x56x56 -> 128x28x28'."""

@@ -144,7 +144,7 @@ class _Trials:
         self.place = place
         self.weights = Weights(layer.weights, place, layer.name)
         rng = np.random.default_rng(0)
-        self.arrays = [_random(rng, spec) for spec in problem.inputs]
+        self.arrays = problem.example_inputs(rng)
         self.expected = self._expected(layer.weights)
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
         self._targets: dict[tuple[int, TensorSpec], Buffer] = {}
@@ -253,13 +253,6 @@ class _Trials:
         size = np.linalg.norm(expected)
         difference = np.linalg.norm(result.astype(np.float64) - expected)
         return float(difference / size if size else difference)
-
-
-def _random(rng: np.random.Generator, spec: TensorSpec) -> np.ndarray:
-    """Normal floats; integers that are small and not negative, so that they can be indices."""
-    if np.dtype(spec.dtype).kind == "f":
-        return rng.standard_normal(spec.shape, dtype=np.float32)
-    return rng.integers(0, 2, spec.shape).astype(spec.dtype)
 
 
 def _line(error: BaseException) -> str:
