@@ -33,7 +33,7 @@ def load_onnx(path: str | Path) -> Graph:
     is malformed; UnsupportedError for ops, attributes or opsets that gossamer does not compute.
     """
     path = Path(path)
-    model = _read(path)
+    model = read_model(path)
     file = str(path)
     versions = {entry.domain: entry.version for entry in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx"))
@@ -50,7 +50,8 @@ def load_onnx(path: str | Path) -> Graph:
     return graph
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def read_model(path: Path) -> onnx.ModelProto:
+    """The content of an .onnx or .onnx.gz file, its external data loaded. Raises as load_onnx."""
     try:
         data = path.read_bytes()
     except OSError as error:

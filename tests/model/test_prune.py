@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from gossamer.errors import InputError, ModelError
+from gossamer.model.prune import PrunedLayer, prune
+from tests.model.onnx_models import model, weights
+
+
+def network(**constants: np.ndarray) -> onnx.ModelProto:
+    """Two convolutions (the first unnamed), a depthwise one between them, and a classifier."""
+    arrays = {"w1": weights(8, 3, 3, 3), "b1": weights(8), "dw": weights(8, 1, 3, 3, seed=8),
+              "w2": weights(10, 8, 1, 1, seed=9), "v": weights(10, 5, seed=10), "c": weights(5),
+              **constants}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"], name="relu"),
+        helper.make_node("Conv", ["r", "dw"], ["d"], name="thin", group=8),
+        helper.make_node("Conv", ["d", "w2"], ["e"], name="point"),
+        helper.make_node("GlobalAveragePool", ["e"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "v", "c"], ["y"], name="classes"),
+    ]
+    return model(nodes, {"x": ["N", 3, 8, 8]}, {"y": 2}, arrays)
+
+
+def arrays_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+
+
+def by_name(layers: list[PrunedLayer]) -> dict[str, PrunedLayer]:
+    return {layer.name: layer for layer in layers}
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.1, 0.5, 0.9, 0.985])
+@pytest.mark.parametrize("scope", ["global", "layer"])
+def test_exactly_the_smallest_weights_go(sparsity: float, scope: str) -> None:
+    proto = network()
+    before = arrays_of(proto)
+    layers = by_name(prune(proto, sparsity, scope=scope))
+    after = arrays_of(proto)
+    pruned = ["w1", "w2", "v"]
+    groups = [pruned] if scope == "global" else [[name] for name in pruned]
+    for names in groups:
+        old, new = (np.concatenate([arrays[name].reshape(-1) for name in names])
+                    for arrays in (before, after))
+        zero = new == 0
+        assert zero.sum() == round(sparsity * zero.size)
+        np.testing.assert_array_equal(new[~zero], old[~zero])
+        if zero.any():
+            assert np.abs(old[zero]).max() < np.abs(old[~zero]).min()
+    for name in set(before) - set(pruned):
+        np.testing.assert_array_equal(after[name], before[name])
+    assert {name: layer.after for name, layer in layers.items()} == {
+        name: np.count_nonzero(after[layer.weight]) for name, layer in layers.items()}
+    assert layers["point"].before == 80 and layers["point"].shape == (10, 8, 1, 1)
+
+
+def test_only_the_pruned_tensors_change() -> None:
+    proto, original = network(), network()
+    prune(proto, 0.7)
+    for name in ("w1", "w2", "v"):
+        for each in (proto, original):
+            tensor = next(t for t in each.graph.initializer if t.name == name)
+            tensor.raw_data = b""
+    assert proto.SerializeToString(deterministic=True) == original.SerializeToString(
+        deterministic=True)
+
+
+def test_one_weight_stays() -> None:
+    assert by_name(prune(network(), None, {"classes": 0.995}))["classes"].after == 1
+
+
+def test_order_names_and_depthwise() -> None:
+    layers = prune(network(), 0.5)
+    assert [layer.name for layer in layers] == ["Conv_a", "thin", "point", "classes"]
+    assert [layer.kept for layer in layers] == ["", "depthwise", "", ""]
+    assert layers[1].after == layers[1].before == 72
+    layers = prune(network(), 0.5, depthwise=True, scope="layer")
+    assert layers[1].kept == "" and layers[1].after == 36
+
+
+def test_ties_go_in_the_order_of_the_file() -> None:
+    ones = {"w1": np.ones((8, 3, 3, 3), np.float32), "w2": -np.ones((10, 8, 1, 1), np.float32),
+            "v": np.ones((10, 5), np.float32)}
+    proto = network(**ones)
+    prune(proto, 0.75)  # 259.5 of 346: 216 of the first, then 44
+    after = arrays_of(proto)
+    assert (after["w1"] == 0).all() and (after["v"] == 1).all()
+    np.testing.assert_array_equal(np.flatnonzero(after["w2"]), np.arange(44, 80))
+
+
+def test_named_layers_have_shares_of_their_own() -> None:
+    proto = network()
+    layers = by_name(prune(proto, 0.5, {"point": 0.25, "v": 0.0, "thin": 1 / 9}))
+    assert layers["point"].after == 60 and layers["classes"].after == 50
+    assert layers["thin"].after == 64, "named, so pruned although it is depthwise"
+    assert layers["Conv_a"].after == 108, "the only one that shares what --sparsity says"
+
+
+def test_layers_that_are_not_named_stay() -> None:
+    layers = by_name(prune(network(), None, {"classes": 0.9}))
+    assert layers["classes"].after == 5 and layers["classes"].kept == ""
+    assert layers["Conv_a"].kept == layers["point"].kept == "not named"
+    assert layers["thin"].kept == "depthwise"
+
+
+def test_zeros_that_are_there_count_and_stay() -> None:
+    w2 = weights(10, 8, 1, 1)
+    w2.reshape(-1)[:60] = 0
+    w2[0, 0] = -0.0
+    proto = network(w2=w2)
+    layers = by_name(prune(proto, None, {"point": 0.5}))
+    assert layers["point"].before == layers["point"].after == 20
+    assert arrays_of(proto)["w2"].tobytes() == w2.tobytes()
+    assert by_name(prune(proto, None, {"point": 0.8}))["point"].after == 16
+
+
+def test_nan_and_infinity_stay_longest() -> None:
+    v = weights(10, 5)
+    v[3, 1], v[4, 4] = np.nan, -np.inf
+    proto = network(v=v)
+    assert by_name(prune(proto, None, {"classes": 0.96}))["classes"].after == 2
+    after = arrays_of(proto)["v"]
+    assert np.isnan(after[3, 1]) and after[4, 4] == -np.inf
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16"])
+@pytest.mark.parametrize("raw", [True, False])
+def test_every_type_and_storage(kind: str, raw: bool) -> None:
+    code = TensorProto.DataType.Value(kind)
+    values = np.linspace(-1, 1, 80).astype(np.float32)  # 80 magnitudes, each twice
+    proto = network()
+    place = next(i for i, t in enumerate(proto.graph.initializer) if t.name == "w2")
+    typed = helper.make_tensor("w2", code, [10, 8, 1, 1], values.tolist())
+    stored = numpy_helper.from_array(numpy_helper.to_array(typed), "w2") if raw else typed
+    assert stored.data_type == code and stored.HasField("raw_data") == raw
+    proto.graph.initializer[place].CopyFrom(stored)
+    old = numpy_helper.to_array(stored).astype(np.float64)
+    prune(proto, None, {"point": 0.5})
+    tensor = proto.graph.initializer[place]
+    new = numpy_helper.to_array(tensor).astype(np.float64)
+    assert tensor.data_type == code and tensor.HasField("raw_data") == raw
+    assert (new == 0).sum() == 40
+    np.testing.assert_array_equal(new.reshape(-1)[[0, 79]], old.reshape(-1)[[0, 79]])
+    assert (np.abs(old[new == 0]) <= np.abs(old[new != 0]).min()).all()
+
+
+def test_constant_nodes_and_what_stands_between() -> None:
+    """Weights of a Constant node, transposed and cast on the way to a MatMul."""
+    values = weights(5, 10)
+    nodes = [
+        helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(values)),
+        helper.make_node("Transpose", ["k"], ["t"], perm=[1, 0]),
+        helper.make_node("Cast", ["t"], ["u"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "u"], ["y"], name="product"),
+        helper.make_node("MatMul", ["y", "y"], ["z"], name="of values"),
+    ]
+    proto = model(nodes, {"x": ["N", 10]}, {"z": 2})
+    (layer,) = prune(proto, 0.5)
+    assert (layer.name, layer.op, layer.weight, layer.after) == ("product", "MatMul", "k", 25)
+    after = numpy_helper.to_array(proto.graph.node[0].attribute[0].t)
+    assert np.count_nonzero(after) == 25 and not proto.graph.node[0].attribute[0].t.name
+
+
+def test_weights_that_others_read_are_kept() -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["g"], name="embed"),
+        helper.make_node("Transpose", ["table"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["g", "t"], ["y"], name="tied"),
+        helper.make_node("MatMul", ["y", "w"], ["a"], name="first"),
+        helper.make_node("MatMul", ["a", "w"], ["b"], name="second"),
+    ]
+    proto = model(nodes, {"x": ["N"]}, {"b": 2},
+                  {"table": weights(6, 4), "w": weights(6, 6)}, types={"x": TensorProto.INT64})
+    layers = by_name(prune(proto, 0.5))
+    assert layers["tied"].kept == "Gather 'embed' reads its weights too"
+    assert layers["first"].after == 18
+    assert layers["second"].kept == "has the weights of 'first'"
+    with pytest.raises(InputError, match=r"'tied' cannot be pruned: Gather 'embed'"):
+        prune(proto, None, {"tied": 0.5})
+
+
+def test_weights_that_cannot_be_pruned() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["a"], name="run-time"),
+        helper.make_node("Gemm", ["x", "whole"], ["b"], name="whole numbers"),
+    ]
+    proto = model(nodes, {"x": ["N", 2], "k": [1, 1, 1, 1]}, {"a": None, "b": 2},
+                  {"whole": np.ones((2, 2), np.int32)})
+    layers = by_name(prune(proto, 0.5))
+    assert layers["run-time"].kept == "its weights are no dense constant"
+    assert layers["whole numbers"].kept == "its weights are int32"
+
+
+@pytest.mark.parametrize("sparsity", [-0.1, 1.0, 90.0, float("nan"), float("inf")])
+def test_shares_outside_of_the_range(sparsity: float) -> None:
+    for arguments in ((sparsity, None), (None, {"point": sparsity})):
+        with pytest.raises(InputError, match="expected 0 or more and less than 1"):
+            prune(network(), *arguments)
+    if sparsity == 90:
+        with pytest.raises(InputError, match=r"90% is 0\.9$"):
+            prune(network(), sparsity)
+
+
+def test_unknown_and_repeated_names() -> None:
+    with pytest.raises(InputError, match="no layer is called 'pont'; close to it: 'point'"):
+        prune(network(), None, {"pont": 0.5})
+    with pytest.raises(InputError, match="no layer is called '§'; there are 'w1', 'dw'"):
+        prune(network(), None, {"§": 0.5})
+    with pytest.raises(InputError, match="'w2' is named twice"):
+        prune(network(), None, {"point": 0.5, "w2": 0.5})
+
+
+def test_layers_of_one_name() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="same"),
+             helper.make_node("MatMul", ["a", "v"], ["b"], name="same")]
+    proto = model(nodes, {"x": ["N", 4]}, {"b": 2}, {"w": weights(4, 4), "v": weights(4, 4)})
+    layers = by_name(prune(proto, None, {"same_2": 0.5}))
+    assert layers["same"].after == 16 and layers["same_2"].after == 8
+
+
+def test_a_damaged_tensor() -> None:
+    proto = network()
+    proto.graph.initializer[0].raw_data = b"\0" * 7
+    with pytest.raises(ModelError, match="tensor 'w1' of Conv 'Conv_a' is damaged"):
+        prune(proto, 0.5)
+
+
+@pytest.mark.shared
+def test_a_real_network(shared_model, tmp_path: Path) -> None:
+    proto = onnx.load(shared_model("squeezenet_pruned"))
+    layers = prune(proto, 0.9)
+    onnx.checker.check_model(proto, full_check=True)
+    weights_ = sum(layer.size for layer in layers)
+    assert len(layers) == 26 and sum(layer.before for layer in layers) / weights_ > 0.3
+    assert weights_ - sum(layer.after for layer in layers) == round(0.9 * weights_)
