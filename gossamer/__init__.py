@@ -15,13 +15,14 @@ from gossamer.errors import GossamerError, GossamerWarning
 if TYPE_CHECKING:
     from gossamer.device import devices
     from gossamer.model import load
-    from gossamer.plan.plan import Plan, compile
+    from gossamer.plan.compiling import compile
+    from gossamer.plan.plan import Plan
 
 __version__ = "0.1.0"
 
 __all__ = ["GossamerError", "GossamerWarning", "Plan", "compile", "devices", "load"]
 
-_HOMES = {"Plan": "gossamer.plan.plan", "compile": "gossamer.plan.plan",
+_HOMES = {"Plan": "gossamer.plan.plan", "compile": "gossamer.plan.compiling",
           "devices": "gossamer.device", "load": "gossamer.model"}
 
 

@@ -17,7 +17,15 @@ from gossamer import arguments, show
 from gossamer.device import find
 from gossamer.errors import InputError
 from gossamer.ops.algorithm import PRECISIONS
-from gossamer.plan.html import by_time, error_text, page, quartiles_text, time_text
+from gossamer.plan.accuracy import Calibration
+from gossamer.plan.html import (
+    by_time,
+    error_text,
+    page,
+    quartiles_text,
+    time_text,
+    with_precision,
+)
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_file import SUFFIX, replacing
 from gossamer.plan.report import Report
@@ -36,6 +44,12 @@ def compile_(
         help=f"How much is measured: {', '.join(EFFORTS)}.")] = "normal",
     precision: Annotated[str, typer.Option(
         help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
+    calibration: Annotated[list[str] | None, typer.Option(
+        metavar="[NAME=]X.npy", help="Inputs on which the outputs' error is measured against "
+        "float64; one an input of the network.")] = None,
+    tolerance: Annotated[float | None, typer.Option(
+        metavar="1e-3", help="The most that error may be: beyond it layers are kept in float32."
+        )] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar=f"FILE{SUFFIX}",
         help="Save the plan here, for `gossamer run` and Plan.load.")] = None,
@@ -60,11 +74,16 @@ def compile_(
     graph = load_graph(model, shape)
     if sizes != [1] and not arguments.has_batch(graph):
         raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+    if tolerance is not None and not calibration:
+        raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
     wanted = explain or []
+    checked = Calibration(graph, arguments.read_inputs(calibration, graph), tolerance) if (
+        calibration) else None
     place = find(device)
     with _progress() as follow:
         tuner = Tuner(place, effort, precision=precision, note=follow.note)
-        plan = Plan(graph, place, strict=strict, tuner=tuner, note=follow.note)
+        plan = Plan(graph, place, strict=strict, tuner=tuner, calibration=checked,
+                    note=follow.note)
         layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
         for name in wanted:
             # a change of layout between layers is known when they are chosen
@@ -116,6 +135,7 @@ def _measured(plan: Plan, batch: int) -> Report:
 def _print_report(report: Report) -> None:
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+             "algorithm": with_precision(row),
              "us": time_text(row.get("median_us")), "spread": quartiles_text(row),
              "dense": time_text(row.get("best_dense_us")),
              "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",

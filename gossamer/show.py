@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,7 @@ def report_dict(report: Any) -> dict[str, Any]:
     """A plan's report as plain data."""
     return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
             "end_to_end_cached": report.end_to_end_cached, "shares": dict(report.shares),
+            "accuracy": None if report.accuracy is None else asdict(report.accuracy),
             "notes": list(report.notes), "plans": list(report.plans), "rows": list(report.rows)}
 
 

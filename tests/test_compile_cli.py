@@ -232,6 +232,24 @@ def test_an_unknown_layer_is_refused(run: Run, network: Path, name: str, message
     assert message in result.stderr and result.stdout == ""
 
 
+def test_calibration_tells_the_error_of_the_outputs(run: Run, network: Path,
+                                                    tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", images(3))
+    result = compile_(run, network, "--calibration", tmp_path / "x.npy", "--precision", "fp16",
+                      "--tolerance", "1e-3", "--json")
+    assert result.exit_code == 0, result.output
+    (report,) = json.loads(result.stdout)["reports"]
+    assert 0 < report["accuracy"]["error"] < 1e-3
+    assert report["accuracy"]["images"] == 3 and report["accuracy"]["tolerance"] == 1e-3
+    assert any("on 3 calibration images" in note for note in report["notes"])
+    for words, message in (
+            (("--tolerance", "1e-3"), "give --calibration"),
+            (("--calibration", tmp_path / "y.npy"), "y.npy"),
+            (("--calibration", tmp_path / "x.npy", "--tolerance", "0"), "above 0")):
+        result = compile_(run, network, *words)
+        assert result.exit_code == 2 and message in result.stderr, result.stderr
+
+
 class _Page(HTMLParser):
     """Collects what a page refers to and says; checks that tags close."""
 
@@ -283,8 +301,8 @@ def test_the_page_stands_alone_and_says_it_all(run: Run, network: Path, tmp_path
 def test_the_page_escapes_names() -> None:
     name = '<script>alert("1")</script> & \'x\''
     row = {"layer": name, "op": name, "problem": name, "density": None, "algorithm": name,
-           "config": name, "layout": name, "device": name, "flops": 0, "median_us": 0.0,
-           "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None, "best_dense_us": None,
+           "config": name, "precision": "fp32", "layout": name, "device": name, "flops": 0,
+           "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None, "best_dense_us": None,
            "speedup": None, "rejected": {name + "2": name},
            "candidates": [{"algorithm": name, "config": name, "layouts": [name],
                            "precision": name, "median_us": None, "p25_us": None, "p75_us": None,

@@ -95,7 +95,7 @@ class Calibration:
         faster = [step.layer.name for step in sorted(_less_precise(program), key=_saved,
                                                      reverse=True)]
         if self.tolerance is None or found <= self.tolerance or not faster:
-            return program, self._accuracy(program, found)
+            return program, self.accuracy(program, found)
         fits, too_many = 0, len(faster)
         program = chosen(frozenset())
         found = error(program)
@@ -107,10 +107,11 @@ class Calibration:
                 fits, program, found = middle, candidate, off
             else:
                 too_many = middle
-        return program, self._accuracy(program, found, faster)
+        return program, self.accuracy(program, found, faster)
 
-    def _accuracy(self, program: Program, error: float,
-                  faster: Sequence[str] = ()) -> Accuracy:
+    def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
+        """What is known of a program with that error. faster: the layers that would be faster in
+        less than float32, if some had to be held back."""
         kept = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, kept,
                         tuple(name for name in faster if name not in kept))

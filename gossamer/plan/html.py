@@ -42,6 +42,11 @@ def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
                   key=lambda each: (each["median_us"] is None, each["median_us"] or 0.0))
 
 
+def with_precision(row: Mapping[str, Any]) -> str:
+    """The algorithm, and its precision where that is not float32."""
+    return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
+
+
 def time_text(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
@@ -89,7 +94,7 @@ def _layer(row: Mapping[str, Any], longest: float) -> str:
     density = "" if row["density"] is None else f"{row['density']:.0%}"
     speedup = row.get("speedup")
     return "<tr>" + "".join([
-        _text(row["layer"]), _text(row["problem"]), _number(density), _text(row["algorithm"]),
+        _text(row["layer"]), _text(row["problem"]), _number(density), _text(with_precision(row)),
         _text(row["config"]), _number(time_text(median)), _number(quartiles_text(row)),
         _number(time_text(dense)), _number("" if speedup is None else f"{speedup:.2f}"),
         _number(error_text(row.get("error"))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ import numpy as np
 
 from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError, InputError, UnsupportedError
+from gossamer.errors import DeviceError, GossamerError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.passes import optimise
-from gossamer.model.shapes import resolve, with_shapes
-from gossamer.ops import OPS
-from gossamer.ops.algorithm import PRECISIONS, Weights, WeightsInfo
+from gossamer.model.shapes import resolve
+from gossamer.ops.algorithm import Weights, WeightsInfo
 from gossamer.plan import plan_file
+from gossamer.plan.accuracy import Accuracy, Calibration
 from gossamer.plan.calls import batch_of, check_count, fill
 from gossamer.plan.context import Context
 from gossamer.plan.families import Comparison, EndToEnd, compare, end_to_end
@@ -35,7 +35,7 @@ from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report import Report, make_report
 from gossamer.plan.select import choose
 from gossamer.plan.stored_choices import StoredChoices, stored
-from gossamer.plan.tuner import EFFORTS, Tuner
+from gossamer.plan.tuner import Tuner
 from gossamer.tensor import default_spec
 
 _MOST_CONTEXTS = 8
@@ -51,7 +51,7 @@ class Plan:
 
     def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
-                 only: str | None = None,
+                 only: str | None = None, calibration: Calibration | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
         # the graph of stored choices is what was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
@@ -59,6 +59,7 @@ class Plan:
         self.strict = strict
         self.tuner = tuner
         self.only = only
+        self.calibration = calibration
         self._choices = choices
         self._choice_notes: dict[int, list[str]] = {}
         self._note = note
@@ -69,6 +70,7 @@ class Plan:
         self._timings: dict[int, list[Timing]] = {}
         self._wholes: dict[int, EndToEnd] = {}
         self._comparisons: dict[int, Comparison] = {}
+        self._accuracies: dict[int, Accuracy] = {}
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
@@ -247,7 +249,8 @@ class Plan:
         batch = self._batch_or_last(batch)
         program = self.program(batch)
         report = make_report(program, self.device, self._timings.get(batch),
-                             self._wholes.get(batch), self._comparisons.get(batch))
+                             self._wholes.get(batch), self._comparisons.get(batch),
+                             self._accuracies.get(batch))
         report.notes.extend(self._choice_notes.get(batch, ()))
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
@@ -297,18 +300,41 @@ class Plan:
                 layers, batch, inputs, outputs, constants, self.device)
             return program
 
-        def make(only: str | None, tuner: Tuner | None) -> Program:
+        def make(only: str | None, tuner: Tuner | None,
+                 less_precise: frozenset[str] | None = None) -> Program:
             return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
-                          self.device, tuner, only=only)
+                          self.device, tuner, only=only, less_precise=less_precise)
 
-        program = make(self.only, self.tuner)
+        if self.calibration is None:
+            program = make(self.only, self.tuner)
+        else:
+            program, self._accuracies[batch] = self.calibration.choose(
+                lambda names: make(self.only, self.tuner, names), self._error)
         if self.tuner is None or self.only is not None:
             return program
-        comparison = compare(self.graph.name, program, make, self.device, self.tuner, self._note)
+        comparison = compare(self.graph.name, program,
+                             lambda only, tuner: self._accurate(make(only, tuner)),
+                             self.device, self.tuner, self._note)
         if comparison is None:
             return program
         self._comparisons[batch], self._wholes[batch] = comparison, comparison.whole
+        if self.calibration is not None and comparison.program is not program:
+            self._accuracies[batch] = self.calibration.accuracy(
+                comparison.program, self._error(comparison.program))
         return comparison.program
+
+    def _error(self, program: Program) -> float:
+        """Of a program's outputs on the calibration inputs."""
+        assert self.calibration is not None
+        context = Context(self.graph.name, program, self.device, self._weights_of)
+        return self.calibration.error(context.run, program.batch)
+
+    def _accurate(self, program: Program) -> Program:
+        """The program, if it keeps the tolerance. Raises GossamerError where it does not."""
+        allowed = None if self.calibration is None else self.calibration.tolerance
+        if allowed is not None and not (off := self._error(program)) <= allowed:
+            raise GossamerError(f"its error {off:.1e} is more than the tolerance {allowed:.1e}")
+        return program
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
         """The outputs where all are empty; {} where there is something to compute."""
@@ -323,38 +349,3 @@ class Plan:
             if key not in self._weights:
                 self._weights[key] = Weights(step.layer.weights, step.device, step.layer.name)
             return self._weights[key]
-
-
-def compile(model: Graph | str, device: str | Device | None = None, *,
-            shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
-            effort: str | None = None, precision: str = "fp32", only: str | None = None) -> Plan:
-    """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
-
-    device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
-    shapes: of inputs whose file leaves dimensions other than the batch open, without the batch.
-    strict: a layer that the device cannot run is an error instead of running on the host.
-    effort: "quick", "normal" or "max": every batch size's layers are measured when it is first
-    used (once: times are kept on disk), and the fastest plan is taken. None: a fixed order.
-    precision: "fp32", or "tf32" or "fp16" where layers may be computed in that as well, if it is
-    measured to be faster; inputs and outputs of the network stay what they are.
-    only: the name of an algorithm that is taken wherever it can be, as published forms are
-    compared; others elsewhere.
-    Raises ModelError or UnsupportedError for the model, DeviceError for the device.
-    """
-    from gossamer.model import load
-
-    graph = model if isinstance(model, Graph) else load(model)
-    graph = with_shapes(graph, shapes or {})
-    if effort is not None and effort not in EFFORTS:
-        raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
-    if precision not in PRECISIONS:
-        raise InputError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
-    if precision != "fp32" and effort is None:
-        raise InputError(f"precision {precision!r} goes with an effort, such as "
-                         "effort='normal': what is less precise is taken where it measures faster")
-    names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
-    if only is not None and only not in names:
-        raise InputError(f"only={only!r}: expected one of {', '.join(sorted(names))}")
-    place = device if isinstance(device, Device) else find(device)
-    return Plan(graph, place, strict=strict, only=only,
-                tuner=Tuner(place, effort, precision=precision) if effort else None)

@@ -14,6 +14,7 @@ from gossamer.plan.program import Program, Step
 from gossamer.plan.tuner import Trial
 
 if TYPE_CHECKING:
+    from gossamer.plan.accuracy import Accuracy
     from gossamer.plan.families import Comparison, EndToEnd
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
@@ -22,11 +23,11 @@ OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 @dataclass(frozen=True)
 class Report:
     """rows: one dict a step, in order, with layer, op, problem, density, algorithm, config,
-    layout, device, flops and rejected (for each other algorithm why it was not taken); when
-    profiled median_us, p25_us, p75_us, share; where the choice was measured cold_us, error,
-    best_dense_us, speedup over that, and candidates: one dict each, with its times or the reason
-    why it is excluded. notes: what the user should know. end_to_end_us: one execution, inputs and
-    outputs on the device; end_to_end_cached: whether it was known from before.
+    precision, layout, device, flops and rejected (for each other algorithm why it was not
+    taken); when profiled median_us, p25_us, p75_us, share; where the choice was measured cold_us,
+    error, best_dense_us, speedup over that, and candidates: one dict each, with its times or the
+    reason why it is excluded. notes: what the user should know. end_to_end_us: one execution,
+    inputs and outputs on the device; end_to_end_cached: whether it was known from before.
 
     plans: where the measured choice was timed against the best plan of each single algorithm, one
     dict each: plan, median_us, p25_us, p75_us from end to end, and outcome.
@@ -36,7 +37,9 @@ class Report:
     the host (HOST), and BETWEEN: what the whole takes beyond the sum of its steps (launches, gaps,
     the copies round a layer that fell back to the host). A share is the sum of the steps' medians,
     each timed alone with warm caches, over the time of the whole; where the steps sum to more than
-    the whole, it is over that sum, and nothing is between. A share of 0 is left out."""
+    the whole, it is over that sum, and nothing is between. A share of 0 is left out.
+
+    accuracy: where the plan was compared with float64 on calibration inputs."""
 
     device: str
     batch: int
@@ -46,6 +49,7 @@ class Report:
     end_to_end_cached: bool = False
     plans: list[dict[str, Any]] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
+    accuracy: Accuracy | None = None
 
     @property
     def shares_line(self) -> str:
@@ -104,15 +108,17 @@ def why_not(trial: Trial, taken: Trial, why: str = "") -> str:
 
 
 def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
-                whole: EndToEnd | None = None, comparison: Comparison | None = None) -> Report:
+                whole: EndToEnd | None = None, comparison: Comparison | None = None,
+                accuracy: Accuracy | None = None) -> Report:
     rows = [_row(step, comparison.why if comparison else "") for step in program.steps]
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for row, timing in zip(rows, timings, strict=True):
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
-    report = Report(device.name, program.batch, rows, _notes(program, device),
-                    plans=comparison.plans if comparison else [])
+    notes = _notes(program, device) + ([str(accuracy)] if accuracy else [])
+    report = Report(device.name, program.batch, rows, notes,
+                    plans=comparison.plans if comparison else [], accuracy=accuracy)
     if whole is None or whole.timing is None:
         return report
     median = whole.timing.median_us
@@ -140,6 +146,7 @@ def _row(step: Step, why: str) -> dict[str, Any]:
         "density": step.layer.density,
         "algorithm": step.algorithm.name,
         "config": step.variant.label,
+        "precision": step.variant.precision,
         "layout": step.variant.outputs[0].layout,
         "device": step.device.name,
         "flops": step.problem.flops,

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gossamer
+from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
+from gossamer.ops import OPS
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.plan.accuracy import Calibration, normalised_error, reference
+from gossamer.plan.plan import Plan
+from gossamer.plan.tuner import Trial
 from tests.model.onnx_models import save
 from tests.plan.small import expected, images, small
 from tests.tolerances import tolerance
@@ -108,3 +118,64 @@ def test_bad_calibrations_are_refused(graph: Graph) -> None:
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="expected a normalised error above 0"):
             Calibration(graph, [images(1)], wrong)
+
+
+class _Rounding(HostIm2col):
+    """Rounds its inputs to 16 bits, and says so: what lower precision there is on the host."""
+
+    name = "rounding"
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterable[Variant]:
+        return [replace(next(iter(super().variants(problem, device))), precision="tf32")]
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        rounded = [state.device.upload(
+            np.frombuffer(buffer.bytes, np.float32).astype(np.float16).astype(np.float32), "test")
+            for buffer in inputs]  # type: ignore[attr-defined]
+        super().launch(state, rounded, outputs, workspace, stream)
+
+
+@pytest.fixture
+def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An algorithm of lower precision that measures a hundred times faster than all others."""
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    op = OPS["conv2d"]
+    monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, _Rounding())))
+    cost = Trial.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Trial, "cost", property(
+        lambda trial: cost(trial) / (100 if trial.variant.precision == "tf32" else 1)))
+    monkeypatch.setattr("gossamer.plan.plan.compare", lambda *args: None)
+
+
+@pytest.mark.usefixtures("rounding")
+def test_lower_precision_is_taken_within_the_tolerance_only(graph: Graph) -> None:
+    x = images(4)
+
+    def compiled(tolerance: float | None, precision: str = "tf32") -> Plan:
+        plan = gossamer.compile(graph, "host", effort="quick", precision=precision,
+                                calibration=x, tolerance=tolerance)
+        plan(x)
+        return plan
+
+    free = compiled(None)
+    accuracy = free.report(4).accuracy
+    assert accuracy is not None and len(accuracy.less_precise) == 2
+    assert 1e-5 < accuracy.error < 1e-3
+    assert accuracy.error == pytest.approx(
+        normalised_error(free(x), reference(graph, {"x": x})["y"]), rel=1e-6)
+    strict = compiled(1e-5).report(4)
+    assert strict.accuracy is not None and strict.accuracy.error < 1e-5
+    assert not strict.accuracy.less_precise and len(strict.accuracy.held_back) == 2
+    held = [row for row in strict.rows if row["layer"] in strict.accuracy.held_back]
+    assert all("the tolerance asks for" in row["rejected"]["rounding"] for row in held)
+    assert str(strict.accuracy) in strict.notes
+    fp32 = compiled(None, "fp32").report(4).accuracy
+    assert fp32 is not None and not fp32.less_precise and fp32.error < 1e-5
+
+
+def test_a_tolerance_needs_calibration(graph: Graph) -> None:
+    with pytest.raises(InputError, match="give calibration"):
+        gossamer.compile(graph, "host", tolerance=1e-3)
+    with pytest.raises(InputError, match="goes with an effort"):
+        gossamer.compile(graph, "host", precision="fp16")
