@@ -13,26 +13,30 @@ from rich.console import Console
 
 from gossamer import show
 from gossamer.errors import InputError
+from gossamer.ops.algorithm import PRECISIONS
 
 if TYPE_CHECKING:
     from gossamer.bench.rows import Row
 
-PRECISIONS = ("fp32",)
-
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet, conv-layers, gemm")] = None,
+        metavar="SUITE...", help="mobilenet, conv-layers, gemm, networks")] = None,
+    model: Annotated[list[Path] | None, typer.Option(
+        metavar="FILE.onnx", help="A network for the suite networks; may be repeated.")] = None,
     case: Annotated[str | None, typer.Option(
         metavar="SUBSTRING", help="Only cases with this in their name.")] = None,
     device: Annotated[str | None, typer.Option(
         help="host, opencl:N or cuda:N (default: the best one).")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, one measurement each.")] = "1,64",
-    precision: Annotated[str, typer.Option(help="fp32: strict float32 everywhere.")] = "fp32",
+    precision: Annotated[str, typer.Option(
+        help="fp32 (strict float32 everywhere), tf32, fp16: the best of each contender in each.")
+    ] = "fp32",
     against: Annotated[str | None, typer.Option(
-        metavar="PEERS", help="torch-eager, torch-graph, torch-compile, onnxruntime, or none "
-                              "(default: all that run on that kind of device, without "
-                              "torch-compile:max-autotune).")] = None,
+        metavar="PEERS", help="torch-eager, torch-graph, torch-compile, onnxruntime, cudnn, ..., "
+                              "or none (default: all that run on that kind of device, without "
+                              "torch-compile:max-autotune, and of single layers without "
+                              "torch-compile).")] = None,
     effort: Annotated[str, typer.Option(
         help="quick, normal or max: how much is tried before gossamer's choice.")] = "normal",
     output: Annotated[Path | None, typer.Option(
@@ -45,11 +49,12 @@ def bench(
                              "result rows, or write them as --csv and --plot say.")] = None,
     into: Annotated[Path | None, typer.Option(
         metavar="FILE.md", help="With --table: put the tables between the marks "
-                                "<!-- bench:SUITE --> and <!-- /bench --> of this file.")] = None,
+                                "<!-- bench:SUITE --> and <!-- /bench --> of this file, or their "
+                                "summary where a mark says <!-- bench:SUITE summary -->.")] = None,
     csv: Annotated[Path | None, typer.Option(
         metavar="FILE.csv", help="Write the rows as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(
-        metavar="FILE.png", help="Draw the rows as bars; needs matplotlib.")] = None,
+        metavar="FILE.png", help="Draw the rows; needs matplotlib.")] = None,
     as_markdown: Annotated[bool, typer.Option(
         "--markdown", help="Print Markdown tables instead of text.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
@@ -63,8 +68,8 @@ def bench(
         return
     if into is not None:
         raise InputError("--into goes with --table PATH")
-    rows = _measure(suites or [], case, device, batch, precision, against, effort, output, commit,
-                    "json" if as_json else "markdown" if as_markdown else "text")
+    rows = _measure(suites or [], case, model or [], device, batch, precision, against, effort,
+                    output, commit, "json" if as_json else "markdown" if as_markdown else "text")
     _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
 
@@ -93,16 +98,16 @@ def _write_files(rows: Sequence[Row], csv: Path | None, plot: Path | None, told:
 
 def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | None,
             csv: Path | None, plot: Path | None) -> None:
-    from gossamer.bench import report
+    from gossamer.bench import tables
     from gossamer.bench.rows import read_rows
 
-    rows = read_rows(path)
     if into is not None:
         if suites or case is not None:
             raise InputError("--into takes all rows of --table: leave SUITE and --case out")
-        report.rewrite(into, rows)
-        print(f"written: {into}")
+        for written in tables.rewrite(into, path):
+            print(f"written: {written}")
         return
+    rows = read_rows(path)
     chosen = [row for row in rows if row.suite in (suites or (row.suite,))
               and (case is None or case in row.case)]
     if rows and not chosen:
@@ -112,47 +117,49 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
                          + (f" with {case!r} in the case's name" if case is not None else "")
                          + f"; its suites: {found}")
     if csv is None and plot is None:
-        print(report.markdown(chosen))
+        print(tables.markdown(chosen))
     _write_files(chosen, csv, plot, sys.stdout)
 
 
-def _measure(names: list[str], case_part: str | None, device_name: str | None, batch: str,
-             precision: str, against: str | None, effort: str, output: Path | None,
-             commit: str | None, form: str) -> list[Row]:
-    from gossamer.bench import contest, report
+def _measure(names: list[str], case_part: str | None, models: list[Path],
+             device_name: str | None, batch: str, precision: str, against: str | None, effort: str,
+             output: Path | None, commit: str | None, form: str) -> list[Row]:
+    from gossamer.bench import contest, report, tables
     from gossamer.bench.peaks import measure_peaks
     from gossamer.bench.peers import release
     from gossamer.bench.rows import Stamp, append_rows, check_appendable
     from gossamer.bench.suites import select
+    from gossamer.bench.work import Setting, tuners
     from gossamer.device import find
-    from gossamer.plan.tuner import EFFORTS, Tuner
+    from gossamer.plan.tuner import EFFORTS
 
-    items = select(names, _batches(batch), case_part)
+    items = select(names, _batches(batch), case_part, models)
     if effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
-    if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: expected {' or '.join(PRECISIONS)}")
+    precisions = _precisions(precision)
     if output is not None:
         check_appendable(output)
     device = find(device_name)
     if getattr(device, "is_simulator", False):
         raise InputError(f"{device.name} is a simulator, whose times mean nothing; choose another "
                          "device (gossamer devices lists them)")
-    peers = _peers(against, device.api)
+    # of single layers, and of networks
+    peers = {is_layer: _peers(against, device.api, is_layer) for is_layer in (True, False)}
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
     results: list[dict[str, Any]] = []
     rows: list[Row] = []
     said: set[str] = set()
     status = Console(stderr=True).status("measuring the device's peak rates")
     with status:
-        peaks = measure_peaks(device)
-    tuner = Tuner(device, effort, note=status.update)
+        peaks = measure_peaks(device, precisions)
+    tuner = tuners(device, effort, status.update)
     if form == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:
         with status:
             status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
-            result = contest.run(item.make(device, peers, tuner), peaks, stamp, status.update)
+            case = item.make(Setting(device, tuner, peers[item.is_layer], precisions))
+            result = contest.run(case, peaks, stamp, status.update)
         rows += result.rows
         if output is not None:
             append_rows(output, result.rows)
@@ -160,7 +167,7 @@ def _measure(names: list[str], case_part: str | None, device_name: str | None, b
             report.print_result(result, said)
         elif form == "json":
             results.append(report.result_dict(result))
-        del result
+        del case, result
         release()
     if form == "json":
         show.print_json({"device": device.name, "description": device.description,
@@ -168,9 +175,9 @@ def _measure(names: list[str], case_part: str | None, device_name: str | None, b
                          "results": results})
         return rows
     if form == "markdown":
-        print(report.markdown(rows))
+        print(tables.markdown(rows))
         return rows
-    print("", *report.summary(rows), sep="\n")
+    print("", *tables.summary_lines(rows), sep="\n")
     if output is not None:
         print(f"written: {output}")
     return rows
@@ -186,19 +193,24 @@ def _batches(text: str) -> list[int]:
     return sizes
 
 
-def _peers(text: str | None, api: str) -> list[str]:
-    from gossamer.bench.peers import PEERS
+def _precisions(text: str) -> tuple[str, ...]:
+    """The most precise first."""
+    asked = text.split(",")
+    for name in asked:
+        if name not in PRECISIONS:
+            raise InputError(f"--precision {text}: expected some of {', '.join(PRECISIONS)}")
+    return tuple(name for name in PRECISIONS if name in asked)
 
-    if text is None:
-        on_host = ("torch-eager", "onnxruntime")
-        # max-autotune searches for many minutes: only when it is named
-        names = [name for name in PEERS if name in on_host or (
-            api == "cuda" and not name.endswith(":max-autotune"))]
-    else:
-        names = [] if text == "none" else text.split(",")
+
+def _peers(text: str | None, api: str, is_layer: bool) -> tuple[str, ...]:
+    from gossamer.bench.peers import PEERS, defaults, vendors
+
+    named = [] if text in (None, "none") else str(text).split(",")
+    names = defaults(api, is_layer) if text is None else named
+    known = [*PEERS, *vendors()]
     for name in names:
-        if name not in PEERS:
+        if name not in known:
             raise InputError(f"--against {text}: no peer {name!r}; expected some of "
-                             f"{', '.join(PEERS)}, or none")
+                             f"{', '.join(known)}, or none")
     # with torch 2.11 a CUDA graph captured before torch.compile had compiled faulted when replayed
-    return sorted(names, key=lambda name: not name.startswith("torch-compile"))
+    return tuple(sorted(names, key=lambda name: not name.startswith("torch-compile")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +15,6 @@ from gossamer.bench.work import Case
 from gossamer.errors import GossamerError
 from gossamer.measure import Task, Timing, interleave
 
-MOST_ERROR = {"fp32": 1e-4}
-"""Where a contender's error is larger it did not compute in that precision: TF32 has 1e-3."""
-
 _WARM_UP = 3
 _BUDGET_US = 2e7
 
@@ -24,12 +22,14 @@ _BUDGET_US = 2e7
 @dataclass
 class Result:
     """rows: one a contender and precision, its fastest alternative, in the order of speed.
-    absent, failed: the reason for each contender, or alternative, that has no row."""
+    absent, failed: the reason for each contender, or alternative, that has no row. seconds: what
+    all of it took."""
 
     case: Case
     rows: list[Row] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class _Guarded:
@@ -52,6 +52,7 @@ class _Entry:
     ready: Ready
     error: float
     work: _Guarded
+    name: str
     label: str
 
 
@@ -59,11 +60,21 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         note: Callable[[str], None] = lambda text: None) -> Result:
     """Measures a case. note: told what is being done.
 
-    A peer that is absent or fails is listed with the reason. Raises GossamerError when it is
-    gossamer itself that cannot do the work.
+    A contender that is absent or fails is listed with the reason. Raises GossamerError when it
+    is gossamer itself that cannot do the work in any way.
     """
+    start = time.perf_counter()
     result = Result(case)
-    entries: list[_Entry] = []
+    entries = []
+    own_failure: Exception | None = None
+
+    def fail(name: str, label: str, error: Exception) -> None:
+        nonlocal own_failure
+        if name == OWN:
+            own_failure = own_failure or error
+        text = next(iter(str(error).strip().splitlines()), "")
+        result.failed[label] = f"{type(error).__name__}: {text}"
+
     for name, alternatives_of in case.contenders.items():
         try:
             alternatives = alternatives_of()
@@ -71,15 +82,17 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             result.absent[name] = str(reason)
             continue
         except Exception as error:
-            _fail(result, name, error)
+            fail(name, name, error)
             continue
         for alternative in alternatives:
             label = name if len(alternatives) == 1 else f"{name} ({alternative.label})"
             note(f"{case.name}, batch {case.batch}: {label}")
             try:
-                entries.append(_checked(case, alternative, label))
+                entries.append(_checked(case, alternative, name, label))
+            except AbsentError as reason:
+                result.absent[label] = str(reason)
             except Exception as error:
-                _fail(result, label, error)
+                fail(name, label, error)
     note(f"{case.name}, batch {case.batch}: timing")
     timings = interleave([Task(entry.ready.device, entry.work, entry.ready.captured)
                           for entry in entries], sample_us=case.sample_us, budget_us=_BUDGET_US)
@@ -88,27 +101,31 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
     fastest: dict[tuple[str, str], tuple[Timing, _Entry]] = {}
     for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
         if entry.work.error is not None:
-            _fail(result, entry.label, entry.work.error)
+            fail(entry.name, entry.label, entry.work.error)
         else:
             key = (entry.ready.contender, entry.ready.precision)
             fastest.setdefault(key, (timing, entry))
-    light = peaks.speed_of_light_us(case.flops, case.least_bytes)
-    result.rows = [_row(case, stamp, light, *pair) for pair in fastest.values()]
+    result.rows = [_row(case, stamp, peaks, *pair) for pair in fastest.values()]
+    if own_failure is not None and OWN not in {row.contender for row in result.rows}:
+        if isinstance(own_failure, GossamerError):
+            raise own_failure
+        raise RuntimeError(f"{OWN} failed at {case.name}: {own_failure}") from own_failure
+    result.seconds = time.perf_counter() - start
     return result
 
 
-def _checked(case: Case, alternative: Alternative, label: str) -> _Entry:
+def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Entry:
     """The contender after its warm-up, its output compared. Raises ValueError for a wrong one."""
     ready = alternative.make()
     for _ in range(_WARM_UP):
         ready.device.time(ready.work)
     ready.device.synchronize()
-    error = normalised_error(ready.output()[: len(case.expected)], case.expected)
-    most = MOST_ERROR[ready.precision]
+    error = normalised_error(ready.output(len(case.expected)), case.expected)
+    most = case.most_error[ready.precision]
     if not error <= most:
         raise ValueError(f"its error is {error:.2g}, more than {most:.0e}: the result is wrong or "
                          f"not computed in {ready.precision}")
-    return _Entry(ready, error, _Guarded(ready.work), label)
+    return _Entry(ready, error, _Guarded(ready.work), name, label)
 
 
 def _of_one(timing: Timing, runs: int) -> Timing:
@@ -116,17 +133,11 @@ def _of_one(timing: Timing, runs: int) -> Timing:
                   timing.repeats)
 
 
-def _fail(result: Result, label: str, error: Exception) -> None:
-    if label == OWN:
-        if isinstance(error, GossamerError):
-            raise error
-        raise RuntimeError(f"{OWN} failed at {result.case.name}: {error}") from error
-    text = next(iter(str(error).strip().splitlines()), "")
-    result.failed[label] = f"{type(error).__name__}: {text}"
-
-
-def _row(case: Case, stamp: Stamp, light: float, timing: Timing, entry: _Entry) -> Row:
+def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _Entry) -> Row:
     ready = entry.ready
+    measured = ready.device.name == peaks.device
+    light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
+                                    ready.precision) if measured else None
     return Row(case.suite, case.name, ready.contender, ready.device.api, ready.precision,
                ready.layout, ready.config, case.batch, timing.median_us, timing.p25_us,
                timing.p75_us, entry.error, light, case.density, machine(ready.device),

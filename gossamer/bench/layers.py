@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from gossamer.bench.layer_tables import ConvLayer, LinearLayer
 from gossamer.bench.peers import OWN, PEERS, AbsentError, Alternative, Network, Ready
 from gossamer.bench.reference import reference
-from gossamer.bench.work import Case
+from gossamer.bench.work import Case, Setting
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression, apply, identity
@@ -23,11 +24,11 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import Weights
 from gossamer.plan.lower import lower
 from gossamer.plan.program import Layer
-from gossamer.plan.tuner import Trial, Tuner
+from gossamer.plan.tuner import Trial
 from gossamer.tensor import TensorSpec, from_memory, to_memory
 
 _CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
-_SAMPLE_US = 2_000.0
+_SAMPLE_US = 1_000.0
 """Enough for what is replayed as a graph; elsewhere a case's default."""
 
 
@@ -69,49 +70,66 @@ def linear(layer: LinearLayer) -> Network:
     return Network(layer.name, graph, torch_form, is_layer=True)
 
 
-def layer_case(suite: str, network: Network, device: Device, batch: int,
-               against: Sequence[str], tuner: Tuner, rows: int | None = None) -> Case:
+def layer_case(suite: str, network: Network, batch: int, setting: Setting,
+               rows: int | None = None) -> Case:
     """A network of one layer, its input drawn from a normal distribution.
 
     rows: the input's first size where that is not the batch. Every contender has its input and
-    output in the layout it works in.
+    output in the layout and precision it works in.
     Raises UnsupportedError where the device has no algorithm for the layer.
     """
+    device = setting.device
     rows = batch if rows is None else rows
     shape = (rows, *[size or 1 for size in network.graph.inputs[0].shape[1:]])
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     layer = _lowered(network, rows)
     problem = layer.problem
     assert problem is not None
-    reasons = {algorithm.name: algorithm.supports(problem, device)
-               for algorithm in OPS[layer.op].algorithms}
-    able = [each for each in OPS[layer.op].algorithms if reasons[each.name] is None]
+    algorithms = OPS[layer.op].algorithms
+    reasons = {each.name: each.supports(problem, device) for each in algorithms}
+    able = [each for each in algorithms if reasons[each.name] is None]
     if not able:
         raise UnsupportedError(f"{network.name}: {device.name} has no algorithm: " + "; ".join(
             f"{name}: {reason}" for name, reason in reasons.items()))
+    held = _Held(layer, x, device)
 
     @cache
-    def trials() -> list[Trial]:
-        return tuner.measure(layer, able, device)
-
-    def forced(name: str) -> list[Alternative]:
-        if reasons[name] is not None:
-            raise AbsentError(str(reasons[name]))
-        best = min((trial for trial in trials() if trial.algorithm.name == name),
-                   key=lambda trial: trial.cost)
-        if math.isinf(best.cost):
-            raise RuntimeError(best.measured.failure)
-        return [_alternative(f"{OWN}:{name}", layer, best, x, device)]
+    def trials() -> dict[str, list[Trial]]:
+        """What each precision allows; the least precise is measured first, as it allows all."""
+        return {precision: setting.tuner(precision).measure(layer, able, device)
+                for precision in reversed(setting.precisions)}
 
     def chosen() -> list[Alternative]:
-        best = min(trials(), key=lambda trial: trial.cost)
-        return [_alternative(OWN, layer, best, x, device)]
+        taken: dict[str, Trial] = {}
+        for precision in setting.precisions:
+            best = min(trials()[precision], key=lambda trial: trial.cost)
+            taken.setdefault(best.variant.precision, best)
+        return [_alternative(OWN, held, trial) for trial in taken.values()]
+
+    def forced(contender: str, name: str) -> list[Alternative]:
+        if reasons[name] is not None:
+            raise AbsentError(str(reasons[name]))
+        found = []
+        for precision in setting.precisions:
+            own = [trial for trial in trials()[precision] if trial.algorithm.name == name
+                   and trial.variant.precision == precision]
+            if own:
+                best = min(own, key=lambda trial: trial.cost)
+                found.append(_alternative(contender, held, best))
+        if not found:
+            raise AbsentError(f"has no candidate in {' or '.join(setting.precisions)}")
+        return found
 
     contenders: dict[str, Callable[[], list[Alternative]]] = {OWN: chosen}
-    for name in reasons:
-        contenders[f"{OWN}:{name}"] = lambda name=name: forced(name)  # type: ignore[misc]
-    for name in against:
-        contenders[name] = lambda name=name: PEERS[name](network, x, device)  # type: ignore[misc]
+    for algorithm in algorithms:
+        if not algorithm.vendor:
+            contender = f"{OWN}:{algorithm.name}"
+            contenders[contender] = partial(forced, contender, algorithm.name)
+    for name in setting.against:
+        if name in PEERS:
+            contenders[name] = partial(PEERS[name], network, x, device, setting.precisions)
+        elif name in reasons:
+            contenders[name] = partial(forced, name, name)
     checked = x[: _CHECKED_IMAGES if x.ndim == 4 else _CHECKED_ROWS]
     return Case(suite, network.name, batch, problem.flops, problem.least_bytes,
                 1.0 if layer.density is None else layer.density,
@@ -119,15 +137,25 @@ def layer_case(suite: str, network: Network, device: Device, batch: int,
                 sample_us=_SAMPLE_US if device.limits.graph else Case.sample_us)
 
 
-def _alternative(contender: str, layer: Layer, trial: Trial, x: np.ndarray,
-                 device: Device) -> Alternative:
-    algorithm, variant, problem = trial.algorithm, trial.variant, layer.problem
+class _Held:
+    """A layer's weights and input on the device, shared by all of its candidates."""
+
+    def __init__(self, layer: Layer, x: np.ndarray, device: Device) -> None:
+        self.layer, self.device = layer, device
+        self.weights = Weights(layer.weights, device, layer.name)
+        self.source = cache(lambda spec: device.upload(to_memory(x, spec), "a layer's input"))
+
+
+def _alternative(contender: str, held: _Held, trial: Trial) -> Alternative:
+    algorithm, variant, problem = trial.algorithm, trial.variant, held.layer.problem
+    device = held.device
     (source_spec,), (spec,) = variant.inputs, variant.outputs
 
     def make() -> Ready:
-        weights = Weights(layer.weights, device, layer.name)
-        state = algorithm.prepare(weights, problem, variant, device)  # type: ignore[arg-type]
-        source = device.upload(to_memory(x, source_spec), "a layer's input")
+        if trial.measured.failure:
+            raise RuntimeError(trial.measured.failure)
+        state = algorithm.prepare(held.weights, problem, variant, device)  # type: ignore[arg-type]
+        source = held.source(source_spec)
         target = device.empty(spec.nbytes, "a layer's output")
         workspace = device.empty(variant.workspace, "a layer's workspace") if (
             variant.workspace) else None
@@ -135,16 +163,19 @@ def _alternative(contender: str, layer: Layer, trial: Trial, x: np.ndarray,
         def work(stream: Any) -> None:
             algorithm.launch(state, [source], [target], workspace, stream)
 
-        def output() -> np.ndarray:
-            stored = np.empty(spec.stored_shape, spec.stored_dtype)
+        def output(count: int) -> np.ndarray:
+            # the first images lie first, but where images are innermost
+            part = spec if spec.layout == "CHWN" else replace(
+                spec, shape=(count, *spec.shape[1:]))
+            stored = np.empty(part.stored_shape, part.stored_dtype)
             device.read(target, stored)
-            return from_memory(stored, spec)
+            return from_memory(stored, part)[:count]
 
         return Ready(contender, device, work, output, _layouts(source_spec, spec),
                      " ".join(filter(None, (algorithm.name, variant.label))), variant.precision,
                      captured=True)
 
-    return Alternative(algorithm.name, make)
+    return Alternative(variant.precision, make)
 
 
 def _layouts(source: TensorSpec, target: TensorSpec) -> str:

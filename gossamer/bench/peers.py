@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.measure import Work
 from gossamer.model.graph import Graph
-from gossamer.plan.plan import Plan
+from gossamer.ops import OPS
 
 OWN = "gossamer"
 
@@ -32,6 +31,7 @@ class Network:
 
     torch: from the graph's constants to a torch.nn.Module, None where nobody wrote it down.
     torch_fused: likewise, by a call that computes all at once and that only CUDA has.
+    onnx: its file's content; None where to_onnx makes it.
     is_layer: it is one layer, so short that a call from Python would count.
     """
 
@@ -39,19 +39,20 @@ class Network:
     graph: Graph
     torch: Callable[[Mapping[str, np.ndarray]], Any] | None = None
     torch_fused: Callable[[Mapping[str, np.ndarray]], Any] | None = None
+    onnx: Callable[[], bytes] | None = None
     is_layer: bool = False
 
 
 @dataclass(frozen=True)
 class Ready:
     """A contender with its input in place. work queues `runs` executions on the stream that
-    `device` gives it; output is what an execution computed. captured: work may be recorded in a
-    graph."""
+    `device` gives it; output(count) is what an execution computed for the first `count` images or
+    rows. captured: work may be recorded in a graph."""
 
     contender: str
     device: Device
     work: Work
-    output: Callable[[], np.ndarray]
+    output: Callable[[int], np.ndarray]
     layout: str
     config: str
     precision: str = "fp32"
@@ -61,48 +62,24 @@ class Ready:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to run a contender; the fastest of its alternatives stands for it."""
+    """One way to run a contender; of each precision the fastest stands for it. make may raise
+    AbsentError."""
 
     label: str
     make: Callable[[], Ready]
 
 
-Peer = Callable[[Network, np.ndarray, Device], list[Alternative]]
-"""The alternatives for a network and an input on a device. Raises AbsentError."""
+Peer = Callable[[Network, np.ndarray, Device, Sequence[str]], list[Alternative]]
+"""The alternatives for a network and an input on a device in these precisions. Raises
+AbsentError."""
 
 
-def own(plan: Plan, x: np.ndarray) -> Alternative:
-    """gossamer itself: one context, whose graph is replayed where the device has graphs."""
-    device, batch = plan.device, len(x)
-
-    def make() -> Ready:
-        context = plan.context(batch)
-        program = plan.program(batch)
-        source = context.buffer(program.inputs[plan.inputs[0].name])
-        result = program.outputs[plan.outputs[0].name]
-        device.write(source, x)
-
-        def output() -> np.ndarray:
-            # activations may lie where the input was
-            device.write(source, x)
-            context.execute()
-            array = np.empty(program.specs[result].shape, program.specs[result].stored_dtype)
-            device.read(context.buffer(result), array)
-            return array
-
-        layouts = Counter(step.variant.outputs[0].layout for step in program.steps
-                          if len(step.variant.outputs[0].shape) == 4)
-        algorithms = Counter(step.algorithm.name for step in program.steps)
-        return Ready(OWN, device, context.execute, output,
-                     "+".join(name for name, _ in layouts.most_common()) or "row",
-                     ", ".join(f"{name} {count}" for name, count in algorithms.most_common()))
-
-    return Alternative("plan", make)
-
-
-def onnxruntime(network: Network, x: np.ndarray, device: Device) -> list[Alternative]:
-    if device.api == "cuda":
-        raise AbsentError("compared on the processor only: --device host")
+def onnxruntime(network: Network, x: np.ndarray, device: Device,
+                precisions: Sequence[str]) -> list[Alternative]:
+    if device.api == "cuda" and network.is_layer:
+        raise AbsentError("one layer is compared on the processor only: --device host")
+    if "fp32" not in precisions:
+        raise AbsentError("compared in fp32 only")
     if importlib.util.find_spec("onnxruntime") is None:
         raise AbsentError("not installed: pip install onnxruntime")
     import onnxruntime as runtime
@@ -115,8 +92,9 @@ def onnxruntime(network: Network, x: np.ndarray, device: Device) -> list[Alterna
         options.log_severity_level = 3
         # its threads must not go on spinning into the next contender's turn
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        session = runtime.InferenceSession(to_onnx(network.graph).SerializeToString(), options,
-                                           providers=["CPUExecutionProvider"])
+        model = (to_onnx(network.graph).SerializeToString() if network.onnx is None
+                 else network.onnx())
+        session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         binding = session.io_binding()
         binding.bind_cpu_input(network.graph.inputs[0].name, x)
         binding.bind_output(network.graph.outputs[0].name)
@@ -124,7 +102,9 @@ def onnxruntime(network: Network, x: np.ndarray, device: Device) -> list[Alterna
         def work(stream: Any) -> None:
             session.run_with_iobinding(binding)
 
-        return Ready("onnxruntime", host, work, lambda: binding.copy_outputs_to_cpu()[0], "NCHW",
+        return Ready("onnxruntime", host, work,
+                     lambda count: binding.copy_outputs_to_cpu()[0][:count],
+                     "NCHW" if x.ndim == 4 else "row",
                      f"CPU, {host.limits.units} threads, default optimisation")
 
     return [Alternative("CPU", make)]
@@ -133,20 +113,23 @@ def onnxruntime(network: Network, x: np.ndarray, device: Device) -> list[Alterna
 def release() -> None:
     """Gives back what dropped contenders held: graphs and modules hold device memory in cycles,
     and torch keeps what it freed."""
+    if "gossamer.bench.torch_peers" in sys.modules:
+        sys.modules["gossamer.bench.torch_peers"].forget()
     gc.collect()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.empty_cache()
 
 
 def _torch(name: str) -> Peer:
-    def peer(network: Network, x: np.ndarray, device: Device) -> list[Alternative]:
+    def peer(network: Network, x: np.ndarray, device: Device,
+             precisions: Sequence[str]) -> list[Alternative]:
         if network.torch is None:
             raise AbsentError(f"{network.name} is not written down in PyTorch")
         if importlib.util.find_spec("torch") is None:
             raise AbsentError("torch is not installed: pip install torch")
         from gossamer.bench import torch_peers
 
-        return torch_peers.alternatives(name, network, x, device)
+        return torch_peers.alternatives(name, network, x, device, precisions)
 
     return peer
 
@@ -158,3 +141,19 @@ PEERS: dict[str, Peer] = {
     "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
     "onnxruntime": onnxruntime,
 }
+
+
+def vendors() -> list[str]:
+    """The algorithms that run a vendor's library."""
+    return list(dict.fromkeys(algorithm.name for op in OPS.values()
+                              for algorithm in op.algorithms if algorithm.vendor))
+
+
+def defaults(api: str, layers: bool) -> list[str]:
+    """The peers and vendors' algorithms that are compared on a kind of device where none are
+    named. max-autotune searches for many minutes. Of single layers torch.compile is left out: it
+    takes seconds to compile each, to call what torch-graph calls."""
+    if api != "cuda":
+        return ["torch-eager", "onnxruntime"]
+    slow = ("torch-compile:max-autotune", *(["torch-compile"] if layers else []))
+    return [*(name for name in PEERS if name not in slow), *vendors()]

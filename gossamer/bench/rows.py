@@ -23,14 +23,16 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 
 _PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core", "cuda-bindings",
-             "nvidia-cuda-nvrtc")
+             "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvmath-python",
+             "nvidia-cublas", "nvidia-cusparse")
 
 
 @dataclass(frozen=True)
 class Row:
     """One contender at one case and batch. Times in microseconds of one execution; error is the
-    normalised one against a float64 reference; device is the API it ran through; machine names
-    the chip; all rows of a run share a run_id."""
+    normalised one against a float64 reference; the speed of light is None where the precision's
+    peak rate is not known; device is the API it ran through; machine names the chip; all rows of
+    a run share a run_id."""
 
     suite: str
     case: str
@@ -44,7 +46,7 @@ class Row:
     p25_us: float
     p75_us: float
     error: float
-    speed_of_light_us: float
+    speed_of_light_us: float | None
     density: float
     machine: str
     versions: dict[str, str]
@@ -52,6 +54,12 @@ class Row:
     commit: str | None
     run_id: str
     date: str
+
+    @property
+    def share_of_light(self) -> float | None:
+        """Of the speed of light, where that is known."""
+        light = self.speed_of_light_us
+        return None if light is None else light / self.median_us
 
 
 KEYS = tuple(field.name for field in fields(Row))
@@ -165,8 +173,8 @@ def csv_bytes(rows: Sequence[Row]) -> bytes:
     writer.writerow([*KEYS, "share_of_light"])
     for row in rows:
         values = {**_plain(row), "versions": json.dumps(row.versions)}
-        writer.writerow([*(values[key] for key in KEYS),
-                         f"{row.speed_of_light_us / row.median_us:.6g}"])
+        share = row.share_of_light
+        writer.writerow([*(values[key] for key in KEYS), "" if share is None else f"{share:.6g}"])
     return text.getvalue().encode()
 
 

@@ -1,13 +1,20 @@
-"""Case: one piece of work, stated without saying who does it."""
+"""What is measured: a case, stated without saying who does it, and the setting of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from gossamer.bench.peers import Alternative
+from gossamer.device.base import Device
+from gossamer.plan.tuner import Tuner
+from gossamer.plan.tuning_cache import TuningCache
+
+MOST_ERROR = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3}
+"""Where a contender's error is larger it did not compute in that precision: TF32 has 1e-3."""
 
 
 @dataclass(frozen=True)
@@ -15,10 +22,11 @@ class Case:
     """One piece of work.
 
     flops, least_bytes: what nobody can do without: the arithmetic, and weights, inputs and
-    outputs crossing memory once. density: the share of nonzero weights.
+    outputs crossing memory once, as float32. density: the share of nonzero weights.
     expected: the output for the first images or rows, in float64.
     contenders: the alternatives of each, made when called; may raise AbsentError.
     sample_us: about how long one sample of a contender's time lasts.
+    most_error: by precision, the error beyond which a result is wrong.
     """
 
     suite: str
@@ -31,3 +39,34 @@ class Case:
     contenders: dict[str, Callable[[], list[Alternative]]]
     notes: tuple[str, ...] = ()
     sample_us: float = 20_000.0
+    most_error: Mapping[str, float] = field(default_factory=lambda: MOST_ERROR)
+
+    def bytes_at(self, precision: str) -> int:
+        """The least bytes where that precision is what lies in memory."""
+        return self.least_bytes // 2 if precision == "fp16" else self.least_bytes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the cases of a run share.
+
+    against: peers and vendors' algorithms, by name. precisions: those that each contender is
+    measured in, the most precise first. tuner: that of a precision, which allows those before it.
+    """
+
+    device: Device
+    tuner: Callable[[str], Tuner]
+    against: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ("fp32",)
+
+
+def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
+           kept: TuningCache | None = None) -> Callable[[str], Tuner]:
+    """Of each precision one tuner, all with the same measurements."""
+    stored = TuningCache(device) if kept is None else kept
+
+    @cache
+    def tuner(precision: str) -> Tuner:
+        return Tuner(device, effort, precision=precision, cache=stored, note=note)
+
+    return tuner

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from gossamer.bench import contest
+from gossamer.bench.networks import network_case
 from gossamer.bench.peaks import Peaks
 from gossamer.bench.peers import AbsentError, Alternative
 from gossamer.bench.rows import Stamp
-from gossamer.bench.suites import network_case
-from gossamer.bench.work import Case
+from gossamer.bench.work import Case, Setting, tuners
 from gossamer.device import find
+from gossamer.device.base import Device
+from gossamer.plan.tuning_cache import TuningCache
 from tests.bench.networks import tiny
 
-PEAKS = Peaks(1e12, 1e11)
+PEAKS = Peaks("host", {"fp32": 1e12, "fp16": 4e12}, 1e11)
 
 
 def absent(*_: object) -> list[Alternative]:
@@ -29,11 +33,18 @@ def broken(*_: object) -> list[Alternative]:
     return [Alternative("first", make), Alternative("second", make)]
 
 
+def setting(device: Device, folder: Path, against: Sequence[str] = (),
+            precisions: Sequence[str] = ("fp32",)) -> Setting:
+    kept = TuningCache(device, folder)
+    return Setting(device, tuners(device, "quick", kept=kept), tuple(against), tuple(precisions))
+
+
 @pytest.fixture(scope="session")
-def case() -> Case:
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """The tiny network at batch 3 on the host, against a peer that is absent and one that
     fails."""
-    case = network_case("suite", tiny(), find("host"), 3, ["onnxruntime", "torch-eager"])
+    case = network_case("suite", tiny(), 3, setting(
+        find("host"), tmp_path_factory.mktemp("tuning"), ["onnxruntime", "torch-eager"]))
     return dataclasses.replace(case, contenders={
         **case.contenders, "somebody": absent, "nobody": broken})
 
@@ -42,5 +53,3 @@ def case() -> Case:
 def result(case: Case) -> contest.Result:
     stamp = Stamp.of(find("host"), "gossamer bench suite")
     return contest.run(case, PEAKS, stamp)
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gossamer.bench import peaks, plots, suites
+from gossamer.bench.networks import network_case
 from gossamer.bench.rows import KEYS, read_rows
-from gossamer.bench.suites import Item, network_case
+from gossamer.bench.suites import Item
 from gossamer.cli import app
 from tests.bench.conftest import PEAKS
 from tests.bench.networks import tiny
@@ -23,13 +25,13 @@ from tests.bench.networks import tiny
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path_factory.mktemp("cache")))
 
-    def suite(batch: int) -> list[Item]:
-        return [Item("tiny", name, batch, lambda device, against, tuner, name=name: network_case(
-                    "tiny", dataclasses.replace(tiny(), name=name), device, batch, against, tuner))
+    def suite(batch: int, models: Sequence[Path]) -> list[Item]:
+        return [Item("tiny", name, batch, lambda setting, name=name: network_case(
+                    "tiny", dataclasses.replace(tiny(), name=name), batch, setting))
                 for name in ("tiny", "little")]
 
     monkeypatch.setitem(suites.SUITES, "tiny", suite)
-    monkeypatch.setattr(peaks, "measure_peaks", lambda device: PEAKS)
+    monkeypatch.setattr(peaks, "measure_peaks", lambda device, precisions: PEAKS)
 
 
 def bench(*words: object) -> Any:
@@ -84,6 +86,18 @@ def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
                                                  tmp_path / "README.md").stderr
 
 
+def test_precisions_come_in_their_order(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "rows.jsonl"
+    done = bench("tiny", "--device", "host", "--batch", "2", "--against", "torch-eager", "--case",
+                 "tin", "--precision", "fp16,fp32", "-o", path)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert [line.split(",")[0] for line in lines if line.startswith("fp")] == ["fp32", "fp16"]
+    assert {(row.contender, row.precision) for row in read_rows(path)} == {
+        ("gossamer", "fp32"), ("torch-eager", "fp32"), ("torch-eager", "fp16")}
+
+
 def test_markdown_of_what_was_measured() -> None:
     done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--markdown")
     assert done.stdout.startswith("**little, fp32, ") and "**tiny, fp32, " in done.stdout
@@ -104,8 +118,11 @@ def test_without_matplotlib_nothing_is_measured(
     (("tiny", "--batch", "0"), "--batch 0: expected sizes of 1 or more"),
     (("tiny", "--batch", "one"), "--batch one"),
     (("tiny", "--against", "caffe"), "no peer 'caffe'; expected some of torch-eager"),
-    (("tiny", "--precision", "fp8"), "--precision fp8: expected fp32"),
+    (("tiny", "--precision", "fp8"), "--precision fp8: expected some of fp32, tf32, fp16"),
     (("tiny", "-o", "rows.csv"), "ends in .jsonl"),
+    (("tiny", "--precision", "fp32,"), "--precision fp32,: expected some of fp32, tf32, fp16"),
+    (("tiny", "--model", "x.onnx"), "--model x.onnx: goes with the suite networks"),
+    (("networks", "--model", "x.onnx"), "x.onnx"),
     (("tiny", "--device", "tpu:0"), "there is no device 'tpu:0'"),
     (("tiny", "--into", "README.md"), "--into goes with --table"),
     (("tiny", "--case", "big"), "--case big: no case of tiny has that in its name; there are: "

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.peers import PEERS, AbsentError, Alternative, Ready, own
+from gossamer.bench.networks import network_case, own
+from gossamer.bench.peers import PEERS, AbsentError, Alternative, Ready
 from gossamer.bench.rows import KEYS, Row, Stamp
-from gossamer.bench.suites import network_case
 from gossamer.bench.work import Case
 from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.plan.plan import Plan
-from tests.bench.conftest import PEAKS
+from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
+from tests.conftest import is_slow
 from tests.tolerances import tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")
@@ -61,8 +63,10 @@ def test_what_the_work_needs_is_counted_by_hand(case: Case) -> None:
 
 
 def test_speed_of_light_is_the_slower_of_arithmetic_and_memory() -> None:
-    assert PEAKS.speed_of_light_us(10**9, 10**3) == pytest.approx(1000)
-    assert PEAKS.speed_of_light_us(10**3, 10**8) == pytest.approx(1000)
+    assert PEAKS.speed_of_light_us(10**9, 10**3, "fp32") == pytest.approx(1000)
+    assert PEAKS.speed_of_light_us(10**9, 10**3, "fp16") == pytest.approx(250)
+    assert PEAKS.speed_of_light_us(10**3, 10**8, "fp32") == pytest.approx(1000)
+    assert PEAKS.speed_of_light_us(10**9, 10**3, "tf32") is None
 
 
 def wrong(error: float, name: str = "peer") -> Alternative:
@@ -72,7 +76,8 @@ def wrong(error: float, name: str = "peer") -> Alternative:
         ready = own(Plan(tiny().graph, host), np.random.default_rng(0).standard_normal(
             (3, 3, 8, 8), np.float32)).make()
         return dataclasses.replace(ready, contender=name,
-                                   output=lambda: ready.output() * np.float32(1 + error))
+                                   output=lambda count: ready.output(count)
+                                   * np.float32(1 + error))
 
     return Alternative("only", make)
 
@@ -104,13 +109,35 @@ def test_a_peer_that_fails_while_timed_is_listed(case: Case) -> None:
     assert result.failed == {"peer": "RuntimeError: ran out of luck"}
 
 
-def test_our_own_failure_is_an_error(case: Case) -> None:
+def broken(error: Exception) -> Alternative:
     def make() -> Ready:
-        raise UnsupportedError("no kernel")
+        raise error
 
-    case = dataclasses.replace(case, contenders={"gossamer": lambda: [Alternative("plan", make)]})
+    return Alternative("broken", make)
+
+
+def test_our_own_failure_is_an_error(case: Case) -> None:
+    failing = dataclasses.replace(case, contenders={
+        "gossamer": lambda: [broken(UnsupportedError("no kernel"))]})
     with pytest.raises(GossamerError, match="no kernel"):
-        contest.run(case, PEAKS, STAMP)
+        contest.run(failing, PEAKS, STAMP)
+    failing = dataclasses.replace(case, contenders={
+        "gossamer": lambda: [broken(ValueError("odd")), broken(ValueError("no kernel"))]})
+    with pytest.raises(RuntimeError, match="gossamer failed at tiny: odd"):
+        contest.run(failing, PEAKS, STAMP)
+
+
+def test_of_several_precisions_ours_may_fail_in_one(case: Case) -> None:
+    result = contest.run(dataclasses.replace(case, contenders={
+        "gossamer": lambda: [wrong(0.0, "gossamer"), broken(ValueError("odd"))]}), PEAKS, STAMP)
+    assert [row.contender for row in result.rows] == ["gossamer"]
+    assert result.failed == {"gossamer (broken)": "ValueError: odd"}
+
+
+def test_an_alternative_may_be_absent(case: Case) -> None:
+    result = contest.run(dataclasses.replace(case, contenders={
+        "peer": lambda: [wrong(0.0), broken(AbsentError("no TF32"))]}), PEAKS, STAMP)
+    assert result.absent == {"peer (broken)": "no TF32"} and len(result.rows) == 1
 
 
 def test_only_the_fastest_alternative_has_a_row(case: Case) -> None:
@@ -128,11 +155,14 @@ def test_only_the_fastest_alternative_has_a_row(case: Case) -> None:
     assert row.config == "quick"
 
 
-def test_on_every_device(device: Device) -> None:
-    case = network_case("suite", tiny(), device, 2, [])
+def test_on_every_device(device: Device, tmp_path: Path) -> None:
+    if is_slow(device):
+        pytest.skip("simulators are not measured")
+    case = network_case("suite", tiny(), 2, setting(device, tmp_path))
     (row,) = contest.run(case, PEAKS, STAMP).rows
     assert isinstance(row, Row)
     assert row.device == device.api and row.error < tolerance("network")
+    assert (row.speed_of_light_us is None) is (device.name != PEAKS.device)
 
 
 @pytest.mark.parametrize("name", ["torch-graph", "torch-compile"])
@@ -140,7 +170,7 @@ def test_peers_of_cuda_are_absent_elsewhere(name: str) -> None:
     pytest.importorskip("torch")
     x = np.zeros((1, 3, 8, 8), np.float32)
     with pytest.raises(AbsentError, match="CUDA"):
-        PEERS[name](tiny(), x, find("host"))
+        PEERS[name](tiny(), x, find("host"), ["fp32"])
 
 
 def test_a_work_of_many_runs_is_timed_as_one(
@@ -155,17 +185,24 @@ def test_a_work_of_many_runs_is_timed_as_one(
     assert (row.median_us, row.p25_us, row.p75_us) == (10.0, 9.0, 12.0)
 
 
-def test_each_precision_of_a_contender_has_a_row(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(contest.MOST_ERROR, "tf32", 1e-2)
-
+def test_each_precision_of_a_contender_has_a_row(case: Case) -> None:
     def other() -> Ready:
-        return dataclasses.replace(wrong(1e-3).make(), precision="tf32")
+        return dataclasses.replace(wrong(1e-3).make(), precision="fp16")
 
     case = dataclasses.replace(case, contenders={
         "gossamer": case.contenders["gossamer"],
-        "peer": lambda: [wrong(0.0), Alternative("tf32", other)]})
+        "peer": lambda: [wrong(0.0), Alternative("fp16", other)]})
     result = contest.run(case, PEAKS, STAMP)
     assert sorted((row.contender, row.precision) for row in result.rows) == [
-        ("gossamer", "fp32"), ("peer", "fp32"), ("peer", "tf32")]
+        ("gossamer", "fp32"), ("peer", "fp16"), ("peer", "fp32")]
+    lights = {row.precision: row.speed_of_light_us for row in result.rows}
+    # bound by bytes, of which float16 has half
+    assert lights["fp16"] == pytest.approx(lights["fp32"] / 2, rel=1e-3)
+
+
+def test_a_fast_result_of_less_precision_is_wrong(case: Case) -> None:
+    def other() -> Ready:
+        return dataclasses.replace(wrong(3e-2).make(), precision="fp16")
+
+    case = dataclasses.replace(case, contenders={"peer": lambda: [Alternative("fp16", other)]})
+    assert "not computed in fp16" in contest.run(case, PEAKS, STAMP).failed["peer"]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
+from gossamer.bench import peaks
 from gossamer.bench.peaks import CHAINS, GROUP_SIZE, STEPS, multiply_add
+from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.ops import OPS
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.gemm.algorithms import HostGemm
+from gossamer.ops.gemm.problem import GemmProblem
 
 
 @pytest.mark.sanitize
@@ -18,3 +27,41 @@ def test_multiply_adds_are_done(compiled_device: Device) -> None:
     assert flops == 2 * GROUP_SIZE * CHAINS * STEPS * 2
     starts = np.arange(GROUP_SIZE)[:, None] % 64 + np.arange(CHAINS)
     np.testing.assert_array_equal(sums, (starts + 0.5 * STEPS * 2).sum(axis=1))
+
+
+class Library(HostGemm):
+    """A vendor's product on the host, which in float16 is one too."""
+
+    name = "library"
+    vendor = "Library"
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for variant in super().variants(problem, device):
+            yield from (variant, dataclasses.replace(variant, precision="fp16"))
+
+
+class Absent(Library):
+    name = "absent"
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return "Library is not installed: pip install 'gossamer[vendor]'"
+
+
+@pytest.mark.parametrize("library", [Library, Absent])
+def test_tensor_cores_rates_are_those_of_a_library(
+    library: type[Library], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+    launch = HostGemm.launch
+    monkeypatch.setattr(Library, "launch", lambda self, state, *arguments: (
+        ran.append(state.variant.precision), launch(self, state, *arguments)))
+    monkeypatch.setitem(OPS, "gemm", dataclasses.replace(OPS["gemm"], algorithms=(library(),)))
+    monkeypatch.setattr(peaks, "_LARGE", 16)
+    monkeypatch.setattr(peaks, "_MATRIX", 16)
+    found = peaks.measure_peaks(find("host"), ["fp32", "fp16"])
+    assert found.device == "host" and found.flops["fp32"] > 0
+    if library is Library:
+        assert set(ran) == {"fp16"} and found.flops["fp16"] > 0 and not found.unknown
+    else:
+        assert not ran and found.unknown == {"fp16": Absent().supports(None, None)}
+        assert found.speed_of_light_us(1, 1, "fp16") is None

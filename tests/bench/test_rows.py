@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -12,8 +14,9 @@ import pytest
 
 from gossamer.bench import rows
 from gossamer.bench.contest import Result
-from gossamer.bench.rows import KEYS, append_rows, check_appendable, read_rows
+from gossamer.bench.rows import KEYS, append_rows, check_appendable, csv_bytes, read_rows
 from gossamer.errors import InputError
+from tests.bench.rows import row
 
 SCHEMA = ["suite", "case", "contender", "device", "precision", "layout", "config", "batch",
           "median_us", "p25_us", "p75_us", "error", "speed_of_light_us", "density", "machine",
@@ -31,6 +34,18 @@ def test_appended_rows_come_back(result: Result, tmp_path: Path) -> None:
         row.contender for row in [*result.rows[:1], *result.rows]]
     assert read[0].median_us == pytest.approx(result.rows[0].median_us, rel=1e-5)
     assert os.listdir(path.parent) == ["suite.jsonl"]
+
+
+def test_a_speed_of_light_that_is_not_known_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "suite.jsonl"
+    unknown, known = (row("gossamer", 100.0, speed_of_light_us=light) for light in (None, 25.0))
+    append_rows(path, [unknown, known])
+    assert [json.loads(line)["speed_of_light_us"]
+            for line in path.read_text().splitlines()] == [None, 25.0]
+    assert read_rows(path) == [unknown, known]
+    sheet = list(csv.DictReader(io.StringIO(csv_bytes([unknown, known]).decode())))
+    assert [(line["speed_of_light_us"], line["share_of_light"]) for line in sheet] == [
+        ("", ""), ("25.0", "0.25")]
 
 
 def test_a_failed_append_leaves_the_file_alone(

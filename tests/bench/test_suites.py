@@ -22,9 +22,7 @@ from gossamer.bench.work import Case
 from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.plan.tuner import Tuner
-from gossamer.plan.tuning_cache import TuningCache
-from tests.bench.conftest import PEAKS
+from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import LAYERS, PRODUCTS
 from tests.model.onnx_models import runtime
 from tests.tolerances import normalised_error, tolerance
@@ -33,10 +31,11 @@ STAMP = Stamp({}, "gossamer bench", None, "run")
 NETWORKS = [convolution(layer) for layer in LAYERS] + [linear(layer) for layer in PRODUCTS]
 
 
-def layer(number: int, device: Device, folder: Path, against: Sequence[str] = ()) -> Case:
+def layer(number: int, device: Device, folder: Path, against: Sequence[str] = (),
+          precisions: Sequence[str] = ("fp32",)) -> Case:
     rows = PRODUCTS[0].rows if number == len(LAYERS) else None
-    tuner = Tuner(device, "quick", cache=TuningCache(device, folder))
-    return layer_case("suite", NETWORKS[number], device, 1 if rows else 3, against, tuner, rows)
+    return layer_case("suite", NETWORKS[number], 1 if rows else 3,
+                      setting(device, folder, against, precisions), rows)
 
 
 def test_tables_are_the_published_networks(shared: Path) -> None:
@@ -59,7 +58,7 @@ def test_cases_are_distinct_and_squares_know_no_batch() -> None:
     count = {name: sum(item.suite == name for item in items) for name in SUITES}
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
-    assert count == {"mobilenet": 2, "conv-layers": 2 * len(convolutions),
+    assert count == {"mobilenet": 2, "networks": 2, "conv-layers": 2 * len(convolutions),
                      "gemm": 2 * len(products) - squares}
 
 
@@ -125,7 +124,7 @@ def test_layers_on_every_device(device: Device, tmp_path: Path) -> None:
         ready = chosen.make()
         ready.work(None)
         device.synchronize()
-        assert normalised_error(ready.output()[:len(case.expected)],
+        assert normalised_error(ready.output(len(case.expected)),
                                 case.expected) < tolerance("network")
 
 
