@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,17 @@ class CudaDevice(Device):
             kernel = self._kernels.setdefault(source, self._load(source))
         return kernel
 
-    def assemble(self, program: PtxProgram) -> CudaKernel:
-        """The kernel of a program in PTX, from the disk cache when seen before.
+    def assemble(self, programs: Sequence[PtxProgram]) -> list[CudaKernel]:
+        """The kernels of programs in PTX, from the disk cache when seen before, else assembled at
+        the same time. Raises CompileError with the assembler's log."""
+        def assembled(program: PtxProgram) -> CudaKernel:
+            return self._loaded(
+                KernelSource(Path(f"{program.name}.ptx"), program.name),
+                nvjitlink.key(program, self.architecture),
+                lambda: nvjitlink.build(program, self.architecture, apart=len(programs) > 1)[0])
 
-        Raises CompileError with the assembler's log.
-        """
-        return self._loaded(KernelSource(Path(f"{program.name}.ptx"), program.name),
-                            nvjitlink.key(program, self.architecture),
-                            lambda: nvjitlink.build(program, self.architecture)[0])
+        with ThreadPoolExecutor(max(len(programs), 1)) as pool:
+            return list(pool.map(assembled, programs))
 
     def _load(self, source: KernelSource) -> CudaKernel:
         key = (source.text(), source.function, nvrtc.OPTIONS, self.architecture, nvrtc.version())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,6 +65,20 @@ class Code:
         self.instructions.append(Instruction(name, (result, *operands)))
         return result
 
+    def divided(self, number: str, by: int) -> tuple[str, str]:
+        """Quotient and remainder of a register's number below 2^31, by multiplication: the
+        assembler itself divides by constants as by any number."""
+        if by == 1:
+            return number, self.get("mov.u32", "r", 0)
+        if by & (by - 1) == 0:
+            return (self.get("shr.u32", "r", number, by.bit_length() - 1),
+                    self.get("and.b32", "r", number, by - 1))
+        shift = (by - 1).bit_length()
+        multiplier = -(-(1 << (31 + shift)) // by)
+        high = self.get("mul.hi.u32", "r", self.get("shl.b32", "r", number, 1), multiplier)
+        quotient = self.get("shr.u32", "r", high, shift)
+        return quotient, self.get("mad.lo.s32", "r", quotient, -by, number)
+
     def jump(self, target: str, when: str = "", uniform: bool = True) -> None:
         """A jump, which a whole warp takes or not where it is uniform."""
         self.emit("bra.uni" if uniform else "bra", target, guard=when)
@@ -90,25 +104,25 @@ class Code:
 
 @dataclass(frozen=True)
 class PtxProgram:
-    """A kernel as PTX without headers.
-
-    name: of the kernel. entry: its text, with the prototypes of what it calls. parts: functions
-    that it calls, assembled apart from each other. registers: the most a thread may use.
-    """
+    """A kernel as PTX without its header: name, and the text from .visible on."""
 
     name: str
-    entry: str
-    parts: tuple[str, ...]
-    registers: int
+    text: str
 
 
-def function(kind: str, parameters: Iterable[tuple[str, str]], code: Code | None = None,
-             after: str = "") -> str:
-    """The text of a function, or its prototype without code. kind: what stands before the
-    parameters (type, name); after: what stands behind them."""
-    listed = ", ".join(f".param .{each} {name}" for each, name in parameters)
-    end = ";" if code is None else f"\n{{\n{code.text()}\n}}\n"
-    return f"{kind}({listed}){after}{end}"
+def kernel(name: str, parameters: Sequence[str], code: Code, group: int,
+           resident: int) -> PtxProgram:
+    """A kernel of pointers and of `local_memory`, whose size its launch says; for groups of so
+    many work-items, of which a multiprocessor must hold `resident` at once."""
+    listed = ", ".join(f".param .u64 {each}" for each in parameters)
+    return PtxProgram(name, f""".extern .shared .align 16 .b8 local_memory[];
+.visible .entry {name}({listed})
+.maxntid {group}, 1, 1
+.minnctapersm {resident}
+{{
+{code.text()}
+}}
+""")
 
 
 def _line(instruction: Instruction) -> str:
