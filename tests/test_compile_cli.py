@@ -302,8 +302,8 @@ def test_the_page_escapes_names() -> None:
     name = '<script>alert("1")</script> & \'x\''
     row = {"layer": name, "op": name, "problem": name, "density": None, "algorithm": name,
            "config": name, "precision": "fp32", "layout": name, "device": name, "flops": 0,
-           "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None, "best_dense_us": None,
-           "speedup": None, "rejected": {name + "2": name},
+           "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None,
+           "best_dense_us": None, "speedup": None, "rejected": {name + "2": name},
            "candidates": [{"algorithm": name, "config": name, "layouts": [name],
                            "precision": name, "median_us": None, "p25_us": None, "p75_us": None,
                            "cold_us": None, "error": float("nan"), "reason": name}]}

@@ -244,10 +244,10 @@ def test_a_family_without_a_program_is_named(make: Callable[..., Plan],
     rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
     choose = gossamer.plan.plan.choose
 
-    def refused(*arguments: Any, only: str | None) -> Program:
+    def refused(*arguments: Any, only: str | None, **options: Any) -> Program:
         if only == DENSE:
             raise DeviceError("no candidate works")
-        return choose(*arguments, only=only)
+        return choose(*arguments, only=only, **options)
 
     monkeypatch.setattr(gossamer.plan.plan, "choose", refused)
     plan = make()

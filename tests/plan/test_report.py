@@ -20,8 +20,8 @@ from gossamer.plan.report import Report, make_report
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
-COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "layout", "device",
-           "flops", "rejected"}
+COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "precision", "layout",
+           "device", "flops", "rejected"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 
 
