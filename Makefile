@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-BENCH_ARGS ?= mobilenet conv-layers gemm
+BENCH_ARGS ?= mobilenet networks conv-layers gemm
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 

@@ -212,5 +212,4 @@ def _peers(text: str | None, api: str, is_layer: bool) -> tuple[str, ...]:
         if name not in known:
             raise InputError(f"--against {text}: no peer {name!r}; expected some of "
                              f"{', '.join(known)}, or none")
-    # with torch 2.11 a CUDA graph captured before torch.compile had compiled faulted when replayed
-    return tuple(sorted(names, key=lambda name: not name.startswith("torch-compile")))
+    return tuple(names)

@@ -165,7 +165,7 @@ def alternatives(name: str, network: Network, x: np.ndarray, device: Device,
         # all that is compiled counts against one limit
         torch._dynamo.config.cache_size_limit = _MOST_COMPILED
         if network.is_layer:
-            # all are compiled before the first is captured; see bench_cli on the order of peers
+            # all are compiled before the first is captured; see contest on the order of peers
             return [_compiled_layer(name, place, *way) for way in ways]
         return [Alternative(", ".join(way), partial(_made, _compiled, name, place, *way))
                 for way in ways]
