@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from gossamer.model import load
     from gossamer.plan.compiling import compile
     from gossamer.plan.plan import Plan
+    from gossamer.train import MLP, train_many
 
 __version__ = "0.1.0"
 
-__all__ = ["GossamerError", "GossamerWarning", "Plan", "compile", "devices", "load"]
+__all__ = ["MLP", "GossamerError", "GossamerWarning", "Plan", "compile", "devices", "load",
+           "train_many"]
 
-_HOMES = {"Plan": "gossamer.plan.plan", "compile": "gossamer.plan.compiling",
-          "devices": "gossamer.device", "load": "gossamer.model"}
+_HOMES = {"MLP": "gossamer.train", "Plan": "gossamer.plan.plan",
+          "compile": "gossamer.plan.compiling", "devices": "gossamer.device",
+          "load": "gossamer.model", "train_many": "gossamer.train"}
 
 
 def __getattr__(name: str) -> Any:

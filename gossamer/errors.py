@@ -29,6 +29,11 @@ class CompileError(DeviceError):
     """A kernel that the device's compiler refused; the message carries the build log."""
 
 
+class TrainingError(GossamerError):
+    """Training that diverged; the message says in which pass and at which sample, and what to
+    do. The network keeps the parameters from before that pass."""
+
+
 class GossamerWarning(UserWarning):
     """Something the user should know although the work goes on: NaN weights, a cache that
     cannot be written, layers that ran elsewhere than asked."""

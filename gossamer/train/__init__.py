@@ -1,0 +1,6 @@
+"""Training of small fully connected networks by back-propagation."""
+
+from gossamer.train.many import ManyResult, cross_validate, sweep, train_many
+from gossamer.train.mlp import MLP, Progress
+
+__all__ = ["MLP", "ManyResult", "Progress", "cross_validate", "sweep", "train_many"]

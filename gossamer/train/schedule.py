@@ -1,0 +1,48 @@
+"""How the learning rate changes from pass to pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gossamer.errors import InputError
+
+Schedule = str | Sequence[Any] | Callable[[int], float]
+"""What a user gives: see `factor`."""
+
+_EXPECTED = "expected 'constant', 'inverse', ('step', passes, factor) or a function of the pass"
+
+
+def factor(schedule: Schedule, passes: int) -> float:
+    """What the learning rate is multiplied by, after so many passes (0 for the first).
+
+    "constant": 1. "inverse": 1 / (1 + passes). ("step", every, by): by, raised to how often
+    `every` passes have gone by. A function: what it returns for `passes`.
+    Raises InputError for another schedule, or a function's result that is no factor.
+    """
+    if callable(schedule):
+        found = schedule(passes)
+        if not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+            raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more for pass "
+                             f"{passes}, got {found!r}")
+        return float(found)
+    if isinstance(schedule, str):
+        if schedule == "constant":
+            return 1.0
+        if schedule == "inverse":
+            return 1 / (1 + passes)
+    elif len(schedule) == 3 and schedule[0] == "step":
+        _, every, by = schedule
+        if isinstance(every, int) and every >= 1 and isinstance(by, int | float) and by >= 0 and (
+                math.isfinite(by)):
+            return float(by ** (passes // every))
+    raise InputError(f"schedule {schedule!r}: {_EXPECTED}")
+
+
+def name(schedule: Schedule) -> str:
+    """The schedule as text: the same for the same schedule in another process."""
+    if callable(schedule):
+        module = getattr(schedule, "__module__", type(schedule).__module__)
+        return f"{module}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"
+    return schedule if isinstance(schedule, str) else repr(tuple(schedule))
