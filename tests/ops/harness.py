@@ -94,7 +94,7 @@ def quick(variants: list[Variant]) -> list[Variant]:
 
 
 def one_layout_a_config(variants: list[Variant]) -> list[Variant]:
-    """Every config once, the layouts taken in turns."""
+    """Every config once, the layouts and precisions taken in turns."""
     configs = [list(group) for _, group in itertools.groupby(variants, key=lambda v: v.config)]
     return [group[index % len(group)] for index, group in enumerate(configs)]
 

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.expression import apply
-from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.gemm import OP
 from gossamer.ops.gemm.problem import GemmProblem
 from tests.conftest import is_slow
 from tests.ops.harness import check, quick
@@ -15,24 +19,42 @@ BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 RESIDUAL = Epilogue(apply("add").then(apply("tanh")), ("tensor",))
 
 
+def enough(device: Device) -> Callable[[list[Variant]], list[Variant]]:
+    """Picks what the device runs in seconds: all on a GPU, else no large tile of 16-bit floats."""
+    if device.api == "cuda":
+        return list
+    if is_slow(device):
+        return quick
+    return lambda variants: [v for v in variants if v.precision == "fp32" or v in quick(variants)]
+
+
 @given(rows=st.sampled_from([0, 1, 2, 4, 5, 19]), columns=st.sampled_from([1, 4, 10, 33]),
        depth=st.sampled_from([1, 8, 30, 67]))
 @settings(max_examples=8)
 def test_any_size(device: Device, rows: int, columns: int, depth: int) -> None:
-    check(GemmProblem(rows, columns, depth, BIAS_RELU), device,
-          taken=quick if is_slow(device) else list)
+    check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device))
 
 
 @pytest.mark.sanitize
 def test_epilogues(device: Device) -> None:
     for epilogue in (Epilogue(), RESIDUAL):
-        check(GemmProblem(3, 12, 20, epilogue), device,
-              taken=quick if is_slow(device) else list)
+        check(GemmProblem(3, 12, 20, epilogue), device, taken=enough(device))
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("rows", [1, 4, 37])
 def test_a_classifier(device: Device, rows: int) -> None:
     columns, depth = (10, 64) if is_slow(device) else (1000, 1280)
-    check(GemmProblem(rows, columns, depth, BIAS_RELU), device,
-          taken=quick if is_slow(device) else list)
+    check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device))
+
+
+def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
+    problem = GemmProblem(3, 12, 20, RESIDUAL)
+    for algorithm in OP.algorithms:
+        if algorithm.vendor or algorithm.supports(problem, compiled_device) is not None:
+            continue
+        variants = list(algorithm.variants(problem, compiled_device))
+        for _, group in itertools.groupby(variants, key=lambda v: v.config):
+            precise, halved = group
+            assert precise.halved == halved
+            assert {spec.dtype for spec in (*halved.inputs, *halved.outputs)} == {"float16"}

@@ -4,7 +4,8 @@
  * input row of its window in registers, so that an input is loaded once for all the taps and
  * outputs of the work-item that need it. Neighbouring work-items take neighbouring channels where
  * CHANNELS_FIRST (NHWC), else neighbouring columns. Layouts come as strides; the epilogue's tensor
- * operands lie like y. VECTOR is 4 (channels together in memory, MULTIPLIER 1) or 1. */
+ * operands lie like y. VECTOR is 4 (channels together in memory, MULTIPLIER 1) or 1. HALVES: x, y
+ * and the tensor operands are 16-bit floats. */
 
 #define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define WINDOW_W ((COLUMNS - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
@@ -12,8 +13,12 @@
 #if VECTOR == 4
 #define LANES float4
 #define NO_LANES MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
-#define LOAD_LANES(pointer) LOAD4(pointer)
-#define STORE_LANES(pointer, value) STORE4(pointer, value)
+#define LOAD_TAPS(pointer) LOAD4(pointer)
+#define FETCHED_LANES FETCHED_REAL4
+#define NONE_FETCHED ZERO_REAL4
+#define FETCH_LANES FETCH_REAL4
+#define LANES_VALUE REAL_VALUE4
+#define STORE_LANES STORE_REAL4
 #define EPILOGUE_LANES(value, channel, index) EPILOGUE4(value, channel, index)
 #define ACCUMULATE(sum, a, b)         \
     (sum).x = FMA((a).x, (b).x, (sum).x); \
@@ -23,14 +28,18 @@
 #else
 #define LANES float
 #define NO_LANES 0.0f
-#define LOAD_LANES(pointer) (*(pointer))
-#define STORE_LANES(pointer, value) (*(pointer) = (value))
+#define LOAD_TAPS(pointer) (*(pointer))
+#define FETCHED_LANES FETCHED_REAL
+#define NONE_FETCHED 0
+#define FETCH_LANES FETCH_REAL
+#define LANES_VALUE REAL_VALUE
+#define STORE_LANES STORE_REAL
 #define EPILOGUE_LANES(value, channel, index) EPILOGUE(value, channel, index)
 #define ACCUMULATE(sum, a, b) (sum) = FMA(a, b, sum);
 #endif
 
 KERNEL LAUNCH_BOUNDS(GROUP, 1) void depthwise(
-    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
+    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     int items, int channels, int weight_stride, int height, int width, int out_height,
     int out_width, int pad_top, int pad_left, int x_image, int x_channel, int x_row, int x_column,
     int y_image, int y_channel, int y_row, int y_column EPILOGUE_PARAMETERS)
@@ -58,20 +67,23 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void depthwise(
         weight += channel;
         LANES taps[KERNEL_H * KERNEL_W];
         UNROLL for (int tap = 0; tap < KERNEL_H * KERNEL_W; tap++)
-            taps[tap] = LOAD_LANES(weight + tap * weight_stride);
+            taps[tap] = LOAD_TAPS(weight + tap * weight_stride);
         LANES sum[ROWS * COLUMNS];
         UNROLL for (int i = 0; i < ROWS * COLUMNS; i++)
             sum[i] = NO_LANES;
 
         UNROLL for (int wy = 0; wy < WINDOW_H; wy++) {
             int row = first_row * STRIDE_Y - pad_top + wy;
-            LANES line[WINDOW_W];
+            FETCHED_LANES fetched[WINDOW_W];
             UNROLL for (int wx = 0; wx < WINDOW_W; wx++) {
                 int column = first_column * STRIDE_X - pad_left + wx;
-                line[wx] = NO_LANES;
+                fetched[wx] = NONE_FETCHED;
                 if ((uint)row < (uint)height && (uint)column < (uint)width)
-                    line[wx] = LOAD_LANES(x + row * x_row + column * x_column);
+                    fetched[wx] = FETCH_LANES(x + row * x_row, column * x_column);
             }
+            LANES line[WINDOW_W];
+            UNROLL for (int wx = 0; wx < WINDOW_W; wx++)
+                line[wx] = LANES_VALUE(fetched[wx]);
             UNROLL for (int i = 0; i < ROWS; i++)
                 UNROLL for (int r = 0; r < KERNEL_H; r++)
                     if (i * STRIDE_Y + r * DILATION_Y == wy) {
@@ -91,7 +103,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void depthwise(
                                 + column * y_column;
                     LANES value = sum[i * COLUMNS + j];
                     EPILOGUE_LANES(value, channel, index)
-                    STORE_LANES(y + index, value);
+                    STORE_LANES(y, index, value);
                 }
             }
     }

@@ -19,7 +19,7 @@ from gossamer.ops.algorithm import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.strided import cannot_compile
+from gossamer.ops.strided import cannot_compile, layout_variants
 
 _SOURCE = Path(__file__).with_name("depthwise.cl")
 _GROUP = 64
@@ -48,11 +48,10 @@ class Depthwise(Algorithm):
         tall_items = problem.outputs[0].size // 16
         shapes = _SHAPES if tall_items >= 512 * device.limits.units else _SHAPES[::-1]
         for rows, columns in shapes:
-            for layout in ("NHWC", "NCHW"):
-                x = problem.inputs[0].with_layout(layout)
-                y = problem.outputs[0].with_layout(layout)
-                yield Variant((("rows", rows), ("columns", columns)),
-                              (x, *[y] * problem.epilogue.tensor_count), (y,))
+            variants = layout_variants(problem, ("NHWC", "NCHW"),
+                                       (("rows", rows), ("columns", columns)))
+            yield from variants
+            yield from (variant.halved for variant in variants)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -73,7 +72,8 @@ class Depthwise(Algorithm):
             "VECTOR": vector,
             "CHANNELS_FIRST": int(nhwc),
             "GROUP": _GROUP,
-            **epilogue_macros(problem.epilogue),
+            "HALVES": int(variant.precision == "fp16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
         })
         packed = weights.packed("taps by channels, depthwise", _pack)
         items = (problem.batch * -(-problem.out_height // variant["rows"])

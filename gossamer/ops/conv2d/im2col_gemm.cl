@@ -11,6 +11,7 @@
  *
  * POINTWISE: tap k is channel k of the pixel itself. Otherwise taps[k / VECTOR] holds the tap's
  * offset in x and its row and column.
+ * HALVES: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float.
  * VECTOR: 4 where four consecutive taps lie together in x (NHWC, channels a multiple of 4), else 1.
  * PIXELS_FIRST: neighbouring work-items load neighbouring pixels (NCHW), else neighbouring taps.
  * OUT_NHWC: layout of y, and of the epilogue's tensor operands. OUT_VECTOR: 4 where the output
@@ -38,13 +39,15 @@
 #endif
 
 #if VECTOR == 4
-#define UNIT float4
-#define LOAD_UNIT(pointer) LOAD4(pointer)
-#define ZERO_UNIT MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define UNIT FETCHED_REAL4
+#define FETCH_UNIT FETCH_REAL4
+#define UNIT_VALUE REAL_VALUE4
+#define ZERO_UNIT ZERO_REAL4
 #else
-#define UNIT float
-#define LOAD_UNIT(pointer) (*(pointer))
-#define ZERO_UNIT 0.0f
+#define UNIT FETCHED_REAL
+#define FETCH_UNIT FETCH_REAL
+#define UNIT_VALUE REAL_VALUE
+#define ZERO_UNIT 0
 #endif
 
 #if OUT_NHWC
@@ -76,25 +79,28 @@
 #define OUTSIDE (-0x7fffffff)
 
 #if POINTWISE
-#define FETCH_A(i, tap) a_next[i] = LOAD_UNIT(x + base[i] + (tap) * x_tap);
+#define FETCH_A(i, tap) a_next[i] = FETCH_UNIT(x + base[i], (tap) * x_tap);
 #else
 #define FETCH_A(i, tap)                                                                 \
     {                                                                                   \
         int2 place = taps[(tap) / VECTOR];                                              \
         int row = origin[i].x + (place.y >> 16), column = origin[i].y + (place.y & 0xffff); \
         if ((uint)row < (uint)height && (uint)column < (uint)width)                     \
-            a_next[i] = LOAD_UNIT(x + base[i] + place.x);                               \
+            a_next[i] = FETCH_UNIT(x + base[i], place.x);                               \
     }
 #endif
 
 #if VECTOR == 4
-#define STORE_UNIT(tile, tap, pixel, value)                  \
-    (tile)[((tap) + 0) * A_STRIDE + (pixel)] = (value).x;    \
-    (tile)[((tap) + 1) * A_STRIDE + (pixel)] = (value).y;    \
-    (tile)[((tap) + 2) * A_STRIDE + (pixel)] = (value).z;    \
-    (tile)[((tap) + 3) * A_STRIDE + (pixel)] = (value).w;
+#define STORE_UNIT(tile, tap, pixel, unit)                   \
+    {                                                        \
+        float4 value = UNIT_VALUE(unit);                     \
+        (tile)[((tap) + 0) * A_STRIDE + (pixel)] = value.x;  \
+        (tile)[((tap) + 1) * A_STRIDE + (pixel)] = value.y;  \
+        (tile)[((tap) + 2) * A_STRIDE + (pixel)] = value.z;  \
+        (tile)[((tap) + 3) * A_STRIDE + (pixel)] = value.w;  \
+    }
 #else
-#define STORE_UNIT(tile, tap, pixel, value) (tile)[(tap) * A_STRIDE + (pixel)] = (value);
+#define STORE_UNIT(tile, tap, pixel, unit) (tile)[(tap) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
 #define STASH(tile)                                                                       \
@@ -123,7 +129,7 @@
         int channel = group * out_channels + (m);                              \
         int index = OUT_INDEX(pixel, channel);                                 \
         EPILOGUE4(value, channel, index)                                       \
-        STORE4(y + index, value);                                              \
+        STORE_REAL4(y, index, value);                                          \
     }
 #else
 #define EMIT_ONE(pixel, m, lane)                                               \
@@ -131,7 +137,7 @@
         int channel = group * out_channels + (m);                              \
         int index = OUT_INDEX(pixel, channel);                                 \
         EPILOGUE(lane, channel, index)                                         \
-        y[index] = lane;                                                       \
+        STORE_REAL(y, index, lane);                                            \
     }
 #define EMIT(pixel, m, value)                                                  \
     if ((pixel) < pixels) {                                                    \
@@ -143,7 +149,7 @@
 #endif
 
 KERNEL LAUNCH_BOUNDS(GROUP, RESIDENT) void im2col_gemm(
-    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
+    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     const GLOBAL int2 *RESTRICT taps, int pixels, int out_channels, int depth, int weight_stride,
     int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,
     int pad_left, int x_image, int x_row, int x_column, int x_tap, int x_group, int all_channels

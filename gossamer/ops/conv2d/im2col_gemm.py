@@ -89,11 +89,15 @@ class Im2colGemm(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         tiles = sorted(_fitting(device.limits), key=lambda t: _cost(problem, t, device.limits))
         for tile in tiles:
+            config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
+            variants = []
             for source, target in _LAYOUTS:
-                config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
                 x = problem.inputs[0].with_layout(source)
                 y = problem.outputs[0].with_layout(target)
-                yield Variant(config, (x, *[y] * problem.epilogue.tensor_count), (y,))
+                inputs = (x, *[y] * problem.epilogue.tensor_count)
+                variants.append(Variant(config, inputs, (y,)))
+            yield from variants
+            yield from (variant.halved for variant in variants)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -113,7 +117,8 @@ class Im2colGemm(Algorithm):
             "PIXELS_FIRST": int(not nhwc),
             "OUT_NHWC": int(out_nhwc),
             "OUT_VECTOR": out_vector,
-            **epilogue_macros(problem.epilogue),
+            "HALVES": int(variant.precision == "fp16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
         })
         kernel = device.compile(source)
         stride = -(-per_group // 4) * 4

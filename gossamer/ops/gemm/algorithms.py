@@ -30,6 +30,7 @@ from gossamer.ops.epilogue import (
 )
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.strided import cannot_compile
+from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 
@@ -47,15 +48,13 @@ class TiledGemm(Algorithm):
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
         for variant in self._convolution.variants(_pointwise(problem), device):
             if {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"}:
-                yield replace(variant, inputs=problem.inputs, outputs=problem.outputs)
+                yield _over(problem, variant, ROW_MAJOR)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
         convolution = _pointwise(problem)
-        images = replace(variant,
-                         inputs=tuple(s.with_layout("NHWC") for s in convolution.inputs),
-                         outputs=tuple(s.with_layout("NHWC") for s in convolution.outputs))
-        state = self._convolution.prepare(weights, convolution, images, device)
+        state = self._convolution.prepare(weights, convolution,
+                                          _over(convolution, variant, "NHWC"), device)
         return State(problem, variant, device, state.launches)
 
 
@@ -82,7 +81,8 @@ class FewRowsGemm(Algorithm):
         for group in self._groups:
             if group > device.limits.group_size:
                 return
-            yield Variant((("group", group),), problem.inputs, problem.outputs)
+            variant = Variant((("group", group),), problem.inputs, problem.outputs)
+            yield from (variant, variant.halved)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
@@ -92,7 +92,8 @@ class FewRowsGemm(Algorithm):
             "ROWS": problem.rows,
             "GROUP": variant["group"],
             "VECTOR": 4 if problem.depth % 4 == 0 else 1,
-            **epilogue_macros(problem.epilogue),
+            "HALVES": int(variant.precision == "fp16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
         }))
         packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
         launch = Launch(kernel, (problem.columns,), (variant["group"],),
@@ -130,3 +131,11 @@ class HostGemm(Algorithm):
 def _pointwise(problem: GemmProblem) -> Conv2dProblem:
     return Conv2dProblem(problem.rows, problem.depth, 1, 1, problem.columns, (1, 1),
                          epilogue=problem.epilogue)
+
+
+def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:
+    """The config and the precision of the variant over the tensors of another problem."""
+    inputs, outputs = (tuple(spec.with_layout(layout) for spec in specs)
+                       for specs in (problem.inputs, problem.outputs))
+    moved = replace(variant, inputs=inputs, outputs=outputs)
+    return moved.halved if variant.precision == "fp16" else moved

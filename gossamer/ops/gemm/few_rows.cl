@@ -1,21 +1,24 @@
 /* A matrix product of at most ROWS rows: each work-group reduces one column of the result, its
  * work-items striding along the weights' contiguous rows. Memory-bound: every weight is read once.
- * VECTOR is 4 where the depth is a multiple of 4, else 1. GROUP is a power of two. */
+ * VECTOR is 4 where the depth is a multiple of 4, else 1. GROUP is a power of two. HALVES: x, y and
+ * the epilogue's tensor operands are 16-bit floats. */
 
 #if VECTOR == 4
 #define PIECE float4
-#define LOAD_PIECE(pointer) LOAD4(pointer)
+#define LOAD_WEIGHTS(pointer) LOAD4(pointer)
+#define LOAD_PIECE LOAD_REAL4
 #define DOT(sum, a, b) \
     sum = FMA((a).x, (b).x, sum); sum = FMA((a).y, (b).y, sum); \
     sum = FMA((a).z, (b).z, sum); sum = FMA((a).w, (b).w, sum);
 #else
 #define PIECE float
-#define LOAD_PIECE(pointer) (*(pointer))
+#define LOAD_WEIGHTS(pointer) (*(pointer))
+#define LOAD_PIECE LOAD_REAL
 #define DOT(sum, a, b) sum = FMA(a, b, sum);
 #endif
 
 KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
-    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
+    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     int columns, int depth EPILOGUE_PARAMETERS)
 {
     LOCAL float partial[ROWS * GROUP];
@@ -26,9 +29,9 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
     UNROLL for (int row = 0; row < ROWS; row++)
         sum[row] = 0.0f;
     for (int k = item * VECTOR; k < depth; k += GROUP * VECTOR) {
-        PIECE w = LOAD_PIECE(weight + channel * depth + k);
+        PIECE w = LOAD_WEIGHTS(weight + channel * depth + k);
         UNROLL for (int row = 0; row < ROWS; row++) {
-            PIECE a = LOAD_PIECE(x + row * depth + k);
+            PIECE a = LOAD_PIECE(x + row * depth, k);
             DOT(sum[row], a, w)
         }
     }
@@ -46,6 +49,6 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
         float value = partial[item * GROUP];
         int index = item * columns + channel;
         EPILOGUE(value, channel, index)
-        y[index] = value;
+        STORE_REAL(y, index, value);
     }
 }

@@ -69,7 +69,7 @@ KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT targe
                 for (int s = 0; s < COLUMNS; s++) {
                     UNROLL
                     for (int p = 0; p < PIXELS; p++)
-                        TAKE_AT(p, corner, r * row_step + s * column_step + p * pixel_step)
+                        TAKE_AT(p, corner + r * row_step + s * column_step, p * pixel_step)
                 }
             }
 #ifndef MAX
