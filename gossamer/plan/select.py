@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -95,21 +94,31 @@ def first_choice(builder: Builder, layer: Layer, device: Device,
                  only: str | None = None) -> Choice:
     """The first algorithm that supports the problem, in its first config, with the layouts that
     move the fewest bytes. `only`, where it can compute the layer, is that algorithm."""
-    (first, *others), place, reasons = _supporting(layer, device, only)
-    reasons.update({other.name: f"comes after {first.name}" for other in others
-                    if place is device})
-    variants = iter(first.variants(layer.problem, place))
-    leading = next(variants)
-    same_config = [variant for variant
-                   in itertools.takewhile(lambda v: v.config == leading.config, variants)
-                   if variant.precision == leading.precision]
+    able, place, reasons = _supporting(layer, device, only)
+    first, variants = first_in_order(layer, able, place)
+    reasons.update({other.name: f"comes after {first.name}" for other in able
+                    if place is device and other is not first})
 
     def moved(variant: Variant) -> int:
         return sum(spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
                    if not builder.specs[name].same_memory(spec)
                    and (name, spec) not in builder.copies)
 
-    return Choice(first, min([leading, *same_config], key=moved), place, reasons)
+    return Choice(first, min(variants, key=moved), place, reasons)
+
+
+def first_in_order(layer: Layer, algorithms: Iterable[Algorithm],
+                   place: Device) -> tuple[Algorithm, list[Variant]]:
+    """The first algorithm that computes the layer in strict float32, and its first config in all
+    layouts; for a change of precision, the first algorithm. Raises UnsupportedError for none."""
+    assert layer.problem is not None
+    for algorithm in algorithms:
+        strict = [variant for variant in algorithm.variants(layer.problem, place)
+                  if variant.precision == "fp32" or layer.inserted]
+        if strict:
+            return algorithm, [v for v in strict if v.config == strict[0].config]
+    raise UnsupportedError(f"{layer.source or layer.name}: nothing on {place.name} computes "
+                           f"{layer.problem.describe()} in float32")
 
 
 def _best_alone(layer: Layer, device: Device, tuner: Tuner) -> Choice:

@@ -16,6 +16,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.builder import Builder, Choice
 from gossamer.plan.keys import layout_text, problem_key
 from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.select import first_in_order
 from gossamer.plan.tuning_file import candidate
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -141,12 +142,13 @@ def _first(layer: Layer, device: Device, preferred: str) -> Choice:
     rejected: dict[str, str] = {}
     algorithms = sorted(OPS[layer.op].algorithms, key=lambda each: each.name != preferred)
     for place in (device, find("host")):
-        for algorithm in algorithms:
-            reason = algorithm.supports(layer.problem, place)
-            if reason is None:
-                variant = next(iter(algorithm.variants(layer.problem, place)))
-                return Choice(algorithm, variant, place, rejected)
-            rejected.setdefault(algorithm.name, reason)
+        reasons = {each.name: each.supports(layer.problem, place) for each in algorithms}
+        able = [each for each in algorithms if reasons[each.name] is None]
+        if able:
+            algorithm, variants = first_in_order(layer, able, place)
+            return Choice(algorithm, variants[0], place, rejected)
+        rejected.update({name: reason for name, reason in reasons.items()
+                         if reason is not None and name not in rejected})
     raise UnsupportedError(f"{layer.source or layer.name}: nothing computes "
                            f"{layer.problem.describe()}: "
                            + "; ".join(f"{name}: {why}" for name, why in rejected.items()))

@@ -51,6 +51,7 @@ class Cudnn(Algorithm):
 
     op = "conv2d"
     name = "cudnn"
+    vendor = "cuDNN"
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         reason = unavailable(device)
