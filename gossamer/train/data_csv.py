@@ -1,0 +1,141 @@
+"""Labelled samples in csv files: a line a sample, its label in the first or the last cell."""
+
+from __future__ import annotations
+
+import csv
+import math
+import warnings
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gossamer.errors import InputError
+from gossamer.train.data_file import opened_text
+from gossamer.train.dataset import Dataset, are_pixels, picture_shape
+
+_LONGEST_LABEL = 63
+_HEADINGS = ("label", "class", "target", "y", "digit", "species")
+"""Words that stand over labels where the other headings are numbers."""
+_NO_LABEL = ("", "nan")
+
+
+def read(path: Path, label: str, limit: int | None) -> Dataset:
+    """A csv file, comma, semicolon or tab between cells; a heading is known by its words where
+    numbers should stand. `limit`: the most samples. Labels that are whole numbers become int64.
+
+    Raises InputError with line and column of the first cell that is wrong.
+    """
+    with opened_text(path) as file:
+        lines, delimiter = _first_lines(path, file, label)
+        columns = len(_cells(lines[0], delimiter))
+        cell = ("label", f"U{_LONGEST_LABEL + 1}")
+        numbers = ("x", np.float32, (columns - 1,))
+        fields = [cell, numbers] if label == "first" else [numbers, cell]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of empty lines
+                table = np.loadtxt(chain(lines, file), np.dtype(fields), comments=None,
+                                   delimiter=delimiter, quotechar='"', max_rows=limit, ndmin=1)
+        except UnicodeDecodeError:
+            raise
+        except ValueError as error:
+            raise _first_fault(path, label, delimiter, str(error)) from None
+    x = np.ascontiguousarray(table["x"])
+    texts = np.strings.strip(table["label"])
+    if not np.isfinite(x).all() or np.isin(np.strings.lower(texts), _NO_LABEL).any():
+        raise _first_fault(path, label, delimiter, "has cells that are empty or NaN")
+    if np.strings.str_len(table["label"]).max() > _LONGEST_LABEL:
+        raise InputError(f"{path}: has labels of more than {_LONGEST_LABEL} characters")
+    shape = picture_shape(columns - 1)
+    return Dataset(x, _labels(path, label, texts), shape, are_pixels(x, shape), str(path))
+
+
+def _first_lines(path: Path, file: IO[str], label: str) -> tuple[list[str], str]:
+    """The first line or two of samples, behind a heading; and what is between cells."""
+    filled = (line for line in file if line.strip())
+    lines = list(islice(filled, 2))
+    if not lines:
+        raise InputError(f"{path}: is empty, expected a line a sample")
+    delimiter = max(",;\t", key=lines[0].count)
+    cells = _cells(lines[0], delimiter)
+    if len(cells) < 2:
+        raise InputError(f"{path}: line 1 has one cell, expected a label and numbers with commas "
+                         "between")
+    if not _is_heading(cells, label):
+        return lines, delimiter
+    if len(lines) == 1:
+        raise InputError(f"{path}: has a heading and no samples")
+    if len(_cells(lines[1], delimiter)) != len(cells):
+        raise _first_fault(path, label, delimiter, "")
+    return lines[1:], delimiter
+
+
+def _is_heading(cells: list[str], label: str) -> bool:
+    answer, numbers = _parted(cells, label)
+    return not _is_number(answer) and (answer.strip().lower() in _HEADINGS
+                                       or not any(map(_is_number, numbers)))
+
+
+def _labels(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
+    """int64 where all are whole numbers, else the texts."""
+    distinct, places = np.unique(texts, return_inverse=True)
+    if not all(map(_is_number, distinct)):
+        return texts
+    values = [float(text) for text in distinct]
+    wrong = next((text for text, value in zip(distinct, values, strict=True)
+                  if value != math.floor(value)), None)
+    if wrong is not None:
+        other = "last" if label == "first" else "first"
+        raise InputError(f"{path}: the {label} column has {wrong}, expected labels of classes; "
+                         f"are they in the {other} column?")
+    return np.array(values).astype(np.int64)[places]
+
+
+def _first_fault(path: Path, label: str, delimiter: str, otherwise: str) -> InputError:
+    """What is wrong with a file that cannot be taken, found cell by cell."""
+    with opened_text(path) as file:
+        try:
+            fault = next(_faults(csv.reader(file, delimiter=delimiter), label), otherwise)
+        except csv.Error as error:
+            fault = str(error)
+    return InputError(f"{path}: {fault}")
+
+
+def _faults(reader: Any, label: str) -> Iterator[str]:
+    width = 0
+    for row in reader:
+        if not any(cell.strip() for cell in row):
+            continue
+        if width and len(row) != width:
+            yield f"line {reader.line_num} has {len(row)} cells, the lines before it have {width}"
+        if not width and _is_heading(row, label):
+            width = len(row)
+            continue
+        width = len(row)
+        answer, numbers = _parted(row, label)
+        if answer.strip().lower() in _NO_LABEL:
+            yield f"line {reader.line_num}: the label is {answer.strip() or 'empty'}"
+        for column, cell in enumerate(numbers, 2 if label == "first" else 1):
+            if not _is_number(cell) or not math.isfinite(np.float32(cell)):
+                yield (f"line {reader.line_num}, column {column} is {cell!r}, expected a finite "
+                       "number")
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter))
+
+
+def _parted(row: list[str], label: str) -> tuple[str, list[str]]:
+    """The cell of the label, and those of the numbers."""
+    return (row[0], row[1:]) if label == "first" else (row[-1], row[:-1])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
