@@ -119,27 +119,21 @@ def _draw(axis: Any, title: str, panel: Sequence[View], colours: dict[str, str],
         top = place
         for view in sorted(some, key=lambda view: rank(view.precision)):
             bottom = draw(axis, view, place, colours)
-            light = _light(view)
-            if light is not None:
-                axis.vlines(light, place, bottom, colors="black", linewidth=1.5)
+            if view.light is not None:
+                axis.vlines(view.light, place, bottom, colors="black", linewidth=1.5)
             place = bottom
         ticks.append(((top + place) / 2, case))
         place += _GAP
     axis.set_xscale("log")
     times = [row.p25_us for view in panel for row in view.rows]
-    axis.set_xlim(left=0.5 * min([*times, *filter(None, map(_light, panel))]))
+    lights = [view.light for view in panel if view.light is not None]
+    axis.set_xlim(left=0.5 * min([*times, *lights]))
     axis.set_yticks([middle for middle, _ in ticks], [case for _, case in ticks], fontsize=7)
     axis.set_ylim(place, -_GAP)
     axis.grid(axis="x", which="both", linewidth=0.3)
     axis.set_axisbelow(True)
     axis.set_title(title, fontsize=9)
     axis.set_xlabel("microseconds of one execution (median)", fontsize=8)
-
-
-def _light(view: View) -> float | None:
-    """The speed of light in the view's precision, where that is known."""
-    return next((row.speed_of_light_us for row in view.rows if row.precision == view.precision),
-                None)
 
 
 def _bars(axis: Any, view: View, place: float, colours: dict[str, str]) -> float:

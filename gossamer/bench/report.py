@@ -30,9 +30,8 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
           f"{show.bytes_text(case.least_bytes)} at least, density {case.density:.0%}, "
           f"measured in {result.seconds:.1f} s")
     for view in views_of(result.rows):
-        light = next((row.speed_of_light_us for row in view.rows
-                      if row.precision == view.precision), None)
-        print(view.precision + (f", speed of light {us(light)} us" if light is not None else ""))
+        light = "" if view.light is None else f", speed of light {us(view.light)} us"
+        print(f"{view.precision}{light}")
         show.print_table(COLUMNS, cells(view))
     for kind, reasons in (("absent", result.absent), ("failed", result.failed)):
         for name, reason in reasons.items():

@@ -36,6 +36,12 @@ class View:
         """The row that says what all of them share."""
         return self.own or self.rows[0]
 
+    @property
+    def light(self) -> float | None:
+        """Microseconds at the speed of light in this precision, where that is known."""
+        lights = (row.speed_of_light_us for row in self.rows if row.precision == self.precision)
+        return next((light for light in lights if light is not None), None)
+
     def speed(self, row: Row) -> float | None:
         """Of a contender where gossamer's is 1."""
         return self.own.median_us / row.median_us if self.own else None

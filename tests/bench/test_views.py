@@ -22,6 +22,14 @@ def test_each_precision_shows_its_rows_and_ours() -> None:
     assert list(shown) == ["fp32", "tf32", "fp16"]
 
 
+def test_what_ran_elsewhere_has_no_speed_of_light() -> None:
+    (view,) = views([row("onnxruntime", 5.0, device="host", speed_of_light_us=None),
+                     row("gossamer", 100.0)])
+    assert view.light == 10.0
+    (view,) = views([row("gossamer", 100.0, speed_of_light_us=None)])
+    assert view.light is None
+
+
 def test_who_allows_a_precision_may_stay_more_precise() -> None:
     fp32, tf32, fp16 = views(RUN)
     assert {name: each.speed for name, each in standings([fp32]).items()} == pytest.approx(
