@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import math
-import warnings
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +14,8 @@ from gossamer.errors import InputError
 from gossamer.train.data_file import opened_text
 from gossamer.train.dataset import Dataset, are_pixels, picture_shape
 
-_LONGEST_LABEL = 63
+_LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
+_GREATEST = float(np.finfo(np.float32).max)
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
 """Words that stand over labels where the other headings are numbers."""
 _NO_LABEL = ("", "nan")
@@ -29,16 +28,15 @@ def read(path: Path, label: str, limit: int | None) -> Dataset:
     Raises InputError with line and column of the first cell that is wrong.
     """
     with opened_text(path) as file:
-        lines, delimiter = _first_lines(path, file, label)
+        filled = (line for line in file if line.strip())
+        lines, delimiter = _first_lines(path, filled, label)
         columns = len(_cells(lines[0], delimiter))
         cell = ("label", f"U{_LONGEST_LABEL + 1}")
         numbers = ("x", np.float32, (columns - 1,))
         fields = [cell, numbers] if label == "first" else [numbers, cell]
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # of empty lines
-                table = np.loadtxt(chain(lines, file), np.dtype(fields), comments=None,
-                                   delimiter=delimiter, quotechar='"', max_rows=limit, ndmin=1)
+            table = np.loadtxt(chain(lines, filled), np.dtype(fields), comments=None,
+                               delimiter=delimiter, quotechar='"', max_rows=limit, ndmin=1)
         except UnicodeDecodeError:
             raise
         except ValueError as error:
@@ -53,9 +51,8 @@ def read(path: Path, label: str, limit: int | None) -> Dataset:
     return Dataset(x, _labels(path, label, texts), shape, are_pixels(x, shape), str(path))
 
 
-def _first_lines(path: Path, file: IO[str], label: str) -> tuple[list[str], str]:
+def _first_lines(path: Path, filled: Iterator[str], label: str) -> tuple[list[str], str]:
     """The first line or two of samples, behind a heading; and what is between cells."""
-    filled = (line for line in file if line.strip())
     lines = list(islice(filled, 2))
     if not lines:
         raise InputError(f"{path}: is empty, expected a line a sample")
@@ -85,12 +82,11 @@ def _labels(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
     if not all(map(_is_number, distinct)):
         return texts
     values = [float(text) for text in distinct]
-    wrong = next((text for text, value in zip(distinct, values, strict=True)
-                  if value != math.floor(value)), None)
-    if wrong is not None:
-        other = "last" if label == "first" else "first"
-        raise InputError(f"{path}: the {label} column has {wrong}, expected labels of classes; "
-                         f"are they in the {other} column?")
+    for text, value in zip(distinct, values, strict=True):
+        if not value.is_integer() or abs(value) > _GREATEST_LABEL:
+            other = "last" if label == "first" else "first"
+            raise InputError(f"{path}: the {label} column has {text}, expected labels of classes; "
+                             f"are they in the {other} column?")
     return np.array(values).astype(np.int64)[places]
 
 
@@ -119,7 +115,7 @@ def _faults(reader: Any, label: str) -> Iterator[str]:
         if answer.strip().lower() in _NO_LABEL:
             yield f"line {reader.line_num}: the label is {answer.strip() or 'empty'}"
         for column, cell in enumerate(numbers, 2 if label == "first" else 1):
-            if not _is_number(cell) or not math.isfinite(np.float32(cell)):
+            if not _is_number(cell) or not abs(float(cell)) <= _GREATEST:
                 yield (f"line {reader.line_num}, column {column} is {cell!r}, expected a finite "
                        "number")
 

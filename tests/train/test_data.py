@@ -66,7 +66,7 @@ def save_pictures(folder, suffix=".png", classes=("0", "1", "2")) -> Path:
 @pytest.mark.parametrize("name, content, options", [
     ("x.csv", "label,1x1,1x2\n5,1,2\n0,3,4.5\n", {}),
     ("x.csv", "5,1,2\r\n0,3,4.5", {}),
-    ("x.csv", "\ufeff\nlabel,0,1\n\n5,1,2\n\n0, 3, 4.5 \n", {}),
+    ("x.csv", "\ufeff\nlabel,0,1\n\n5,1,2\n  \n0, 3, 4.5 \n", {}),
     ("x.csv", 'a;b;"class"\n1;2;5\n"3";4.5;0\n', {"label": "last"}),
     ("x.tsv", "5.0\t1\t2\n0\t3\t4.5\n9\t9\t9\n", {"limit": 2}),
     ("x.csv.gz", gzip.compress(b"5,1,2\n0,3,4.5\n"), {}),
@@ -109,6 +109,8 @@ def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
     ("5,1,2\n,3,4\n", "line 2: the label is empty"),
     ("5,1,2\nNaN,3,4\n", "line 2: the label is NaN"),
     ("5,1,2\n5.5,3,4\n", "the first column has 5.5, expected labels of classes; are they in the "
+                         "last column?"),
+    ("5,1,2\ninf,3,4\n", "the first column has inf, expected labels of classes; are they in the "
                          "last column?"),
     (f"{'a' * 64},1\nb,2\n", "has labels of more than 63 characters"),
     (b"5,1,2\n0,\xff,4\n", "is no text in UTF-8 (byte 0xff)"),
