@@ -1,0 +1,143 @@
+"""direct_sparse_compiled: pruned convolution by code generated for its weights.
+
+Source: weights as immediates of unrolled code (SparseRT, 2020), here as PTX; sparse_ptx.py
+generates it, sparse_shape.py says how work is divided, sparse_configs.py in which ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from gossamer.device.base import Buffer, Device
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d import sparse_ptx
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse_configs import configs, lines
+from gossamer.ops.conv2d.sparse_epilogue import is_short
+from gossamer.ops.conv2d.sparse_shape import Config, Division
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
+
+DENSEST = 0.5
+"""Above this density nothing is gained."""
+
+MOST_SECONDS = 60.0
+"""That assembling one config may take."""
+
+_LINES_A_SECOND = 13_000
+"""That one processor assembles."""
+
+
+class DirectSparseCompiled(Algorithm):
+    """Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
+    does not reach the result."""
+
+    op = "conv2d"
+    name = "direct_sparse_compiled"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not hasattr(device, "assemble"):
+            return f"{device.name} takes no PTX; it needs CUDA"
+        if _capability(device) < 80:
+            return f"{device.name} is {_architecture(device)}; it needs sm_80 or newer"
+        density = problem.weights_info.density
+        if density > DENSEST:
+            return f"density {density:.0%}, takes at most {DENSEST:.0%}"
+        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
+            return "a tensor has 2^31 elements or more"
+        if problem.outputs[0].size == 0:
+            return None
+        if (seconds := build_seconds(problem)) > MOST_SECONDS:
+            millions = lines(problem, 32) / 1e6
+            return (f"generated code of {millions:.1f} million instructions would take "
+                    f"{seconds:.0f} s to build, at most {MOST_SECONDS:.0f} are allowed")
+        if not configs(problem, device.limits):
+            return f"no tile fits {device.limits.local_bytes_opt_in} bytes of local memory"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        if problem.outputs[0].size == 0:
+            yield _variant(problem, Config(1, 1, 1, 1, 1))
+            return
+        found = configs(problem, device.limits)
+        halved = (configs(problem, device.limits, halves=True)
+                  if problem.batch % 2 == 0 else ())
+        for index in range(max(len(found), len(halved))):
+            if index < len(found):
+                yield _variant(problem, found[index])
+            if index < len(halved):
+                yield _variant(problem, halved[index]).halved
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Any) -> State:
+        """Raises CompileError where the assembler fails."""
+        if variant.outputs[0].size == 0:
+            return State(problem, variant, device)
+        config = Config(**{key: int(value) for key, value in variant.config})
+        division = Division(problem, config, variant.precision == "fp16")
+        made = sparse_ptx.generate(division, weights.arrays)
+        kernels = device.assemble([each.program for each in made])
+        fused = is_short(problem.epilogue.expression)
+        tensors = range(1, len(variant.inputs)) if fused else ()
+        arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
+        launches = [Launch(kernel, (division.groups[0], each.blocks), (division.group,), arguments,
+                           division.local_bytes)
+                    for kernel, each in zip(kernels, made, strict=True)]
+        if not fused:
+            launches += epilogue_pass_launches(problem.epilogue, weights, device,
+                                               variant.outputs[0], 1)
+        return State(problem, variant, device, launches, data=len(made))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        """The generated kernels run at the same time, each but the first in a stream of its
+        own."""
+        device: Any = state.device
+        streams = [device.create_stream() for _ in state.launches[1:state.data]]
+        if streams:
+            device.keep(*streams)
+        for own in streams:
+            device.wait(own, stream)
+        for step, own in zip(state.launches, [stream, *streams], strict=False):
+            _run(device, step, inputs, outputs, own)
+        for own in streams:
+            device.wait(stream, own)
+        for step in state.launches[1 + len(streams):]:
+            _run(device, step, inputs, outputs, stream)
+
+
+def build_seconds(problem: Conv2dProblem) -> float:
+    """Expected seconds of one processor to assemble a config."""
+    return lines(problem, 32) / _LINES_A_SECOND
+
+
+def _run(device: Device, step: Launch, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+         stream: Any) -> None:
+    arguments = [each(inputs, outputs, None) if callable(each) else each
+                 for each in step.arguments]
+    device.launch(step.kernel, step.groups, step.group_size, arguments,
+                  local_bytes=step.local_bytes, stream=stream)
+
+
+def _variant(problem: Conv2dProblem, config: Config) -> Variant:
+    x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
+    return Variant(tuple((field.name, getattr(config, field.name)) for field in fields(config)),
+                   (x, *[y] * problem.epilogue.tensor_count), (y,))
+
+
+def _architecture(device: Any) -> str:
+    return device.architecture
+
+
+def _capability(device: Device) -> int:
+    return int("".join(filter(str.isdigit, _architecture(device))))

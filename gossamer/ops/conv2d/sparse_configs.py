@@ -1,0 +1,206 @@
+"""Configs of generated sparse convolution, in the order of the time that a model expects."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gossamer.device.base import Limits
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse_shape import WARP, Config, Division
+
+_CYCLES_A_MICROSECOND = 1850
+_FETCHED = 0.8
+"""Bytes a cycle that one stream of cold instructions comes in at."""
+_CACHED = 27
+"""Bytes a cycle that a multiprocessor gets from the L2 cache."""
+_START = 2500
+"""Cycles before the first product and behind the last."""
+_INSTRUCTION = 16
+"""Bytes."""
+
+_CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4)
+_IMAGES = (32, 16, 8)
+_TEAMS = (1, 2, 4, 8, 16)
+_STREAMS = (4, 1, 8)
+_STAGE = 500
+"""Instructions of a work-item between two barriers, about."""
+_LINES_A_KERNEL = 15_000
+_MOST_KERNELS = 4
+_SHORT = 15
+"""Microseconds below which starting several kernels costs more than it saves."""
+_MOST_RESIDENT = 8
+_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected microseconds, and those that each resource of a multiprocessor would take alone:
+    issuing instructions, reading local memory, the L2 cache, fetching instructions."""
+
+    microseconds: float
+    issue: float
+    reads: float
+    cache: float
+    fetch: float
+
+
+def lines(problem: Conv2dProblem, block: int) -> float:
+    """Instructions that are generated for products and for reading their inputs, in all, where
+    blocks have so many output channels."""
+    density = problem.weights_info.density
+    met = 1 - (1 - density) ** block
+    blocks = problem.out_channels / block
+    return problem.depth * (problem.out_channels * density + blocks * met)
+
+
+def estimate(division: Division, limits: Limits) -> Estimate:
+    """What a launch is expected to take, from counts and a few measured rates."""
+    d, problem, config = division, division.problem, division.config
+    density, block = problem.weights_info.density, division.block
+    taps = math.prod(problem.kernel)
+    channels = problem.channels / problem.groups * (1 - (1 - density) ** (block * taps))
+    reads = problem.depth * (1 - (1 - density) ** block)
+    products = problem.depth * block * density
+    stages = channels / config.stage
+    instructions = (reads + products + stages * (12 + 6 * (config.streams - 1))
+                    + 3 * channels * d.copies + 6 * block * d.pair + 200)
+    warps = d.group / WARP
+    tiles, blocks = d.groups
+    at_once = min(config.resident, -(-tiles * blocks // limits.units))
+    rounds = -(-tiles * blocks // (limits.units * at_once))
+    busy = at_once * rounds
+    issue = busy * warps * instructions / config.teams / 4
+    loads = busy * warps * reads / config.teams * _conflicts(d)
+    runs = d.patch_rows * (1 if config.images == problem.batch else d.patch_columns)
+    patch = d.patch_rows * d.patch_columns * d.patch_pixel
+    copies = busy * channels * runs * -(-patch // runs // 128)
+    cache = busy * channels * patch / _CACHED
+    streams = config.teams if config.teams > 1 else config.streams
+    fetch = rounds * instructions * _INSTRUCTION / _FETCHED / streams
+    first = min(config.stage * max(1, d.buffers - 1), channels) * patch / _CACHED * at_once
+    waiting = rounds * (first + stages * 100 / at_once)
+    bounds = [issue, loads + copies, cache, fetch]
+    longest = max(bounds)
+    cycles = _START + waiting + longest + 0.2 * (sum(bounds) - longest)
+    return Estimate(*(each / _CYCLES_A_MICROSECOND for each in (cycles, *bounds)))
+
+
+def _conflicts(d: Division) -> int:
+    """How often a warp's reads meet one bank of local memory, at most."""
+    words = [(item // d.lanes // d.config.columns * d.problem.stride[0] * d.patch_columns
+              + item // d.lanes % d.config.columns * d.problem.stride[1])
+             * d.patch_pixel // 4 + item % d.lanes for item in range(min(WARP, d.items))]
+    banks: dict[int, set[int]] = {}
+    for word in words:
+        banks.setdefault(word % 32, set()).add(word)
+    return max(map(len, banks.values()))
+
+
+@functools.lru_cache(maxsize=256)
+def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False) -> tuple[Config, ...]:
+    """Configs that fit, the one expected to be fastest first; none where nothing fits. Of each
+    kind (channels, teams, images) the best, then the best of all with other numbers
+    of streams and stages of other lengths."""
+    rated: list[tuple[float, Config]] = []
+    for config in _all(problem, limits, halves):
+        division = Division(problem, config, halves)
+        rated.append((estimate(division, limits).microseconds, config))
+    rated.sort(key=lambda each: each[0])
+    kinds: dict[tuple[int, int, int], Config] = {}
+    for microseconds, config in rated:
+        if microseconds < _SHORT:
+            config = replace(config, kernels=1)
+        kinds.setdefault((config.channels, config.teams, config.images), config)
+    best = list(kinds.values())[:_KEPT]
+    for config in best[:3]:
+        if config.teams == 1:
+            best += [replace(config, streams=streams) for streams in _STREAMS
+                     if streams != config.streams and streams <= config.stage]
+            best += [longer for longer in (replace(config, stage=2 * config.stage),)
+                     if _fits(Division(problem, longer, halves), limits)]
+    return tuple(dict.fromkeys(best))
+
+
+def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Config]:
+    per_group = problem.out_channels // problem.groups
+    channels = dict.fromkeys(-(-per_group // -(-per_group // most)) for most in _CHANNELS)
+    for images, rows, columns in _tiles(problem, halves):
+        for block in channels:
+            for teams in _TEAMS:
+                config = Config(block, images, rows, columns, 1, teams)
+                if Division(problem, config, halves).group > limits.group_size:
+                    break
+                there = -(-math.prod(Division(problem, config, halves).groups) // limits.units)
+                for resident in range(min(there, _MOST_RESIDENT), 0, -1):
+                    staged = _staged(problem, replace(config, resident=resident), limits, halves)
+                    if staged is not None:
+                        yield staged
+                        break
+
+
+def _staged(problem: Conv2dProblem, config: Config, limits: Limits,
+            halves: bool) -> Config | None:
+    """The config with the stages, streams and kernels that suit it; None where it does not fit."""
+    first = Division(problem, config, halves)
+    if not first.vector or first.registers < _needed(first) or first.copies > 4:
+        return None
+    inputs = problem.channels // problem.groups
+    density = problem.weights_info.density
+    each = math.prod(problem.kernel) * (first.block * density
+                                        + 1 - (1 - density) ** first.block)
+    room = _room(config, limits) // (first.plane * 3)
+    wanted = max(1, round(_STAGE * config.teams / each))
+    stage = inputs if inputs * first.plane <= _room(config, limits) and (
+        inputs <= 2 * wanted) else min(wanted, room, inputs)
+    streams = 1 if config.teams > 1 else max(each for each in (1, 2, 4) if each <= max(stage, 1))
+    kernels = min(_MOST_KERNELS, first.groups[1],
+                  1 + int(lines(problem, first.block) // _LINES_A_KERNEL))
+    config = replace(config, stage=stage, streams=streams, kernels=kernels)
+    return config if stage >= config.teams and _fits(
+        Division(problem, config, halves), limits) else None
+
+
+def _fits(division: Division, limits: Limits) -> bool:
+    return division.local_bytes <= _room(division.config, limits)
+
+
+def _room(config: Config, limits: Limits) -> int:
+    """Bytes of local memory for a work-group; each takes a kilobyte of the system's too."""
+    return limits.local_bytes_opt_in // config.resident - 1024 * (config.resident > 1)
+
+
+def _needed(d: Division) -> int:
+    """Registers without spills, as seen of the assembler."""
+    wide = 2 if d.halves and d.problem.depth * d.problem.weights_info.density > 56 else 0
+    return min(255, d.block * (1 + wide) + 12 + 4 * d.copies)
+
+
+def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int]]:
+    """Images, rows and columns of a work-group's tile: of each size the ones that waste few
+    work-items and read little beyond their own pixels."""
+    pair = 2 if halves else 1
+    many = [images * pair for images in _IMAGES if images * pair <= problem.batch]
+    if problem.batch <= _IMAGES[0] * pair:
+        many = list(dict.fromkeys([problem.batch, *many]))
+    best: dict[tuple[int, int], list[tuple[float, tuple[int, int, int]]]] = {}
+    for images in many:
+        for rows in _parts(problem.out_height):
+            for columns in _parts(problem.out_width):
+                d = Division(problem, Config(1, images, rows, columns, 1), halves)
+                if d.items > 1024 or not d.vector:
+                    continue
+                waste = math.prod(d.tiles) * d.team * pair / problem.pixels
+                halo = (d.patch_rows * d.patch_columns
+                        / (rows * columns * math.prod(problem.stride)))
+                score = waste * (1 + 0.25 * halo) * _conflicts(d) ** 0.5
+                best.setdefault((images, d.team // 128), []).append(
+                    (score, (images, rows, columns)))
+    for found in best.values():
+        yield from (tile for _, tile in sorted(found)[:3])
+
+
+def _parts(size: int) -> list[int]:
+    return list(dict.fromkeys(-(-size // count) for count in range(1, size + 1)))
