@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -156,10 +157,12 @@ def _measure(names: list[str], case_part: str | None, models: list[Path],
     if form == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:
+        start = time.perf_counter()
         with status:
             status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
             case = item.make(Setting(device, tuner, peers[item.is_layer], precisions))
             result = contest.run(case, peaks, stamp, status.update)
+        result.seconds = time.perf_counter() - start
         rows += result.rows
         if output is not None:
             append_rows(output, result.rows)

@@ -28,7 +28,7 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
     case = result.case
     print(f"\n{case.name}, batch {case.batch}: {show.human(case.flops)}FLOP, "
           f"{show.bytes_text(case.least_bytes)} at least, density {case.density:.0%}, "
-          f"measured in {result.seconds:.1f} s")
+          f"took {result.seconds:.1f} s")
     for view in views_of(result.rows):
         light = "" if view.light is None else f", speed of light {us(view.light)} us"
         print(f"{view.precision}{light}")

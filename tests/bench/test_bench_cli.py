@@ -43,7 +43,9 @@ def test_rows_table_and_readme(tmp_path: Path) -> None:
     done = bench("tiny", "--device", "host", "--batch", "1,2", "--against",
                  "torch-graph,onnxruntime", "-o", path, "--commit", "abc")
     assert done.exit_code == 0, done.output
-    assert "tiny, batch 2" in done.stdout and "absent: torch-graph: " in done.stdout
+    (heading,) = [line for line in done.stdout.splitlines() if line.startswith("tiny, batch 2:")]
+    assert float(heading.split(", took ")[1].removesuffix(" s")) > 0
+    assert "absent: torch-graph: " in done.stdout
     rows = read_rows(path)
     assert {row.batch for row in rows if row.contender == "gossamer"} == {1, 2}
     assert {row.commit for row in rows} == {"abc"} and len({row.run_id for row in rows}) == 1
