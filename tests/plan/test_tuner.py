@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import gossamer
 from gossamer.device.base import Buffer, Device
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
 from gossamer.plan.plan import Plan
 from gossamer.plan.tuner import Tuner
@@ -125,3 +127,27 @@ def test_the_report_has_every_candidate(tuned: Callable[[], Plan]) -> None:
         assert [c["reason"] for c in row["candidates"]].count("taken") == 1
         assert all(c["median_us"] is not None or c["reason"] for c in row["candidates"])
         assert row["median_us"] is not None and row["error"] <= 1e-5
+
+
+@pytest.mark.parametrize("where", [-1, 0, 200])
+def test_right_numbers_and_a_write_round_the_output_are_found_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: int
+) -> None:
+    class Careless(HostIm2col):
+        name = "careless"
+
+        def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                   workspace: Buffer | None, stream: Any = None) -> None:
+            super().launch(state, inputs, outputs, workspace, stream)
+            memory = outputs[0].bytes  # type: ignore[attr-defined]
+            end = memory.size if where >= 0 else 0
+            ctypes.memset(memory.ctypes.data + end + where, 0, 1)
+
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    op = OPS["conv2d"]
+    monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
+                                          (Careless(), *op.algorithms)))
+    plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
+    for step in plan.program(2).steps:
+        if step.layer.op == "conv2d":
+            assert "wrong numbers (error inf)" in step.rejected["careless"]
