@@ -50,6 +50,9 @@ def compile_(
     tolerance: Annotated[float | None, typer.Option(
         metavar="1e-3", help="The most that error may be: beyond it layers are kept in float32."
         )] = None,
+    sparse_threshold: Annotated[float | None, typer.Option(
+        metavar="0.6", help="Convolutions with a larger share of zeros take a sparse algorithm, "
+        "the others a dense one (default: whichever measures faster).")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar=f"FILE{SUFFIX}",
         help="Save the plan here, for `gossamer run` and Plan.load.")] = None,
@@ -67,6 +70,9 @@ def compile_(
         raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+    if sparse_threshold is not None and not 0 < sparse_threshold < 1:
+        raise InputError(f"--sparse-threshold {sparse_threshold:g}: expected a sparsity between 0 "
+                         "and 1, such as 0.6")
     for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
         if path is not None:
             _check_target(option, path, suffix)
@@ -83,7 +89,7 @@ def compile_(
     with _progress() as follow:
         tuner = Tuner(place, effort, precision=precision, note=follow.note)
         plan = Plan(graph, place, strict=strict, tuner=tuner, calibration=checked,
-                    note=follow.note)
+                    sparse_threshold=sparse_threshold, note=follow.note)
         layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
         for name in wanted:
             # a change of layout between layers is known when they are chosen
@@ -105,8 +111,8 @@ def compile_(
     if output is not None:
         plan.save(output)
     facts = {"model": model, "device": place.name, "description": place.description,
-             "effort": effort, "precision": precision, "measured": tuner.measured,
-             "reused": tuner.reused}
+             "effort": effort, "precision": precision, "sparse_threshold": sparse_threshold,
+             "measured": tuner.measured, "reused": tuner.reused}
     if html is not None:
         with replacing(html) as file:
             file.write(page(facts, list(reports.values())).encode())

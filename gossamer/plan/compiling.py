@@ -20,7 +20,8 @@ from gossamer.plan.tuner import EFFORTS, Tuner
 def compile(model: Graph | str, device: str | Device | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
             effort: str | None = None, precision: str = "fp32", calibration: Any = None,
-            tolerance: float | None = None, only: str | None = None) -> Plan:
+            tolerance: float | None = None, only: str | None = None,
+            sparse_threshold: float | None = None) -> Plan:
     """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
 
     device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
@@ -35,6 +36,9 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     tolerance: the most that error may be: where it is more, layers are kept in float32.
     only: the name of an algorithm that is taken wherever it can be, as published forms are
     compared; others elsewhere.
+    sparse_threshold: a sparsity between 0 and 1, such as 0.6: the published rule instead of
+    comparison. Convolutions with more zeros than that take an algorithm that skips zeros, the
+    others a dense one; with an effort the fastest of those, else the first in a fixed order.
     Raises ModelError or UnsupportedError for the model, DeviceError for the device, InputError
     for the other arguments.
     """
@@ -52,10 +56,17 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
     if only is not None and only not in names:
         raise InputError(f"only={only!r}: expected one of {', '.join(sorted(names))}")
+    if sparse_threshold is not None:
+        if not 0 < sparse_threshold < 1:
+            raise InputError(f"sparse_threshold {sparse_threshold:g}: expected a sparsity between "
+                             "0 and 1, such as 0.6")
+        if only is not None:
+            raise InputError("only and sparse_threshold: both say what is taken; give one of them")
     if tolerance is not None and calibration is None:
         raise InputError("tolerance: the error is measured on calibration inputs; give calibration")
     checked = None if calibration is None else Calibration(
         graph, calibration if isinstance(calibration, (tuple, list)) else [calibration], tolerance)
     place = device if isinstance(device, Device) else find(device)
-    return Plan(graph, place, strict=strict, only=only, calibration=checked,
+    return Plan(graph, place, strict=strict, only=only, sparse_threshold=sparse_threshold,
+                calibration=checked,
                 tuner=Tuner(place, effort, precision=precision) if effort else None)

@@ -51,7 +51,8 @@ class Plan:
 
     def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
-                 only: str | None = None, calibration: Calibration | None = None,
+                 only: str | None = None, sparse_threshold: float | None = None,
+                 calibration: Calibration | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
         # the graph of stored choices is what was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
@@ -59,6 +60,7 @@ class Plan:
         self.strict = strict
         self.tuner = tuner
         self.only = only
+        self.sparse_threshold = sparse_threshold
         self.calibration = calibration
         self._choices = choices
         self._choice_notes: dict[int, list[str]] = {}
@@ -252,6 +254,9 @@ class Plan:
                              self._wholes.get(batch), self._comparisons.get(batch),
                              self._accuracies.get(batch))
         report.notes.extend(self._choice_notes.get(batch, ()))
+        if self.sparse_threshold is not None:
+            report.notes.append(f"sparse and dense algorithms were not compared: the threshold "
+                                f"{self.sparse_threshold:g} decided")
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "
@@ -303,14 +308,15 @@ class Plan:
         def make(only: str | None, tuner: Tuner | None,
                  less_precise: frozenset[str] | None = None) -> Program:
             return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
-                          self.device, tuner, only=only, less_precise=less_precise)
+                          self.device, tuner, only=only,
+                          sparse_threshold=self.sparse_threshold, less_precise=less_precise)
 
         if self.calibration is None:
             program = make(self.only, self.tuner)
         else:
             program, self._accuracies[batch] = self.calibration.choose(
                 lambda names: make(self.only, self.tuner, names), self._error)
-        if self.tuner is None or self.only is not None:
+        if self.tuner is None or self.only is not None or self.sparse_threshold is not None:
             return program
         comparison = compare(self.graph.name, program,
                              lambda only, tuner: self._accurate(make(only, tuner)),

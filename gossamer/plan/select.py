@@ -22,6 +22,7 @@ from gossamer.tensor import TensorSpec, default_spec
 def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec],
            outputs: Iterable[str], constants: Mapping[str, np.ndarray], device: Device,
            tuner: Tuner | None = None, *, only: str | None = None,
+           sparse_threshold: float | None = None,
            less_precise: Collection[str] | None = None) -> Program:
     """A program for the layers.
 
@@ -29,6 +30,8 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     of layout between them are the cheapest (see labelling.py). Without one: the first algorithm
     that supports the problem, in its first config, with the layouts that move the fewest bytes.
     only: the name of an algorithm that is taken wherever it can be, others elsewhere.
+    sparse_threshold: layers of more sparsity than this take an algorithm that skips zeros, the
+    others a dense one, where there are both; these are not compared with each other.
     less_precise: the layers that need not be float32 where the tuner allows that; None: all.
     A layer that no algorithm of the device supports runs on the host; raises UnsupportedError
     when the host cannot compute it either.
@@ -37,10 +40,11 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     specs = _default_specs(layers, inputs, constants)
     if tuner is None:
         builder = Builder(batch, inputs, constants,
-                          lambda builder, layer: first_choice(builder, layer, device, only))
+                          lambda builder, layer: first_choice(builder, layer, device, only,
+                                                              sparse_threshold))
     else:
         chosen = _cheapest(layers, specs, inputs, outputs, constants, device, tuner, only,
-                           less_precise)
+                           sparse_threshold, less_precise)
 
         def decide(builder: Builder, layer: Layer) -> Choice:
             if layer.name in chosen:
@@ -66,10 +70,12 @@ def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],
     return specs
 
 
-def _supporting(layer: Layer, device: Device,
-                only: str | None = None) -> tuple[list[Algorithm], Device, dict[str, str]]:
+def _supporting(layer: Layer, device: Device, only: str | None = None,
+                sparse_threshold: float | None = None
+                ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """The algorithms that can compute the layer on the device, else those of the host; and why
-    the device's others cannot. `only`, where it is one of them, stands alone."""
+    the device's others cannot. `only`, where it is one of them, stands alone; on which side of
+    the sparse threshold the layer is leaves those that skip zeros, or the others."""
     reasons: dict[str, str] = {}
     for place in (device, find("host")):
         able = []
@@ -83,18 +89,36 @@ def _supporting(layer: Layer, device: Device,
             forced = [algorithm for algorithm in able if algorithm.name == only]
             reasons.update({algorithm.name: f"{only} is forced" for algorithm in able
                             if forced and algorithm.name != only})
-            return forced or able, place, reasons
+            able = forced or able
+            if sparse_threshold is not None and layer.density is not None:
+                able = _on_its_side(able, 1 - layer.density, sparse_threshold, reasons)
+            return able, place, reasons
     assert layer.problem is not None
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def first_choice(builder: Builder, layer: Layer, device: Device,
-                 only: str | None = None) -> Choice:
+def _on_its_side(able: list[Algorithm], sparsity: float, threshold: float,
+                 reasons: dict[str, str]) -> list[Algorithm]:
+    """The algorithms that a fixed threshold of sparsity leaves, as direct sparse convolution was
+    published (Escoin, 2018); all where there are only dense ones, or none. Adds to the reasons."""
+    dense = [algorithm for algorithm in able if algorithm.dense]
+    sparse = [algorithm for algorithm in able if not algorithm.dense]
+    if not dense or not sparse:
+        return able
+    above = sparsity > threshold
+    reason = (f"sparsity {sparsity:.4g} is {'above' if above else 'not above'} the threshold "
+              f"{threshold:g}")
+    reasons.update({algorithm.name: reason for algorithm in (dense if above else sparse)})
+    return sparse if above else dense
+
+
+def first_choice(builder: Builder, layer: Layer, device: Device, only: str | None = None,
+                 sparse_threshold: float | None = None) -> Choice:
     """The first algorithm that supports the problem, in its first config, with the layouts that
-    move the fewest bytes. `only`, where it can compute the layer, is that algorithm."""
-    able, place, reasons = _supporting(layer, device, only)
+    move the fewest bytes. `only` and the threshold leave some of them, as choose() says."""
+    able, place, reasons = _supporting(layer, device, only, sparse_threshold)
     first, variants = first_in_order(layer, able, place)
     reasons.update({other.name: f"comes after {first.name}" for other in able
                     if place is device and other is not first})
@@ -131,7 +155,7 @@ def _best_alone(layer: Layer, device: Device, tuner: Tuner) -> Choice:
 def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
               inputs: Mapping[str, TensorSpec], outputs: Sequence[str],
               constants: Mapping[str, np.ndarray], device: Device,
-              tuner: Tuner, only: str | None,
+              tuner: Tuner, only: str | None, sparse_threshold: float | None,
               less_precise: Collection[str] | None) -> dict[str, Choice]:
     """The choice for each layer by name, from the exact least-cost labelling."""
     nodes: list[labelling.Node] = []
@@ -145,7 +169,7 @@ def _cheapest(layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
             nodes.append(labelling.Node(through, tuple(layer.inputs), tuple(layer.outputs)))
             options.append(None)
             continue
-        able, place, reasons = _supporting(layer, device, only)
+        able, place, reasons = _supporting(layer, device, only, sparse_threshold)
         trials = tuner.measure(layer, able, place)
         if less_precise is not None and layer.name not in less_precise:
             trials = [trial if trial.variant.precision == "fp32" else trial.excluded(
