@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.train.mlp import MLP
+from gossamer.errors import InputError, TrainingError
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.train.course import Course, Training
+from gossamer.train.mlp import MLP, become, device_of, validation_samples
+from gossamer.train.network import Network
+from gossamer.train.samples import Samples, samples
+from gossamer.train.settings import Settings
 
 
 @dataclass(frozen=True)
 class ManyResult:
     """What came of each network.
 
-    rows: one for each network, in the order of the configs and within a config of the folds:
-    config (index), fold (index or None), epochs, loss, train_accuracy, validation_accuracy,
-    seconds, and state ("trained", "target reached", or how it diverged).
+    rows: one for each, in the order of the configs and within a config of the folds: config
+    (index), fold (index or None), network (as text), epochs, loss (mean of the last pass),
+    train_accuracy (over 10,000 rows spread over those it trained on, where they are more),
+    validation_accuracy (None without validation; both are R^2 for regression), seconds (of the
+    launches it shared with others), and state ("trained", "target reached", or how it diverged:
+    it then stands as it was before).
     networks: the same as trained estimators.
     """
 
@@ -26,25 +39,162 @@ class ManyResult:
     networks: list[MLP]
 
     @property
-    def best(self) -> MLP:
-        raise NotImplementedError
+    def scores(self) -> np.ndarray:
+        """(configs, folds): the validation accuracy of each network, or where there is none that
+        of training; NaN where it diverged."""
+        folds = 1 + max((row["fold"] or 0 for row in self.rows), default=0)
+        return np.array([_score(row) for row in self.rows]).reshape(-1, folds)
 
     @property
-    def scores(self) -> np.ndarray:
-        """(configs, folds): the validation accuracy of each, or the training accuracy where
-        there is no validation."""
-        raise NotImplementedError
+    def best(self) -> MLP:
+        """The network with the best score, or the least loss of those; with folds the best one of
+        the config whose mean over the folds is best.
+
+        Raises TrainingError where none came through.
+        """
+        scores = self.scores
+        means = scores.mean(axis=1)
+        able = np.flatnonzero(np.isfinite(means))
+        if not len(able):
+            raise TrainingError(f"of {len(self.rows)} networks none came through"
+                                + (" all folds" if scores.shape[1] > 1 else "")
+                                + f"; the first {self.rows[0]['state']}")
+        folds = scores.shape[1]
+
+        def loss(config: int) -> float:
+            return float(np.mean([row["loss"] for row in self.rows[config * folds:][:folds]]))
+
+        config = min(able.tolist(), key=lambda index: (-means[index], loss(index)))
+        return self.networks[config * folds + int(np.argmax(scores[config]))]
 
 
 def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                folds: int | None = None, validation: tuple[Any, Any] | None = None,
                device: str | Device | None = None) -> ManyResult:
-    raise NotImplementedError
+    """Trains each config, an MLP or what its constructor takes, as its fit() would: those of the
+    same sizes, activation, loss and batch at once, each with its own learning rate, schedule,
+    momentum, decay, seed and end.
+
+    folds: each config is trained so many times, each time without another part of the rows, which
+    it is then validated on; the classes are spread evenly over the parts. validation: x and y to
+    validate all on. device: for all; None takes each config's own.
+    A network that diverges is marked in the result, and the others go on.
+    Raises InputError for wrong settings, which names the config, or wrong data.
+    """
+    if folds is not None and validation is not None:
+        raise InputError("folds are validated on the rows they leave out: give either folds or "
+                         "validation")
+    place = find(device) if isinstance(device, str) else device
+    entries: list[_Entry] = []
+    data: dict[tuple[int, int], Samples] = {}
+    for index, config in enumerate(configs):
+        try:
+            entries += _entries(index, config, x, y, data, folds, validation)
+        except InputError as error:
+            raise InputError(f"config {index}: {error}") from None
+    if not entries:
+        raise InputError("configs is empty: expected at least one MLP")
+    groups: dict[tuple[BackpropProblem, Device, str | None, str | None], list[_Entry]] = {}
+    for entry in entries:
+        own = place or device_of(entry.mlp)
+        problem = entry.course.settings.problem(len(entry.data.x), len(entry.rows))
+        groups.setdefault((problem, own, entry.mlp.effort, entry.mlp.algorithm), []).append(entry)
+    for (_, own, effort, algorithm), group in groups.items():
+        _train(group, own, effort, algorithm)
+    return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
 
 
 def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
-    raise NotImplementedError
+    """A copy of the base for every combination of the values that the grid has for parameters of
+    MLP; the last parameter changes fastest. Raises InputError for an unknown parameter."""
+    return [MLP(**base.get_params()).set_params(**dict(zip(grid, values, strict=True)))
+            for values in itertools.product(*grid.values())]
 
 
 def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5) -> ManyResult:
-    raise NotImplementedError
+    """Trains the network so many times at once, each time without another part of the rows,
+    which it is validated on: `scores` has the accuracies. Raises as train_many() does."""
+    return train_many([mlp], x, y, folds=folds)
+
+
+@dataclass(eq=False)
+class _Entry:
+    """One network: which it is, what it is trained on and validated with, and its course."""
+
+    config: int
+    fold: int | None
+    mlp: MLP
+    course: Course
+    data: Samples
+    rows: np.ndarray
+    held: Samples | None
+    seconds: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        course, network = self.course, Network.of(self.course)
+        held = self.held
+        if self.fold is not None:
+            held = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
+        state = "target reached" if course.reached else "trained"
+        return {
+            "config": self.config, "fold": self.fold, "network": repr(self.mlp),
+            "epochs": course.passes, "loss": course.curve[-1] if course.curve else math.nan,
+            "train_accuracy": network.judged(self.data, self.rows),
+            "validation_accuracy":
+                None if held is None else network.score(network.outputs(held.x), held),
+            "seconds": self.seconds, "state": course.failure or state}
+
+
+def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
+             data: dict[tuple[int, int], Samples], folds: int | None,
+             validation: tuple[Any, Any] | None) -> list[_Entry]:
+    """A config's networks, one a fold. data: what was made of x and y, by inputs and outputs."""
+    if isinstance(config, Mapping):
+        mlp = MLP().set_params(**config)
+    elif isinstance(config, MLP):
+        mlp = config
+    else:
+        raise InputError(f"is a {type(config).__name__}: expected an MLP, or a dict of its "
+                         "parameters")
+    settings = Settings.of(mlp)
+    ends = settings.sizes[0], settings.sizes[-1]
+    if ends not in data:
+        data[ends] = samples(x, y, settings.sizes)
+    own = data[ends]
+    held = None if validation is None else validation_samples(validation, settings, own)
+    whole = np.arange(len(own.x))
+    parts = [(None, whole)] if folds is None else list(enumerate(_without_parts(own, folds)))
+    return [_Entry(index, fold, MLP(**mlp.get_params()), Course.start(settings), own, rows, held)
+            for fold, rows in parts]
+
+
+def _without_parts(data: Samples, folds: int) -> list[np.ndarray]:
+    """For each fold the rows that it trains on, in their order."""
+    count = len(data.x)
+    if not isinstance(folds, Integral) or not 2 <= folds <= count:
+        raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")
+    by_class = np.arange(count) if data.labels is None else np.argsort(data.labels, kind="stable")
+    part = np.empty(count, np.intp)
+    part[by_class] = np.arange(count) % folds
+    return [np.flatnonzero(part != fold) for fold in range(folds)]
+
+
+def _train(group: Sequence[_Entry], device: Device, effort: str | None,
+           algorithm: str | None) -> None:
+    """Trains networks of one problem to their ends, and fills their MLPs."""
+    training = Training([entry.course for entry in group], group[0].data,
+                        [entry.rows for entry in group], device, effort, algorithm)
+    while training.active:
+        going = [entry for entry in group if not entry.course.ended]
+        seconds = training.step()
+        for entry in going:
+            entry.seconds += seconds
+    for entry in group:
+        become(entry.mlp, entry.course, training, entry.data)
+
+
+def _score(row: Mapping[str, Any]) -> float:
+    if row["state"].startswith("diverged"):
+        return math.nan
+    found = row["validation_accuracy"]
+    return float(row["train_accuracy"] if found is None else found)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.errors import GossamerError, InputError, TrainingError
+from gossamer.train.checkpoint import Keeper
+from gossamer.train.course import Course, Training
+from gossamer.train.network import Network, determination
+from gossamer.train.samples import Samples, check_kind, matrix, samples
 from gossamer.train.schedule import Schedule
+from gossamer.train.settings import Settings
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
+
+OnEpoch = Callable[["Progress"], None]
 
 
 @dataclass(frozen=True)
@@ -22,8 +33,8 @@ class Progress:
 
     epoch: passes done, from 1. epochs: passes wanted. loss: mean over the pass, of each sample
     before its update. validation_loss, validation_accuracy: over the validation data after the
-    pass; None where none are given, the accuracy also for regression. device, algorithm: what
-    trained.
+    pass; None where there are none, the accuracy also for regression. device, algorithm: what
+    trains.
     """
 
     epoch: int
@@ -34,16 +45,54 @@ class Progress:
     samples_per_second: float
     device: str
     algorithm: str
+    _accuracy: Callable[[], float | None] = field(repr=False, compare=False)
 
     @property
     def accuracy(self) -> float | None:
-        """Of the training data with the parameters after the pass, computed when it is asked
-        for, which may be until on_epoch returns; None for regression."""
-        raise NotImplementedError
+        """Of the training data (of 10,000 rows spread over them, where they have more) with the
+        parameters after the pass; computed when it is asked for, which may be until on_epoch
+        returns. None for regression."""
+        return self._accuracy()
 
 
 class MLP:
-    """A fully connected network, by the conventions of scikit-learn."""
+    """A fully connected network, trained sample by sample or in small batches on one device, by
+    the conventions of scikit-learn.
+
+    sizes: units of all layers, inputs first: (784, 32, 10). activation: "sigmoid", "tanh" or
+    "relu", of the hidden layers. loss: "squared_error" (the outputs have the activation too, but
+    none for relu) or "cross_entropy" (softmax outputs). learning_rate; schedule: what it is
+    multiplied by in each pass: "constant", "inverse" (1 / (1 + passes done)),
+    ("step", every, factor), or a function of the passes done. momentum, weight_decay: as in
+    BackpropProblem. batch: samples an update. epochs: passes over the data at most; target_error:
+    the mean loss of a pass at which training stops before. shuffle: whether each pass has an
+    order of its own; else it is that of the rows. initial: "uniform" in +-0.05, or "glorot".
+    seed: of the initial parameters and the orders; None for others each time.
+    device: "cuda:0", "opencl:0", "host", or None for the best. effort: "quick", "normal" or "max"
+    to measure all algorithms and take the fastest; else the first that can train the network.
+    algorithm: the name of one to take.
+
+    From the same settings and data every device comes to the same parameters, to rounding.
+
+    After training: coefs_ (units before, units) and intercepts_ of each layer, loss_curve_ (mean
+    loss of each pass), n_iter_ (passes), classes_ (not for regression), n_features_in_,
+    validation_scores_ (of each pass of the last fit with validation data: accuracy, or R^2),
+    device_ and algorithm_ (what trained).
+
+    Source: training by back-propagation on a GPU with everything resident (2013): squared error,
+    sigmoid, one sample at a time, initial weights uniform in +-0.05.
+    """
+
+    coefs_: list[np.ndarray]
+    intercepts_: list[np.ndarray]
+    loss_curve_: list[float]
+    n_iter_: int
+    classes_: np.ndarray
+    n_features_in_: int
+    validation_scores_: list[float]
+    device_: str
+    algorithm_: str
+    _course: Course
 
     def __init__(self, sizes: Sequence[int] = (), *, activation: str = "sigmoid",
                  loss: str = "squared_error", learning_rate: float = 0.3,
@@ -70,37 +119,239 @@ class MLP:
         self.effort = effort
         self.algorithm = algorithm
 
-    coefs_: list[np.ndarray]
-    intercepts_: list[np.ndarray]
-    loss_curve_: list[float]
-    n_iter_: int
-    classes_: np.ndarray
-
     def fit(self, x: Any, y: Any, *, validation: tuple[Any, Any] | None = None,
-            on_epoch: Callable[[Progress], None] | None = None,
-            checkpoint: str | Path | None = None, resume: bool = False) -> MLP:
-        raise NotImplementedError
+            on_epoch: OnEpoch | None = None, checkpoint: str | Path | None = None,
+            resume: bool = False) -> MLP:
+        """Trains from the start: x (n, inputs); y n integer labels or strings to classify, or
+        targets (n, outputs) (or (n,) floats where there is one output).
+
+        validation: x and y to evaluate on after each pass. on_epoch: called after each pass.
+        checkpoint: a file that is replaced after passes, so that training can go on from it.
+        resume: goes on from that file; the result has the same bits as without the break.
+        What was trained when Ctrl-C comes, or on_epoch raises, is kept, here and in the
+        checkpoint.
+
+        Raises InputError for wrong settings or data, or a checkpoint of others; TrainingError
+        when training diverges, and the network is then as it was before that pass.
+        """
+        settings = Settings.of(self)
+        data = samples(x, y, settings.sizes)
+        held = None if validation is None else validation_samples(validation, settings, data)
+        if resume and checkpoint is None:
+            raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
+        keeper = Keeper(Path(checkpoint), data) if checkpoint is not None else None
+        course = keeper.resume(settings) if keeper and resume else Course.start(settings)
+        self.validation_scores_ = []
+        training = Training([course], data, [np.arange(len(data.x))], device_of(self), self.effort,
+                            self.algorithm)
+        try:
+            while not course.ended:
+                seconds = training.step()
+                if keeper and keeper.due:
+                    training.settle()
+                    keeper.write(course)
+                if (held or on_epoch) and not course.failure:
+                    self._tell(training, course, data, held, seconds, on_epoch)
+        except BaseException:
+            # what stopped the work may have stopped the device too
+            with suppress(GossamerError):
+                training.settle()
+                become(self, course, training, data)
+                if keeper:
+                    keeper.write(course)
+            raise
+        become(self, course, training, data)
+        if keeper:
+            keeper.write(course)
+        _check(course)
+        return self
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> MLP:
-        raise NotImplementedError
+        """One pass over the data, from where training stands. classes: all labels that may come,
+        at the first call.
+
+        Raises as fit() does; labels that are new raise InputError.
+        """
+        settings = Settings.of(self)
+        known = getattr(self, "classes_", None)
+        if known is None and classes is not None:
+            known = np.unique(np.asarray(classes))
+            if len(known) != settings.sizes[-1]:
+                raise InputError(f"classes has {len(known)} different labels, sizes end in "
+                                 f"{settings.sizes[-1]}: expected as many")
+        data = samples(x, y, settings.sizes, known)
+        if not hasattr(self, "_course"):
+            course = Course.start(settings)
+        else:
+            before = self._course
+            if hasattr(self, "classes_") != (data.classes is not None):
+                raise InputError("y holds labels in one call and numbers in another: expected the "
+                                 "same kind as before")
+            if before.settings.sizes != settings.sizes:
+                raise InputError(f"sizes {settings.sizes}: what is trained has "
+                                 f"{before.settings.sizes}; call fit to begin anew")
+            course = before.under(settings)
+        course.settings = replace(settings, epochs=course.passes + 1, target_error=None)
+        training = Training([course], data, [np.arange(len(data.x))], device_of(self), self.effort,
+                            self.algorithm)
+        training.step()
+        become(self, course, training, data)
+        _check(course)
+        return self
 
     def predict(self, x: Any) -> np.ndarray:
-        raise NotImplementedError
+        """(n,) the labels of the largest outputs; for regression the outputs, (n, outputs) or
+        (n,) where there is one. Computed on the host; for a device, compile to_graph()."""
+        y = self._outputs(x)
+        if hasattr(self, "classes_"):
+            return self.classes_[y.argmax(axis=1)]
+        return y[:, 0] if y.shape[1] == 1 else y
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        raise NotImplementedError
+        """(n, classes) softmax outputs; of another loss the outputs, negative ones as 0, over
+        their sum."""
+        if not hasattr(self, "classes_"):
+            raise InputError("predict_proba: this network was trained on numbers; expected one "
+                             "trained on labels")
+        y = self._outputs(x)
+        if self._course.settings.loss == "cross_entropy":
+            return y
+        y = np.maximum(y, 0)
+        total = y.sum(axis=1, keepdims=True)
+        return np.where(total > 0, y / np.where(total > 0, total, 1), np.float32(1 / y.shape[1]))
 
     def score(self, x: Any, y: Any) -> float:
-        raise NotImplementedError
+        """The share of labels that predict() gets right; for regression the coefficient of
+        determination R^2, averaged over the outputs."""
+        network = self._network()
+        if not hasattr(self, "classes_"):
+            data = samples(x, y, network.sizes)
+            return determination(network.outputs(data.x), data.targets)
+        found, labels = self.predict(x), np.asarray(y).reshape(-1)
+        if len(labels) != len(found):
+            raise InputError(f"x has {len(found)} rows, y {len(labels)} labels: expected as many")
+        if len(found) == 0:
+            raise InputError("x has no rows: expected at least one sample")
+        check_kind(labels, self.classes_, "")
+        return float((found == labels).mean())
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        raise NotImplementedError
+        """What the constructor was given, by name."""
+        return {name: getattr(self, name) for name in _DEFAULTS}
 
     def set_params(self, **params: Any) -> MLP:
-        raise NotImplementedError
+        """Changes what the constructor was given. Raises InputError for an unknown name."""
+        for name, value in params.items():
+            if name not in _DEFAULTS:
+                raise InputError(f"MLP has no parameter {name!r}: expected one of "
+                                 f"{', '.join(_DEFAULTS)}")
+            setattr(self, name, value)
+        return self
 
     def to_graph(self) -> Graph:
-        raise NotImplementedError
+        """The network as a graph, for gossamer.compile: input x (N, inputs), output y."""
+        from gossamer.train import onnx_out
+
+        network = self._network()
+        return onnx_out.graph(network.layers, network.activations)
 
     def save_onnx(self, path: str | Path) -> None:
-        raise NotImplementedError
+        """Writes the network as ONNX: input x (N, inputs), output y (N, outputs), before the
+        label is chosen. Raises InputError where the file cannot be written."""
+        from gossamer.train import onnx_out
+
+        network = self._network()
+        made = onnx_out.model(network.layers, network.activations,
+                              getattr(self, "classes_", None))
+        onnx_out.write(Path(path), made)
+
+    def __repr__(self) -> str:
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items()
+                   if repr(value) != repr(_DEFAULTS[name])]
+        return f"MLP({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, Tags, TargetTags
+
+        labels = hasattr(self, "classes_") or self.loss == "cross_entropy"
+        return Tags("classifier" if labels else None, TargetTags(required=True),
+                    classifier_tags=ClassifierTags() if labels else None)
+
+    def _tell(self, training: Training, course: Course, data: Samples, held: Samples | None,
+              seconds: float, on_epoch: OnEpoch | None) -> None:
+        """Evaluates on the validation data after a pass, and calls on_epoch."""
+        loss = score = None
+        if held is not None:
+            training.settle()
+            if course.failure:
+                return
+            network = Network.of(course)
+            outputs = network.outputs(held.x)
+            loss, score = network.loss(outputs, held.x, held.targets), network.score(outputs, held)
+            self.validation_scores_.append(score)
+        if on_epoch is None:
+            return
+
+        def accuracy() -> float | None:
+            training.settle()
+            return None if data.labels is None else Network.of(course).judged(
+                data, np.arange(len(data.x)))
+
+        on_epoch(Progress(course.passes, course.settings.epochs, course.curve[-1], loss,
+                          None if data.labels is None else score, len(data.x) / seconds,
+                          training.device.name, training.algorithm, accuracy))
+
+    def _network(self) -> Network:
+        """Of coefs_ and intercepts_."""
+        if not hasattr(self, "_course"):
+            raise InputError("this MLP is not trained yet: call fit first")
+        return Network.with_layers(self._course.settings, [
+            (weight.T, bias) for weight, bias in zip(self.coefs_, self.intercepts_, strict=True)])
+
+    def _outputs(self, x: Any) -> np.ndarray:
+        network = self._network()
+        return network.outputs(matrix(x, network.sizes[0], "x"))
+
+
+_DEFAULTS = {name: parameter.default
+             for name, parameter in inspect.signature(MLP).parameters.items()}
+
+
+def device_of(mlp: MLP) -> Device:
+    """Where it is to be trained."""
+    return mlp.device if isinstance(mlp.device, Device) else find(mlp.device)
+
+
+def become(mlp: MLP, course: Course, training: Training, data: Samples) -> None:
+    """Gives the MLP what was trained."""
+    mlp._course = course
+    layers = Network.of(course).layers
+    mlp.coefs_ = [weight.T.copy() for weight, _ in layers]
+    mlp.intercepts_ = [bias.copy() for _, bias in layers]
+    mlp.loss_curve_, mlp.n_iter_ = list(course.curve), course.passes
+    mlp.n_features_in_ = course.settings.sizes[0]
+    mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
+    if data.classes is not None:
+        mlp.classes_ = data.classes
+    elif hasattr(mlp, "classes_"):
+        del mlp.classes_
+
+
+def validation_samples(given: tuple[Any, Any], settings: Settings, data: Samples) -> Samples:
+    """The pair that was given to validate on. Raises InputError for another kind than the data."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InputError("validation: expected a pair of x and y")
+    held = samples(*given, settings.sizes, data.classes, "validation ")
+    if (held.labels is None) != (data.labels is None):
+        raise InputError("validation y holds labels and y numbers, or the other way round: "
+                         "expected the same kind")
+    return held
+
+
+def _check(course: Course) -> None:
+    """Raises TrainingError when training diverged."""
+    if course.failure:
+        settings = course.settings
+        raise TrainingError(
+            f"training {course.failure}; the network is as it was after pass {course.passes}: "
+            f"try a learning_rate below {settings.learning_rate:g}, or numbers in x nearer to 0")

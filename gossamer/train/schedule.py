@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 from gossamer.errors import InputError
@@ -22,8 +23,8 @@ def factor(schedule: Schedule, passes: int) -> float:
     Raises InputError for another schedule, or a function's result that is no factor.
     """
     if callable(schedule):
-        found = schedule(passes)
-        if not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+        found: Any = schedule(passes)
+        if not _is_number(found) or found < 0:
             raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more for pass "
                              f"{passes}, got {found!r}")
         return float(found)
@@ -32,11 +33,12 @@ def factor(schedule: Schedule, passes: int) -> float:
             return 1.0
         if schedule == "inverse":
             return 1 / (1 + passes)
-    elif len(schedule) == 3 and schedule[0] == "step":
-        _, every, by = schedule
-        if isinstance(every, int) and every >= 1 and isinstance(by, int | float) and by >= 0 and (
-                math.isfinite(by)):
-            return float(by ** (passes // every))
+    elif isinstance(schedule, Sequence) and len(schedule) == 3 and schedule[0] == "step":
+        every: Any
+        by: Any
+        _, every, by = tuple(schedule)
+        if _is_number(every) and every >= 1 and every == int(every) and _is_number(by) and by >= 0:
+            return float(by) ** (passes // int(every))
     raise InputError(f"schedule {schedule!r}: {_EXPECTED}")
 
 
@@ -46,3 +48,7 @@ def name(schedule: Schedule) -> str:
         module = getattr(schedule, "__module__", type(schedule).__module__)
         return f"{module}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"
     return schedule if isinstance(schedule, str) else repr(tuple(schedule))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

@@ -1,0 +1,129 @@
+"""Checkpoints: one file that training goes on from as if it had never stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.errors import GossamerWarning, InputError
+from gossamer.plan.plan_file import replacing
+from gossamer.train.course import Course
+from gossamer.train.samples import Samples
+from gossamer.train.schedule import name
+from gossamer.train.settings import Settings
+
+_MAGIC = b"gossamer checkpoint 1\n"
+_MAY_DIFFER = ("epochs", "target_error")
+_SHARE = 0.05
+"""Of the time, at most, that goes into writing checkpoints."""
+_ANEW = "give another file, or leave resume out to begin anew"
+
+
+class Keeper:
+    """Writes a course to its checkpoint, now and then. data: what it is trained on.
+
+    Raises InputError when the file could not be written: said before the work.
+    """
+
+    def __init__(self, path: Path, data: Samples) -> None:
+        if path.is_dir():
+            raise InputError(f"checkpoint {path}: is a folder")
+        if not path.parent.is_dir():
+            raise InputError(f"checkpoint {path}: there is no folder {path.parent}")
+        self.path = path
+        self._digest = data.digest()
+        self._written: int | None = None
+        self._again = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next: the first at once, later ones so that writing takes
+        little of the time."""
+        return time.perf_counter() >= self._again
+
+    def resume(self, settings: Settings) -> Course:
+        """The course that the file holds; see load()."""
+        course = load(self.path, settings, self._digest)
+        self._written = course.passes
+        return course
+
+    def write(self, course: Course) -> None:
+        """Replaces the file, unless it holds that pass already or nothing was trained yet. Warns
+        where that fails: the one before stays as it is, and the work goes on."""
+        if course.passes in (0, self._written):
+            return
+        start = time.perf_counter()
+        try:
+            save(self.path, course, self._digest)
+        except InputError as error:
+            stays = ("there is none" if self._written is None
+                     else f"that of pass {self._written} stays")
+            warnings.warn(f"checkpoint of pass {course.passes}: {error}; {stays}; make room on "
+                          "that disk", GossamerWarning, stacklevel=3)
+        else:
+            self._written = course.passes
+        now = time.perf_counter()
+        self._again = now + (now - start) / _SHARE
+
+
+def save(path: Path, course: Course, digest: str) -> None:
+    """Writes a file, whole or not at all. Raises InputError that names the path."""
+    header = {"settings": _plain(course.settings), "data": digest, "passes": course.passes,
+              "first": course.first, "rng": course.rng.bit_generator.state}
+    content = io.BytesIO()
+    np.savez(content, header=np.frombuffer(json.dumps(header).encode(), np.uint8),
+             parameters=course.parameters, curve=np.array(course.curve, np.float64))
+    data = content.getvalue()
+    with replacing(path) as file:
+        file.write(_MAGIC + hashlib.sha256(data).digest() + data)
+
+
+def load(path: Path, settings: Settings, digest: str) -> Course:
+    """The course in a file, which must be of the same settings (but for epochs and target_error)
+    and data. Raises InputError that names the file, what is wrong and what to do."""
+    header, parameters, curve = _read(path)
+    here = _plain(settings)
+    for key, value in header["settings"].items():
+        if here.get(key) != value:
+            raise InputError(f"{path}: is the checkpoint of a network with {key} {value!r}, this "
+                             f"one has {here.get(key)!r}: give the same {key}; or {_ANEW}")
+    if header["data"] != digest:
+        raise InputError(f"{path}: is the checkpoint of training on other data: give the same x "
+                         f"and y; or {_ANEW}")
+    rng = np.random.default_rng(0)
+    rng.bit_generator.state = header["rng"]
+    return Course(settings, rng, parameters, header["passes"], curve.tolist(), header["first"])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no checkpoint to resume from: {_ANEW}") from None
+    except OSError as error:
+        raise InputError(f"{path}: the checkpoint cannot be read: "
+                         f"{error.strerror or error}") from None
+    if not data.startswith(_MAGIC):
+        raise InputError(f"{path}: is no checkpoint that this gossamer wrote: {_ANEW}")
+    data = data.removeprefix(_MAGIC)
+    length = hashlib.sha256().digest_size
+    if hashlib.sha256(data[length:]).digest() != data[:length]:
+        raise InputError(f"{path}: the checkpoint is damaged or cut short: {_ANEW}")
+    with np.load(io.BytesIO(data[length:])) as arrays:
+        header = json.loads(arrays["header"].tobytes())
+        return header, arrays["parameters"], arrays["curve"]
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    """What must be the same, as JSON values."""
+    found = {field.name: getattr(settings, field.name) for field in fields(settings)
+             if field.name not in _MAY_DIFFER}
+    return {**found, "sizes": list(settings.sizes), "schedule": name(settings.schedule)}

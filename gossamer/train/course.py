@@ -1,0 +1,181 @@
+"""Networks on their way from the first to the last pass."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gossamer import debug
+from gossamer.device.base import Device
+from gossamer.train.choice import choose
+from gossamer.train.samples import Samples
+from gossamer.train.settings import Settings
+from gossamer.train.trainer import Trainer
+
+_FIRST = 100
+"""Samples whose mean loss is what later ones are held against."""
+_GROWTH = 1e6
+"""How many times that the mean loss of a pass may be before training counts as diverged."""
+
+
+@dataclass(eq=False)
+class Course:
+    """One network's training so far.
+
+    parameters: (parameter_count,) float32, after so many passes. rng: gives the next pass's
+    order. curve: each pass's mean loss. first: the mean loss of the first samples of all.
+    failure: how it diverged; it then stands as it was before.
+    """
+
+    settings: Settings
+    rng: np.random.Generator
+    parameters: np.ndarray
+    passes: int = 0
+    curve: list[float] = field(default_factory=list)
+    first: float | None = None
+    failure: str = ""
+
+    @staticmethod
+    def start(settings: Settings) -> Course:
+        rng = np.random.default_rng(settings.seed)
+        return Course(settings, rng, settings.start(rng))
+
+    def under(self, settings: Settings) -> Course:
+        """The same with other settings; velocities are kept, begin at 0 or are dropped."""
+        problem = settings.problem(0, 0)
+        parameters = np.zeros(problem.parameter_count, np.float32)
+        kept = min(len(parameters), len(self.parameters))
+        parameters[:kept] = self.parameters[:kept]
+        return replace(self, settings=settings, parameters=parameters, curve=list(self.curve),
+                       failure="")
+
+    @property
+    def reached(self) -> bool:
+        """Whether the last pass met the error goal."""
+        goal = self.settings.target_error
+        return goal is not None and bool(self.curve) and self.curve[-1] <= goal
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.failure) or self.reached or self.passes >= self.settings.epochs
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A course while it is trained: the rows it trains on, its generator as it was before the
+    last pass, and whether its parameters are those after it."""
+
+    course: Course
+    rows: np.ndarray
+    previous: np.random.Generator
+    settled: bool = True
+
+
+class Training:
+    """Courses that are trained together: of the same sizes, activation, loss and batch, on as
+    many samples each, with momentum all or none.
+
+    rows: for each course the rows of the data that it trains on.
+    """
+
+    def __init__(self, courses: Sequence[Course], data: Samples, rows: Sequence[np.ndarray],
+                 device: Device, effort: str | None = None, algorithm: str | None = None) -> None:
+        self.problem = courses[0].settings.problem(len(data.x), len(rows[0]), len(courses))
+        self._seats = [_Seat(course, np.asarray(own, np.int32), course.rng)
+                       for course, own in zip(courses, rows, strict=True)]
+        choice = choose(self.problem, device, effort, algorithm)
+        self._trainer = Trainer(self.problem, data,
+                                np.stack([course.parameters for course in courses]), choice)
+        self.device, self.algorithm = choice.device, choice.algorithm.name
+
+    @property
+    def active(self) -> bool:
+        return not all(seat.course.ended for seat in self._seats)
+
+    def step(self) -> float:
+        """One pass of all; the seconds it took. A course that ends with it, or diverges, has its
+        parameters when this returns; others have theirs from settle()."""
+        going = [(index, seat) for index, seat in enumerate(self._seats) if not seat.course.ended]
+        nexts = [copy.deepcopy(seat.course.rng) for seat in self._seats]
+        order = np.stack([
+            rng.permutation(seat.rows) if seat.course.settings.shuffle else seat.rows
+            for rng, seat in zip(nexts, self._seats, strict=True)])
+        settings = np.array([seat.course.settings.numbers(seat.course.passes)
+                             for seat in self._seats], np.float32)
+        start = time.perf_counter()
+        losses = self._trainer.run(order, settings)
+        seconds = time.perf_counter() - start
+        for index, seat in going:
+            self._take(index, seat, nexts[index], order[index], losses[index])
+        self._trainer.accept()
+        if any(seat.course.ended and not seat.settled for _, seat in going):
+            self.settle()
+        if debug.level() >= 2:
+            debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
+                       f"{seconds * 1e6:.1f} us, {self._per_sample(seconds):.3f} us a sample")
+        return seconds
+
+    def settle(self) -> None:
+        """Brings every course the parameters after its last pass; one whose last update made
+        them infinite has diverged."""
+        if all(seat.settled for seat in self._seats):
+            return
+        found = self._trainer.parameters()
+        for index, seat in enumerate(self._seats):
+            if seat.settled:
+                continue
+            if np.isfinite(found[index]).all():
+                seat.course.parameters, seat.settled = found[index], True
+            else:
+                self._step_back(index, seat, 1)
+
+    def _take(self, index: int, seat: _Seat, rng: np.random.Generator, order: np.ndarray,
+              losses: np.ndarray) -> None:
+        """Counts the pass, unless the course diverged in it."""
+        course = seat.course
+        first = (float(losses[:_FIRST].mean(dtype=np.float64)) if course.first is None
+                 else course.first)
+        bad = _diverged(losses, first)
+        if bad is None:
+            mean = float(losses.mean(dtype=np.float64))
+            seat.previous, seat.settled = course.rng, False
+            course.rng, course.passes, course.first = rng, course.passes + 1, first
+            course.curve.append(mean)
+            return
+        before = self._trainer.before(1)[index]
+        if np.isfinite(before).all():
+            course.parameters, seat.settled = before, True
+            course.failure = (
+                f"diverged in pass {course.passes + 1} at sample {bad + 1} (row {order[bad]}): "
+                f"its loss is {losses[bad]:g}, the first samples' was {first:g}")
+        else:
+            self._step_back(index, seat, 2)
+
+    def _step_back(self, index: int, seat: _Seat, passes: int) -> None:
+        """Undoes the last pass that was counted, whose last update was not finite."""
+        course = seat.course
+        course.failure = (f"diverged in pass {course.passes} at its last sample: the parameters "
+                          "are no longer finite")
+        course.parameters, seat.settled = self._trainer.before(passes)[index], True
+        course.rng, course.passes = seat.previous, course.passes - 1
+        course.curve.pop()
+
+    def _per_sample(self, seconds: float) -> float:
+        return seconds * 1e6 / max(1, self.problem.samples * self.problem.networks)
+
+
+def _diverged(losses: np.ndarray, first: float) -> int | None:
+    """The first sample whose loss is not finite, or far beyond the first ones where the pass's
+    mean is; None where all is well."""
+    bad = ~np.isfinite(losses)
+    if not bad.any():
+        bound = _GROWTH * first if first > 0 else math.inf
+        if losses.mean(dtype=np.float64) <= bound:
+            return None
+        bad = losses > bound
+    return int(np.argmax(bad))
