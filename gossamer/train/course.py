@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -88,6 +89,8 @@ class Training:
         self.problem = courses[0].settings.problem(len(data.x), len(rows[0]), len(courses))
         self._seats = [_Seat(course, np.asarray(own, np.int32), course.rng)
                        for course, own in zip(courses, rows, strict=True)]
+        self._in_order = np.stack([seat.rows for seat in self._seats])
+        self._settings = np.full((len(courses), 3), np.nan, np.float32)
         choice = choose(self.problem, device, effort, algorithm)
         self._trainer = Trainer(self.problem, data,
                                 np.stack([course.parameters for course in courses]), choice)
@@ -101,17 +104,19 @@ class Training:
         """One pass of all; the seconds it took. A course that ends with it, or diverges, has its
         parameters when this returns; others have theirs from settle()."""
         going = [(index, seat) for index, seat in enumerate(self._seats) if not seat.course.ended]
-        nexts = [copy.deepcopy(seat.course.rng) for seat in self._seats]
-        order = np.stack([
-            rng.permutation(seat.rows) if seat.course.settings.shuffle else seat.rows
-            for rng, seat in zip(nexts, self._seats, strict=True)])
+        order, nexts = self._next_order()
         settings = np.array([seat.course.settings.numbers(seat.course.passes)
                              for seat in self._seats], np.float32)
+        if not np.array_equal(settings, self._settings):
+            self._settings = settings
         start = time.perf_counter()
-        losses = self._trainer.run(order, settings)
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = self._trainer.run(order, self._settings)
         seconds = time.perf_counter() - start
+        self._look(going, means, order)
         for index, seat in going:
-            self._take(index, seat, nexts[index], order[index], losses[index])
+            if not seat.course.failure:
+                self._count(seat, nexts[index], float(means[index]))
         self._trainer.accept()
         if any(seat.course.ended and not seat.settled for _, seat in going):
             self.settle()
@@ -134,27 +139,58 @@ class Training:
             else:
                 self._step_back(index, seat, 1)
 
-    def _take(self, index: int, seat: _Seat, rng: np.random.Generator, order: np.ndarray,
-              losses: np.ndarray) -> None:
-        """Counts the pass, unless the course diverged in it."""
+    def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
+        """The rows of the next pass of each course, and its generator after it."""
+        nexts = [seat.course.rng for seat in self._seats]
+        if not any(seat.course.settings.shuffle for seat in self._seats):
+            return self._in_order, nexts
+        order = self._in_order.copy()
+        drawn: dict[str, tuple[np.ndarray, np.random.Generator]] = {}
+        for index, seat in enumerate(self._seats):
+            if seat.course.settings.shuffle and not seat.course.ended:
+                # those of one seed have the same order
+                state = str(seat.course.rng.bit_generator.state)
+                if state not in drawn:
+                    rng = copy.deepcopy(seat.course.rng)
+                    drawn[state] = rng.permutation(len(seat.rows)), rng
+                permutation, nexts[index] = drawn[state]
+                order[index] = seat.rows[permutation]
+        return order, nexts
+
+    def _look(self, going: Sequence[tuple[int, _Seat]], means: np.ndarray,
+              order: np.ndarray) -> None:
+        """Finds out which courses diverged in this pass. The samples' losses are fetched where
+        the means give cause, and in a course's first pass."""
+        wanted = [(index, seat) for index, seat in going if seat.course.first is None
+                  or not means[index] <= _bound(seat.course.first)]
+        losses = self._trainer.losses() if wanted else None
+        for index, seat in wanted:
+            assert losses is not None
+            own, course = losses[index], seat.course
+            first = (float(own[:_FIRST].mean(dtype=np.float64)) if course.first is None
+                     else course.first)
+            bad = _diverged(own, first)
+            if bad is None:
+                course.first = first
+                if not np.isfinite(means[index]):
+                    # their sum is beyond float32
+                    means[index] = own.mean(dtype=np.float64)
+                continue
+            before = self._trainer.before(1)[index]
+            if np.isfinite(before).all():
+                course.parameters, seat.settled = before, True
+                course.failure = (
+                    f"diverged in pass {course.passes + 1} at sample {bad + 1} (row "
+                    f"{order[index, bad]}): its loss is {own[bad]:g}, the first samples' was "
+                    f"{first:g}")
+            else:
+                self._step_back(index, seat, 2)
+
+    def _count(self, seat: _Seat, rng: np.random.Generator, mean: float) -> None:
         course = seat.course
-        first = (float(losses[:_FIRST].mean(dtype=np.float64)) if course.first is None
-                 else course.first)
-        bad = _diverged(losses, first)
-        if bad is None:
-            mean = float(losses.mean(dtype=np.float64))
-            seat.previous, seat.settled = course.rng, False
-            course.rng, course.passes, course.first = rng, course.passes + 1, first
-            course.curve.append(mean)
-            return
-        before = self._trainer.before(1)[index]
-        if np.isfinite(before).all():
-            course.parameters, seat.settled = before, True
-            course.failure = (
-                f"diverged in pass {course.passes + 1} at sample {bad + 1} (row {order[bad]}): "
-                f"its loss is {losses[bad]:g}, the first samples' was {first:g}")
-        else:
-            self._step_back(index, seat, 2)
+        seat.previous, seat.settled = course.rng, False
+        course.rng, course.passes = rng, course.passes + 1
+        course.curve.append(mean)
 
     def _step_back(self, index: int, seat: _Seat, passes: int) -> None:
         """Undoes the last pass that was counted, whose last update was not finite."""
@@ -174,8 +210,13 @@ def _diverged(losses: np.ndarray, first: float) -> int | None:
     mean is; None where all is well."""
     bad = ~np.isfinite(losses)
     if not bad.any():
-        bound = _GROWTH * first if first > 0 else math.inf
+        bound = _bound(first)
         if losses.mean(dtype=np.float64) <= bound:
             return None
         bad = losses > bound
     return int(np.argmax(bad))
+
+
+def _bound(first: float) -> float:
+    """The largest mean loss of a pass that does not count as diverged."""
+    return _GROWTH * first if 0 < first < math.inf else sys.float_info.max

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,43 +17,13 @@ from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.train.checkpoint import Keeper
 from gossamer.train.course import Course, Training
 from gossamer.train.network import Network, determination
+from gossamer.train.progress import OnEpoch, Progress
 from gossamer.train.samples import Samples, check_kind, matrix, samples
 from gossamer.train.schedule import Schedule
 from gossamer.train.settings import Settings
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
-
-OnEpoch = Callable[["Progress"], None]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What on_epoch is told after a pass.
-
-    epoch: passes done, from 1. epochs: passes wanted. loss: mean over the pass, of each sample
-    before its update. validation_loss, validation_accuracy: over the validation data after the
-    pass; None where there are none, the accuracy also for regression. device, algorithm: what
-    trains.
-    """
-
-    epoch: int
-    epochs: int
-    loss: float
-    validation_loss: float | None
-    validation_accuracy: float | None
-    samples_per_second: float
-    device: str
-    algorithm: str
-    _accuracy: Callable[[], float | None] = field(repr=False, compare=False)
-
-    @property
-    def accuracy(self) -> float | None:
-        """Of the training data (of 10,000 rows spread over them, where they have more) with the
-        parameters after the pass; computed when it is asked for, which may be until on_epoch
-        returns. None for regression."""
-        return self._accuracy()
-
 
 class MLP:
     """A fully connected network, trained sample by sample or in small batches on one device, by

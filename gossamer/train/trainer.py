@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer
+from gossamer.ops import OPS
 from gossamer.ops.algorithm import Weights
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.tensor import TensorSpec
 from gossamer.train.choice import Choice
 from gossamer.train.samples import Samples
@@ -39,13 +41,20 @@ class Trainer:
         space = sum(_aligned(piece.problem.inputs[2], device.alignment) for piece in self._pieces)
         self._order = device.empty(space, "the order of the samples")
         self._losses = device.empty(space, "the samples' losses")
+        self._means = device.empty(len(self._pieces) * self._mean_bytes, "the mean losses")
         self._known: dict[str, np.ndarray] = {}
         self._within_pass = False
 
-    def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
-        """The samples' losses (networks, samples) in one pass, which is to be accepted.
+    @property
+    def _mean_bytes(self) -> int:
+        """Of a piece's mean losses, with what keeps the next ones aligned."""
+        return _aligned(self._pieces[0].mean.outputs[0], self._device.alignment)
 
-        order: (networks, samples) int32. settings: (networks, 3) float32.
+    def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
+        """The networks' mean losses (networks,) float64 in one pass, which is to be accepted.
+
+        order: (networks, samples) int32. settings: (networks, 3) float32. Neither is copied to
+        the device again where it is the same object as before.
         """
         device = self._device
         self._write("order", self._order, order, self._in_pieces)
@@ -55,13 +64,26 @@ class Trainer:
         device.copy(self._previous[0], self._parameters, size)
         self._within_pass = True
         offset = 0
-        for piece in self._pieces:
-            nbytes = piece.problem.inputs[2].nbytes
-            piece.run(self, self._order.view(offset, nbytes), self._losses.view(offset, nbytes))
-            offset += _aligned(piece.problem.inputs[2], device.alignment)
-        stored = np.empty(offset // 4, np.float32)
-        device.read(self._losses, stored)
-        return self._from_pieces(stored)
+        for index, piece in enumerate(self._pieces):
+            spec = piece.problem.outputs[1]
+            losses = self._losses.view(offset, spec.nbytes)
+            piece.run(self, self._order.view(offset, spec.nbytes), losses)
+            piece.average(losses, self._means.view(index * self._mean_bytes,
+                                                   piece.mean.outputs[0].nbytes))
+            offset += _aligned(spec, device.alignment)
+        means = np.empty((len(self._pieces), self._mean_bytes // 4), np.float32)
+        device.read(self._means, means)
+        shares = [piece.problem.samples / self.problem.samples for piece in self._pieces]
+        return np.array(shares) @ means[:, :self.problem.networks].astype(np.float64)
+
+    def losses(self) -> np.ndarray:
+        """(networks, samples): each sample's in the last pass."""
+        stored = np.empty(self._losses.nbytes // 4, np.float32)
+        self._device.read(self._losses, stored)
+        losses = np.empty(self.problem.outputs[1].shape, np.float32)
+        for part, columns in self._parts():
+            losses[:, columns] = stored[part].reshape(len(losses), -1)
+        return losses
 
     def accept(self) -> None:
         """Counts the pass that run() made; without that parameters() are those before it."""
@@ -89,9 +111,9 @@ class Trainer:
     def _write(self, name: str, buffer: Buffer, array: np.ndarray,
                stored: Callable[[np.ndarray], np.ndarray]) -> None:
         """Writes what is not there already."""
-        if name not in self._known or not np.array_equal(self._known[name], array):
+        if self._known.get(name) is not array:
             self._device.write(buffer, stored(array))
-            self._known[name] = array.copy()
+            self._known[name] = array
 
     def _in_pieces(self, order: np.ndarray) -> np.ndarray:
         """Each piece's (networks, samples) in one run, as its problem wants it."""
@@ -99,12 +121,6 @@ class Trainer:
         for part, columns in self._parts():
             stored[part] = order[:, columns].ravel()
         return stored
-
-    def _from_pieces(self, stored: np.ndarray) -> np.ndarray:
-        losses = np.empty(self.problem.outputs[1].shape, np.float32)
-        for part, columns in self._parts():
-            losses[:, columns] = stored[part].reshape(len(losses), -1)
-        return losses
 
     def _parts(self) -> list[tuple[slice, slice]]:
         """Of each piece: where its values lie in memory, and which samples they belong to."""
@@ -129,6 +145,11 @@ class _Piece:
                                               self.variant, device)
         self.workspace = device.empty(self.variant.workspace, "training's workspace") if (
             self.variant.workspace) else None
+        self.mean = ReduceProblem(problem.outputs[1], "mean", (1,), keepdims=False)
+        reduce = next(algorithm for algorithm in OPS["reduce"].algorithms
+                      if algorithm.supports(self.mean, device) is None)
+        self._average = reduce, reduce.prepare(Weights({}, device), self.mean, next(iter(
+            reduce.variants(self.mean, device))), device)
         # one kernel gains nothing from being recorded
         self.recordable = device.limits.graph and len(self.state.launches) != 1
         self._graph: Callable[..., None] | None = None
@@ -142,6 +163,10 @@ class _Piece:
         else:
             self._replay(trainer, order, losses)
         self._runs += 1
+
+    def average(self, losses: Buffer, means: Buffer) -> None:
+        algorithm, state = self._average
+        algorithm.launch(state, [losses], [means], None)
 
     def _replay(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
         device = trainer.choice.device
