@@ -12,7 +12,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import gossamer
-from gossamer import bench_cli, cache_cli, compile_cli, debug, prune_cli, run_cli, show
+from gossamer import (
+    bench_cli,
+    cache_cli,
+    compile_cli,
+    debug,
+    prune_cli,
+    run_cli,
+    show,
+    train_cli,
+)
 from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.model.shapes import resolve
 from gossamer.model.summary import summarise
@@ -127,6 +136,7 @@ app.command()(_guarded(run_cli.run))
 app.command()(_guarded(bench_cli.bench))
 app.command("compile")(_guarded(compile_cli.compile_))
 app.command("prune")(_guarded(prune_cli.prune_))
+app.command()(_guarded(train_cli.train))
 
 cache = typer.Typer(no_args_is_help=True, help="List or clear what is kept on disk.")
 app.add_typer(cache, name="cache")

