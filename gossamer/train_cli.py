@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,7 +112,7 @@ def train(
         source, validation = training_file, validation or test_file
         binarise, pad = True, pad or _DEMO_PAD
         outputs = _demo_outputs(output or DEMO_FOLDER, outputs)
-    if source is None:
+    if not source:
         raise InputError("give DATA to train on, or --demo for MNIST")
     if outputs["--output"] is None:
         raise InputError("give -o MODEL.onnx: where the network goes")
@@ -166,16 +167,19 @@ def _read(source: str, validation: str | None, label: str, limit: int | None,
     share = _share(validation)
     if share is not None:
         return split(training, share, seed)
-    return training, data.load(validation, label=label, limit=limit)[0]
+    held = data.load(validation, label=label, limit=limit)[0]
+    if training.y.dtype.kind == "U":  # of which some may look like numbers
+        held = replace(held, y=held.y.astype(str))
+    return training, held
 
 
 def _share(validation: str) -> float | None:
     """The number that --validation gives; None where it names a file."""
     try:
-        share = float(validation)
+        share: float | None = float(validation)
     except ValueError:
-        return None
-    if not 0 < share < 1:
+        share = None if validation else 0.0
+    if share is not None and not 0 < share < 1:
         raise InputError(f"--validation {validation}: expected a share of the samples, above 0 "
                          "and below 1, or a file")
     return share

@@ -126,6 +126,11 @@ def test_words_for_classes(model, tmp_path):
     path = save_csv(tmp_path / "s.csv", np.array(["cat", "dog", "hen"])[LABELS])
     told = json.loads(succeeds(*train(path, model, "--json")).stdout)
     assert told["classes"] == ["cat", "dog", "hen"]
+    path = save_csv(tmp_path / "s.csv", np.array(["1", "2", "A"])[LABELS])
+    digits = save_csv(tmp_path / "digits.csv", LABELS[:2] + 1)
+    told = json.loads(succeeds(*train(path, model, "--validation", digits, "--epochs", "20",
+                                      "--json")).stdout)
+    assert told["classes"] == ["1", "2", "A"] and (told["tested"], told["right"]) == (2, 2)
 
 
 @pytest.mark.parametrize("words, expected", [
@@ -152,6 +157,7 @@ def test_words_for_classes(model, tmp_path):
     (["--label", "middle"], "label column 'middle': expected first or last"),
     (["--label", "last"], "SAMPLES: the last column has "),
     (["--validation", "2"], "--validation 2: expected a share of the samples, above 0 and below 1"),
+    (["--validation", ""], "--validation : expected a share of the samples"),
     (["--validation", "0.001"], "SAMPLES: 0.001 of its 60 samples are 0; expected some"),
     (["--validation", "absent.csv"], "absent.csv: no such file or folder"),
     (["--device", "cuda:9"], "cuda:9"),
@@ -181,6 +187,7 @@ def test_what_is_left_out(samples, model):
     assert "give --sizes: the units of all layers" in fails(2, "train", samples, "-o", model)
     assert "give -o MODEL.onnx" in fails(2, "train", samples, "--sizes", "9,3")
     assert "give DATA to train on, or --demo" in fails(2, "train", "--sizes", "9,3", "-o", model)
+    assert "give DATA to train on" in fails(2, "train", "", "--sizes", "9,3", "-o", model)
 
 
 def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
