@@ -11,7 +11,7 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.plan import plan as planning
 from gossamer.plan.plan import Plan
-from gossamer.plan.tuner import Trial
+from gossamer.plan.tuner import EFFORTS, Trial
 from tests.conftest import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
 from tests.tolerances import normalised_error, tolerance
@@ -19,13 +19,15 @@ from tests.tolerances import normalised_error, tolerance
 
 @pytest.fixture
 def halves_are_fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever is measured, float16 takes 1 us and all else 100; the cheapest plan is kept."""
+    """Whatever is measured, float16 takes 1 us and all else 100; the cheapest plan is kept. One
+    config of each algorithm is tried."""
     def cost(trial: Trial) -> float:
         if trial.measured.failure:
             return math.inf
         return 1.0 if trial.variant.precision == "fp16" else 100.0
 
     monkeypatch.setattr(Trial, "cost", property(cost))
+    monkeypatch.setitem(EFFORTS, "quick", (1, 1))
     monkeypatch.setattr(planning, "compare", lambda *arguments: None)
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
 
