@@ -41,6 +41,7 @@ class Keeper:
         self.path = path
         self._digest = data.digest()
         self._written: int | None = None
+        self._failing = False
         self._again = 0.0
 
     @property
@@ -57,19 +58,22 @@ class Keeper:
 
     def write(self, course: Course) -> None:
         """Replaces the file, unless it holds that pass already or nothing was trained yet. Warns
-        where that fails: the one before stays as it is, and the work goes on."""
+        where that fails, once until it works again: the one before stays as it is, and the work
+        goes on."""
         if course.passes in (0, self._written):
             return
         start = time.perf_counter()
         try:
             save(self.path, course, self._digest)
         except InputError as error:
-            stays = ("there is none" if self._written is None
-                     else f"that of pass {self._written} stays")
-            warnings.warn(f"checkpoint of pass {course.passes}: {error}; {stays}; make room on "
-                          "that disk", GossamerWarning, stacklevel=3)
+            if not self._failing:
+                stays = ("there is none" if self._written is None
+                         else f"that of pass {self._written} stays")
+                warnings.warn(f"checkpoint of pass {course.passes}: {error}; {stays}; make room "
+                              "on that disk", GossamerWarning, stacklevel=3)
+            self._failing = True
         else:
-            self._written = course.passes
+            self._written, self._failing = course.passes, False
         now = time.perf_counter()
         self._again = now + (now - start) / _SHARE
 

@@ -18,8 +18,9 @@ from gossamer.train.samples import Samples
 from gossamer.train.settings import Settings
 from gossamer.train.trainer import Trainer
 
-_FIRST = 100
-"""Samples whose mean loss is what later ones are held against."""
+_FIRST = 10
+"""Samples, or a first update's where those are more, whose mean loss is what later ones are held
+against."""
 _GROWTH = 1e6
 """How many times that the mean loss of a pass may be before training counts as diverged."""
 
@@ -167,8 +168,9 @@ class Training:
         for index, seat in wanted:
             assert losses is not None
             own, course = losses[index], seat.course
-            first = (float(own[:_FIRST].mean(dtype=np.float64)) if course.first is None
-                     else course.first)
+            first = course.first
+            if first is None:
+                first = float(own[:max(_FIRST, self.problem.batch)].mean(dtype=np.float64))
             bad = _diverged(own, first)
             if bad is None:
                 course.first = first

@@ -25,6 +25,7 @@ from gossamer.train.settings import Settings
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
+
 class MLP:
     """A fully connected network, trained sample by sample or in small batches on one device, by
     the conventions of scikit-learn.
@@ -111,9 +112,9 @@ class MLP:
             raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
         keeper = Keeper(Path(checkpoint), data) if checkpoint is not None else None
         course = keeper.resume(settings) if keeper and resume else Course.start(settings)
-        self.validation_scores_ = []
         training = Training([course], data, [np.arange(len(data.x))], device_of(self), self.effort,
                             self.algorithm)
+        self.validation_scores_ = []
         try:
             while not course.ended:
                 seconds = training.step()
@@ -268,7 +269,7 @@ class MLP:
                 data, np.arange(len(data.x)))
 
         on_epoch(Progress(course.passes, course.settings.epochs, course.curve[-1], loss,
-                          None if data.labels is None else score, len(data.x) / seconds,
+                          None if data.labels is None else score, len(data.x) / max(seconds, 1e-9),
                           training.device.name, training.algorithm, accuracy))
 
     def _network(self) -> Network:

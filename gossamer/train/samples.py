@@ -151,7 +151,7 @@ def found_classes(y: np.ndarray, outputs: int) -> np.ndarray:
 
 def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
     """Raises InputError where labels are text and classes are numbers, or the other way."""
-    if (y.dtype.kind in "US") != (classes.dtype.kind in "US"):
+    if (y.dtype.kind in "USO") != (classes.dtype.kind in "USO"):
         raise InputError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
                          "expected labels of the same kind")
 

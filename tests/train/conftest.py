@@ -1,0 +1,33 @@
+"""Small data to train on, and the devices that can train."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.ops import OPS
+from gossamer.ops.backprop.problem import BackpropProblem
+from tests.conftest import is_slow
+
+
+@pytest.fixture
+def place(device: Device) -> Device:
+    """Every device here that can train, and does so in a short time."""
+    if is_slow(device):
+        pytest.skip(f"{device.description} interprets its kernels, which tests/ops look at")
+    problem = BackpropProblem((4, 5, 3), 30, 30)
+    reasons = [algorithm.supports(problem, device) for algorithm in OPS["backprop"].algorithms]
+    if all(reasons):
+        pytest.skip(f"{device.name} has no algorithm for back-propagation")
+    return device
+
+
+@pytest.fixture(scope="session")
+def blobs() -> tuple[np.ndarray, np.ndarray]:
+    """Three clouds of 40 points in four dimensions, in turns: x float32, labels 0 to 2."""
+    rng = np.random.default_rng(3)
+    labels = np.tile(np.arange(3), 40)
+    centres = rng.standard_normal((3, 4)) * 2
+    x = centres[labels] + 0.5 * rng.standard_normal((120, 4))
+    return x.astype(np.float32), labels

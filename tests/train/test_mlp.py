@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gossamer
+from gossamer.device import find
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.ops.backprop.host import NumpyBackprop
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.reference import reference
+from gossamer.train import MLP, Progress
+from gossamer.train.settings import Settings
+from tests.tolerances import normalised_error, tolerance
+
+Blobs = tuple[np.ndarray, np.ndarray]
+
+
+def _flat(mlp: MLP) -> np.ndarray:
+    return np.concatenate([part.ravel() for weight, bias in zip(
+        mlp.coefs_, mlp.intercepts_, strict=True) for part in (weight.T, bias)])
+
+
+def _same(first: MLP, second: MLP) -> bool:
+    return np.array_equal(_flat(first), _flat(second)) and (
+        first.loss_curve_ == second.loss_curve_)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"activation": "tanh", "momentum": 0.8, "learning_rate": 0.02, "shuffle": True},
+    {"activation": "relu", "loss": "cross_entropy", "initial": "glorot", "batch": 7,
+     "schedule": "inverse"},
+    {"loss": "cross_entropy", "weight_decay": 1e-3, "schedule": ("step", 2, 0.5)}])
+def test_every_device_trains_as_float64_does(place: Device, blobs: Blobs,
+                                             settings: dict[str, Any]) -> None:
+    x, labels = blobs
+    mlp = MLP((4, 5, 3), device=place, epochs=3, **settings).fit(x, labels)
+    momentum = settings.get("momentum", 0.0)
+    problem = BackpropProblem((4, 5, 3), 120, 120, mlp.activation, mlp.loss, mlp.batch,
+                              momentum > 0)
+    rng = np.random.default_rng(0)
+    parameters = Settings.of(mlp).start(rng)[None].astype(np.float64)
+    factors = {"inverse": [1, 1 / 2, 1 / 3], "constant": [1, 1, 1]}.get(
+        str(mlp.schedule), [1, 1, 0.5])
+    curve = []
+    for factor in factors:
+        order = (rng.permutation(120) if mlp.shuffle else np.arange(120)).astype(np.int32)
+        rates = np.array([[mlp.learning_rate * factor, momentum, mlp.weight_decay]])
+        parameters, losses = reference(
+            problem, [x, np.eye(3)[labels], order[None], rates, parameters], {})
+        curve.append(losses.mean())
+    assert normalised_error(_flat(mlp)[None], parameters[:, :problem.weight_count]) <= (
+        tolerance("backprop"))
+    np.testing.assert_allclose(mlp.loss_curve_, curve, rtol=tolerance("backprop"))
+    assert mlp.n_iter_ == 3
+    assert mlp.device_ == place.name
+
+
+def test_it_learns(place: Device, blobs: Blobs) -> None:
+    x, labels = blobs
+    told: list[tuple[Progress, float | None]] = []
+    mlp = MLP((4, 6, 3), epochs=20, shuffle=True, device=place)
+    assert mlp.fit(x[:90], labels[:90], validation=(x[90:], labels[90:]),
+                   on_epoch=lambda p: told.append((p, p.accuracy))) is mlp
+    assert mlp.score(x[90:], labels[90:]) >= 0.95
+    assert mlp.loss_curve_[-1] < mlp.loss_curve_[0] / 2
+    assert [p.epoch for p, _ in told] == list(range(1, 21))
+    last, accuracy = told[-1]
+    assert last.epochs == 20
+    assert last.loss == mlp.loss_curve_[-1]
+    assert last.validation_accuracy == mlp.score(x[90:], labels[90:])
+    assert mlp.validation_scores_ == [p.validation_accuracy for p, _ in told]
+    assert accuracy == mlp.score(x[:90], labels[:90])
+    assert last.samples_per_second > 0
+    assert (last.device, last.algorithm) == (place.name, mlp.algorithm_)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "cross_entropy"])
+def test_the_loss_of_validation(blobs: Blobs, loss: str) -> None:
+    x, labels = blobs
+    told: list[float | None] = []
+    mlp = MLP((4, 6, 3), loss=loss, epochs=2, device="host").fit(
+        x, labels, validation=(x[::-7], labels[::-7]),
+        on_epoch=lambda p: told.append(p.validation_loss))
+    hidden = 1 / (1 + np.exp(-(x[::-7] @ mlp.coefs_[0] + mlp.intercepts_[0])))
+    sums = hidden @ mlp.coefs_[1] + mlp.intercepts_[1]
+    targets = np.eye(3)[labels[::-7]]
+    if loss == "squared_error":
+        expected = 0.5 * np.square(targets - 1 / (1 + np.exp(-sums))).sum(axis=1)
+    else:
+        expected = -np.log((np.exp(sums) * targets).sum(axis=1) / np.exp(sums).sum(axis=1))
+    assert told[-1] == pytest.approx(expected.mean(), rel=1e-5)
+    assert len(told) == 2
+
+
+def test_initial_parameters() -> None:
+    def layers(**settings: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = Settings.of(MLP((4, 50, 3), **settings))
+        start = found.start(np.random.default_rng(found.seed))
+        problem = found.problem(0, 0)
+        assert start.dtype == np.float32
+        assert not start[problem.weight_count:].any()
+        assert len(start) == problem.parameter_count
+        return problem.split(start)
+
+    for weight, bias in layers(momentum=0.5):
+        assert 0.03 < np.abs(weight).max() <= 0.05
+        assert 0 < np.abs(bias).max() <= 0.05
+    for weight, bias in layers(initial="glorot"):
+        bound = np.sqrt(6 / sum(weight.shape))
+        assert 0.9 * bound < np.abs(weight).max() <= bound
+        assert not bias.any()
+
+
+def test_seeds(blobs: Blobs) -> None:
+    def trained(seed: int | None) -> MLP:
+        return MLP((4, 5, 3), epochs=2, device="host", shuffle=True, seed=seed).fit(*blobs)
+
+    assert _same(trained(3), trained(3))
+    assert not _same(trained(3), trained(4))
+    assert not _same(trained(None), trained(None))
+
+
+def test_stops_at_an_error_goal(place: Device, blobs: Blobs) -> None:
+    all_of_it = MLP((4, 6, 3), epochs=12, device=place).fit(*blobs)
+    goal = all_of_it.loss_curve_[6]
+    mlp = MLP((4, 6, 3), epochs=12, device=place, target_error=goal).fit(*blobs)
+    assert mlp.n_iter_ == 7
+    assert mlp.loss_curve_ == all_of_it.loss_curve_[:7]
+    assert _same(mlp, MLP((4, 6, 3), epochs=7, device=place).fit(*blobs))
+
+
+@pytest.mark.parametrize("labels", [
+    lambda y: np.array(["oak", "ash", "elm"])[y], lambda y: ["b\u00fcche", "ash", "elm"] * 40,
+    lambda y: y - 1, lambda y: y * 10, lambda y: y.astype(np.uint8), lambda y: y[:, None],
+    lambda y: np.array(["oak", "ash", "elm"], object)[y]])
+def test_labels_of_any_kind(blobs: Blobs, labels: Callable[[np.ndarray], Any]) -> None:
+    x, y = blobs
+    own = labels(y)
+    mlp = MLP((4, 6, 3), epochs=15, device="host").fit(x, own)
+    expected = np.asarray(own).ravel()
+    assert mlp.classes_.tolist() == sorted(set(expected.tolist()))
+    assert (mlp.predict(x) == expected).mean() >= 0.95
+    assert mlp.score(x, own) == (mlp.predict(x) == expected).mean()
+
+
+def test_a_class_may_be_absent(blobs: Blobs) -> None:
+    x, y = blobs
+    mlp = MLP((4, 4), epochs=2, device="host").fit(x, y)
+    assert mlp.classes_.tolist() == [0, 1, 2, 3]
+    assert mlp.predict_proba(x).shape == (120, 4)
+
+
+@pytest.mark.parametrize(("activation", "loss"), [
+    ("sigmoid", "squared_error"), ("tanh", "squared_error"), ("relu", "squared_error"),
+    ("relu", "cross_entropy")])
+def test_probabilities(blobs: Blobs, activation: str, loss: str) -> None:
+    mlp = MLP((4, 6, 3), activation=activation, loss=loss, epochs=3, learning_rate=0.02,
+              device="host").fit(*blobs)
+    found = mlp.predict_proba(blobs[0])
+    assert found.shape == (120, 3)
+    assert (found >= 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(mlp.classes_[found.argmax(axis=1)], mlp.predict(blobs[0]))
+
+
+def test_regression(place: Device) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (200, 2)).astype(np.float32)
+    y = np.stack([x[:, 0] - 2 * x[:, 1], 0.5 * x[:, 0]], 1)
+    mlp = MLP((2, 2), activation="relu", learning_rate=0.1, device=place).fit(x, y)
+    assert mlp.predict(x).shape == (200, 2)
+    assert not hasattr(mlp, "classes_")
+    assert mlp.score(x, y) > 0.999
+    assert mlp.score(x, y[:, ::-1]) < 0
+    one = MLP((2, 1), activation="relu", learning_rate=0.1, device=place)
+    one.fit(x, y[:, 0], validation=(x, y[:, 0]))
+    assert one.predict(x).shape == (200,)
+    assert one.validation_scores_[-1] == pytest.approx(
+        1 - np.square(y[:, 0] - one.predict(x)).sum() / np.square(y[:, 0] - y[:, 0].mean()).sum())
+    with pytest.raises(InputError, match="trained on numbers"):
+        one.predict_proba(x)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"momentum": 0.7, "shuffle": True, "schedule": "inverse", "batch": 8}])
+def test_partial_fits_are_passes(place: Device, blobs: Blobs, settings: dict[str, Any]) -> None:
+    whole = MLP((4, 6, 3), epochs=3, device=place, **settings).fit(*blobs)
+    parts = MLP((4, 6, 3), device=place, target_error=1e9, **settings)
+    for done in range(3):
+        assert parts.partial_fit(*blobs) is parts
+        assert parts.n_iter_ == done + 1
+    assert _same(whole, parts)
+
+
+def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
+    x, y = blobs
+    names = np.array(["ash", "elm", "oak"])[y]
+    mlp = MLP((4, 6, 3), device="host")
+    with pytest.raises(InputError, match="y has 2 different labels, sizes end in 3"):
+        mlp.partial_fit(x[y < 2], names[y < 2])
+    mlp.partial_fit(x[y < 2], names[y < 2], classes=["oak", "elm", "ash"])
+    mlp.partial_fit(x, names)
+    assert mlp.classes_.tolist() == ["ash", "elm", "oak"]
+    with pytest.raises(InputError, match="label 'fir' in row 0: expected one of 'ash', 'elm'"):
+        mlp.partial_fit(x[:1], ["fir"])
+    with pytest.raises(InputError, match="call fit to begin anew"):
+        mlp.set_params(sizes=(4, 7, 3)).partial_fit(x, names)
+    with pytest.raises(InputError, match="numbers in another"):
+        mlp.set_params(sizes=(4, 6, 3)).partial_fit(x, np.eye(3)[y])
+    with pytest.raises(InputError, match="classes has 2"):
+        MLP((4, 3)).partial_fit(x, y, classes=[0, 1])
+
+
+def test_momentum_may_begin_and_end_between_partial_fits(blobs: Blobs) -> None:
+    mlp = MLP((4, 6, 3), device="host").partial_fit(*blobs)
+    mlp.set_params(momentum=0.5).partial_fit(*blobs)
+    mlp.set_params(momentum=0.0).partial_fit(*blobs)
+    assert mlp.n_iter_ == 3
+    assert len(mlp.loss_curve_) == 3
+
+
+def test_ctrl_c_keeps_what_was_trained(place: Device, blobs: Blobs) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.epoch == 2:
+            raise KeyboardInterrupt
+
+    mlp = MLP((4, 6, 3), epochs=9, momentum=0.5, shuffle=True, device=place)
+    with pytest.raises(KeyboardInterrupt):
+        mlp.fit(*blobs, on_epoch=interrupt)
+    assert mlp.n_iter_ == 2
+    assert _same(mlp, MLP((4, 6, 3), epochs=2, momentum=0.5, shuffle=True, device=place).fit(
+        *blobs))
+
+
+def test_ctrl_c_within_a_pass(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, passes = NumpyBackprop.compute, 0
+
+    def interrupted(self: NumpyBackprop, *arguments: Any) -> list[np.ndarray]:
+        nonlocal passes
+        passes += 1
+        if passes == 3:
+            raise KeyboardInterrupt
+        return compute(self, *arguments)
+
+    monkeypatch.setattr(NumpyBackprop, "compute", interrupted)
+    mlp = MLP((4, 6, 3), epochs=9, shuffle=True, device="host")
+    with pytest.raises(KeyboardInterrupt):
+        mlp.fit(*blobs)
+    monkeypatch.undo()
+    assert mlp.n_iter_ == 2
+    assert _same(mlp, MLP((4, 6, 3), epochs=2, shuffle=True, device="host").fit(*blobs))
+
+
+def test_parameters_by_name(blobs: Blobs) -> None:
+    mlp = MLP((4, 3), learning_rate=0.1, schedule=("step", 2, 0.5))
+    assert MLP(**mlp.get_params()).get_params() == mlp.get_params()
+    assert mlp.set_params(batch=4, device="host") is mlp
+    assert mlp.batch == 4
+    assert repr(mlp) == ("MLP(sizes=(4, 3), learning_rate=0.1, schedule=('step', 2, 0.5), batch=4, "
+                         "device='host')")
+    with pytest.raises(InputError, match=r"no parameter 'rate': expected one of sizes, activation"):
+        mlp.set_params(rate=1)
+    copy = pickle.loads(pickle.dumps(mlp.fit(*blobs)))
+    np.testing.assert_array_equal(copy.predict_proba(blobs[0]), mlp.predict_proba(blobs[0]))
+    assert gossamer.MLP is MLP
+
+
+def test_scikit_learn_takes_it(blobs: Blobs) -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.base import clone
+    from sklearn.model_selection import GridSearchCV, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    mlp = MLP([4, 6, 3], epochs=8, shuffle=True, device="host")
+    assert clone(mlp).get_params() == mlp.get_params()
+    assert cross_val_score(make_pipeline(StandardScaler(), mlp), *blobs, cv=3).min() >= 0.9
+    search = GridSearchCV(mlp, {"learning_rate": [1e-6, 0.3]}, cv=2).fit(*blobs)
+    assert search.best_params_ == {"learning_rate": 0.3}
+
+
+def test_what_is_not_trained_says_so() -> None:
+    for use in (lambda m: m.predict([[1.0]]), lambda m: m.to_graph(),
+                lambda m: m.score([[1]], [1])):
+        with pytest.raises(InputError, match="not trained yet: call fit first"):
+            use(MLP((1, 2)))
+
+
+def test_a_wrong_input_of_predict(blobs: Blobs) -> None:
+    mlp = MLP((4, 3), epochs=1, device="host").fit(*blobs)
+    with pytest.raises(InputError, match="x has 3 columns, sizes begin with 4"):
+        mlp.predict(blobs[0][:, :3])
+    with pytest.raises(InputError, match="x has 2 rows, y 1 labels"):
+        mlp.score(blobs[0][:2], [1])
+    with pytest.raises(InputError, match="y is of type <U1"):
+        mlp.score(blobs[0][:1], ["a"])
+    assert mlp.predict(np.empty((0, 4))).shape == (0,)
+    # classes that were never seen are wrong answers
+    assert mlp.score(blobs[0], blobs[1] + 7) == 0.0
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"sizes": ()}, r"sizes \(\): expected all layers, inputs first and outputs last, such as"),
+    ({"sizes": (32,)}, "hidden layers alone are not enough"),
+    ({"sizes": 4}, "sizes 4: expected whole numbers"),
+    ({"sizes": (4, 2.5, 3)}, "expected whole numbers"),
+    ({"sizes": (4, 0, 3)}, r"sizes \(4, 0, 3\): expected two layers or more of a unit or more"),
+    ({"activation": "cubic"}, "activation 'cubic': expected one of sigmoid, tanh, relu"),
+    ({"loss": "hinge"}, "loss 'hinge': expected one of squared_error"),
+    ({"learning_rate": 0}, "learning_rate 0.0: expected a number above 0"),
+    ({"learning_rate": float("nan")}, "learning_rate nan: expected a finite number"),
+    ({"learning_rate": "fast"}, "learning_rate 'fast': expected a finite number"),
+    ({"momentum": 1.0}, "momentum 1.0: expected 0 or more, and below 1"),
+    ({"weight_decay": -1}, "weight_decay -1.0: expected 0 or more"),
+    ({"batch": 0}, "batch 0"), ({"batch": 1.5}, "batch 1.5: expected a whole number"),
+    ({"epochs": 0}, "epochs 0: expected 1 or more"),
+    ({"target_error": 0.0}, "target_error 0.0: expected a number above 0"),
+    ({"initial": "zeros"}, "initial 'zeros': expected one of uniform, glorot"),
+    ({"seed": -1}, "seed -1: expected 0 or more"),
+    ({"schedule": "linear"}, "schedule 'linear': expected 'constant', 'inverse'"),
+    ({"schedule": ("step", 0, 0.5)}, "expected 'constant', 'inverse'"),
+    ({"schedule": lambda passes: -1}, "expected a factor of 0 or more for pass 0, got -1"),
+    ({"effort": "huge"}, "effort 'huge': expected one of quick, normal, max"),
+    ({"algorithm": "magic"}, "algorithm 'magic': expected one of .*numpy"),
+    ({"device": "tpu"}, "no device 'tpu' here")])
+def test_wrong_settings(blobs: Blobs, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(gossamer.GossamerError, match=said) as error:
+        MLP(**{"sizes": (4, 3), "device": "host", **settings}).fit(*blobs)
+    assert "\n" not in str(error.value)
+
+
+def test_a_schedule_by_a_function(blobs: Blobs) -> None:
+    x, y = blobs
+    stepped = MLP((4, 3), epochs=4, schedule=("step", 2, 0.25), device="host").fit(x, y)
+    called: list[int] = []
+
+    def schedule(passes: int) -> float:
+        called.append(passes)
+        return [1.0, 1.0, 0.25, 0.25][passes]
+
+    assert _same(stepped, MLP((4, 3), epochs=4, schedule=schedule, device="host").fit(x, y))
+    assert sorted(set(called)) == [0, 1, 2, 3]
+
+
+def test_repeated_fits_begin_anew(place: Device, blobs: Blobs) -> None:
+    mlp = MLP((4, 6, 3), epochs=2, shuffle=True, device=place).fit(*blobs)
+    first = _flat(mlp)
+    mlp.fit(blobs[0], np.eye(3)[blobs[1]])
+    np.testing.assert_array_equal(_flat(mlp), first)
+    assert not hasattr(mlp, "classes_")
+
+
+def test_the_debug_level_tells_of_passes(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("GOSSAMER_DEBUG", "2")
+    MLP((4, 3), epochs=2, device=find("host")).fit(*blobs)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert re.fullmatch(r"4-3 sigmoid squared_error, 120 samples: numpy on host: [\d.]+ us, "
+                        r"[\d.]+ us a sample", lines[0])
