@@ -155,7 +155,7 @@ def train(
         show.print_json(facts)
     else:
         train_show.print_facts(facts, outputs)
-    
+
 
 def _read(source: str, validation: str | None, label: str, limit: int | None,
           seed: int) -> tuple[Dataset, Dataset | None]:
