@@ -16,6 +16,8 @@ from gossamer.device.ptx import Address, Bits, Code, Instruction, Operand
 
 WARP = 32
 _GUARD = 256
+_TYPES = {"pred": np.bool_, "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "s64": np.int64,
+          "f16": np.float16, "f32": np.float32, "f16x2": np.uint32}
 _DTYPES = {"p": np.bool_, "h": np.uint16, "r": np.uint32, "f": np.float32, "q": np.uint64}
 
 
@@ -150,10 +152,7 @@ class Machine:
 
     def _compute(self, warp: Warp, name: str, operands: Sequence[Operand]) -> np.ndarray:
         base, _, kind = name.rpartition(".")
-        dtype = np.dtype({"s": "int", "u": "uint", "b": "uint", "f": "float"}.get(
-            kind[0], "uint") + (kind.lstrip("subf") or "32")) if kind != "pred" else np.dtype(bool)
-        if kind == "f16x2":
-            dtype = np.dtype(np.uint32)
+        dtype = np.dtype(_TYPES[kind])
 
         def value(index: int, wanted: np.dtype = dtype) -> np.ndarray:
             return self._value(warp, operands[index], wanted)

@@ -3,6 +3,7 @@
 from gossamer.ops.conv2d.cudnn import Cudnn
 from gossamer.ops.conv2d.depthwise import Depthwise
 from gossamer.ops.conv2d.direct_sparse import DirectSparse
+from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.host_sparse import SparseIm2col
 from gossamer.ops.conv2d.im2col_gemm import Im2colGemm
@@ -13,5 +14,5 @@ from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), Im2colGemm(), Cudnn(), CublasLowering(), DirectSparse(), CusparseLowering(),
-         HostDepthwise(), HostIm2col(), SparseIm2col()))
+        (Depthwise(), Im2colGemm(), Cudnn(), CublasLowering(), DirectSparseCompiled(),
+         DirectSparse(), CusparseLowering(), HostDepthwise(), HostIm2col(), SparseIm2col()))
