@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.errors import InputError, TrainingError
+from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
+from gossamer.train.course import Training
+from tests.tolerances import normalised_error, tolerance
+
+Blobs = tuple[np.ndarray, np.ndarray]
+
+
+def _vector(mlp: MLP) -> np.ndarray:
+    return np.concatenate([part.ravel() for part in (*mlp.coefs_, *mlp.intercepts_)])[None]
+
+
+def test_each_is_trained_as_if_alone(place: Device, blobs: Blobs) -> None:
+    x, labels = blobs[0][:60], blobs[1][:60]
+    base = MLP((4, 5, 3), epochs=2, shuffle=True, device=place)
+    configs = [*sweep(base, {"seed": [0, 1], "learning_rate": [0.1, 0.3]}),
+               *sweep(base, {"momentum": [0.5, 0.9], "schedule": ["inverse"]}),
+               MLP((4, 6, 4, 3), activation="tanh", epochs=2, learning_rate=0.05, device=place),
+               MLP((4, 5, 3), batch=4, weight_decay=1e-3, epochs=3, device=place),
+               dict(sizes=(4, 5, 3), epochs=3, shuffle=False, device=place, learning_rate=0.2)]
+    result = train_many(configs, x, labels)
+    assert [row["config"] for row in result.rows] == list(range(9))
+    for config, mlp, row in zip(configs, result.networks, result.rows, strict=True):
+        given = config.get_params() if isinstance(config, MLP) else config
+        alone = MLP(**given).fit(x, labels)
+        assert mlp.get_params() == alone.get_params()
+        assert mlp.n_iter_ == row["epochs"] == alone.n_iter_
+        assert normalised_error(_vector(mlp), _vector(alone)) <= tolerance("backprop")
+        np.testing.assert_allclose(mlp.loss_curve_, alone.loss_curve_, rtol=1e-5)
+        assert row["loss"] == mlp.loss_curve_[-1]
+        assert row["train_accuracy"] == mlp.score(x, labels)
+        assert row["validation_accuracy"] is None
+        assert row["state"] == "trained"
+        assert row["seconds"] > 0
+        assert mlp.device_ == place.name
+    # what was given stays as it was
+    assert not hasattr(configs[0], "coefs_")
+
+
+def test_alike_networks_share_launches(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = []
+
+    def noted(self: Training, *arguments: Any) -> None:
+        together.append(len(arguments[0]))
+        made(self, *arguments)
+
+    made = Training.__init__
+    monkeypatch.setattr(Training, "__init__", noted)
+    base = MLP((4, 5, 3), epochs=1, device="host")
+    train_many(sweep(base, {"sizes": [(4, 5, 3), (4, 3)], "learning_rate": [0.1, 0.2, 0.3],
+                            "weight_decay": [0, 1e-4]}), *blobs)
+    assert together == [6, 6]
+    together.clear()
+    train_many(sweep(base, {"momentum": [0.0, 0.5, 0.9]}), *blobs, folds=3)
+    assert together == [3, 6]
+
+
+def test_each_ends_by_itself(place: Device, blobs: Blobs) -> None:
+    base = MLP((4, 5, 3), device=place, epochs=4)
+    curve = MLP(**base.get_params()).fit(*blobs).loss_curve_
+    configs = [base, MLP((4, 5, 3), device=place, epochs=1),
+               MLP((4, 5, 3), device=place, epochs=4, target_error=curve[2] * 1.0001)]
+    result = train_many(configs, *blobs)
+    assert [row["epochs"] for row in result.rows] == [4, 1, 3]
+    assert [row["state"] for row in result.rows] == ["trained", "trained", "target reached"]
+    for config, mlp in zip(configs, result.networks, strict=True):
+        assert normalised_error(_vector(mlp), _vector(MLP(**config.get_params()).fit(*blobs))) <= (
+            tolerance("backprop"))
+
+
+def test_folds_are_validated_on_what_they_leave_out(place: Device, blobs: Blobs) -> None:
+    x, labels = blobs
+    mlp = MLP((4, 6, 3), epochs=5, shuffle=True, device=place)
+    result = cross_validate(mlp, x, labels, folds=7)
+    assert [row["fold"] for row in result.rows] == list(range(7))
+    assert result.scores.shape == (1, 7)
+    assert result.scores.mean() >= 0.6
+    assert result.scores.tolist() == [[row["validation_accuracy"] for row in result.rows]]
+    # by hand: every class's rows are dealt out in turns
+    part = np.empty(120, int)
+    part[np.argsort(labels, kind="stable")] = np.arange(120) % 7
+    for fold in (0, 6):
+        network = result.networks[fold]
+        alone = MLP(**mlp.get_params()).fit(x[part != fold], labels[part != fold])
+        assert normalised_error(_vector(network), _vector(alone)) <= tolerance("backprop")
+        assert result.scores[0, fold] == network.score(x[part == fold], labels[part == fold])
+
+
+def test_folds_of_numbers() -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (31, 2))
+    result = cross_validate(MLP((2, 1), activation="relu", learning_rate=0.1, device="host"),
+                            x, x[:, 0] - x[:, 1], folds=4)
+    assert result.scores.min() > 0.99
+
+
+def test_the_best(blobs: Blobs) -> None:
+    x, labels = blobs
+    configs = sweep(MLP((4, 6, 3), epochs=6, device="host"), {"learning_rate": [1e-6, 0.3, 1e-5]})
+    result = train_many(configs, x[:90], labels[:90], validation=(x[90:], labels[90:]))
+    assert result.best is result.networks[1]
+    assert result.best.learning_rate == 0.3
+    assert result.rows[1]["validation_accuracy"] == result.best.score(x[90:], labels[90:])
+    folded = train_many(configs, x, labels, folds=3)
+    assert folded.scores.shape == (3, 3)
+    assert folded.best is folded.networks[3 + int(np.argmax(folded.scores[1]))]
+    # of equal scores the least loss
+    rows = [{"config": index, "fold": None, "loss": loss, "train_accuracy": 0.5,
+             "validation_accuracy": None, "state": "trained"} for index, loss in enumerate(
+                 [0.3, 0.1, 0.2])]
+    assert ManyResult(rows, ["a", "b", "c"]).best == "b"
+
+
+def test_one_that_diverges_is_marked() -> None:
+    x = np.random.default_rng(0).standard_normal((40, 1)).astype(np.float32)
+    base = MLP((1, 1), activation="relu", epochs=4, device="host")
+    configs = sweep(base, {"learning_rate": [0.1, 50.0, 0.2]})
+    result = train_many(configs, x, 3 * x[:, 0])
+    assert [row["state"][:8] for row in result.rows] == ["trained", "diverged", "trained"]
+    assert result.rows[1]["state"].startswith("diverged in pass 1 at sample ")
+    assert [row["epochs"] for row in result.rows] == [4, 0, 4]
+    assert math.isnan(result.scores[1, 0])
+    assert result.best is result.networks[2]
+    assert np.isfinite(_vector(result.networks[1])).all()
+    for index in (0, 2):
+        np.testing.assert_array_equal(
+            _vector(result.networks[index]),
+            _vector(MLP(**configs[index].get_params()).fit(x, 3 * x[:, 0])))
+    with pytest.raises(TrainingError, match="of 1 networks none came through; the first diverged"):
+        _ = train_many(configs[1:2], x, 3 * x[:, 0]).best
+
+
+def test_sweeps() -> None:
+    base = MLP((4, 3), epochs=2)
+    found = sweep(base, {"learning_rate": [0.1, 0.2], "seed": range(3)})
+    assert [(each.learning_rate, each.seed) for each in found] == [
+        (0.1, 0), (0.1, 1), (0.1, 2), (0.2, 0), (0.2, 1), (0.2, 2)]
+    assert all(each.epochs == 2 for each in found)
+    assert base.learning_rate == 0.3
+    assert len(sweep(base, {})) == 1
+    with pytest.raises(InputError, match="no parameter 'rate'"):
+        sweep(base, {"rate": [1]})
+    assert gossamer.train_many is train_many
+
+
+@pytest.mark.parametrize(("configs", "more", "said"), [
+    ([], {}, "configs is empty: expected at least one MLP"),
+    ([MLP((4, 3)), MLP((4, 3), batch=0)], {}, "config 1: batch 0"),
+    ([MLP((4, 3)), MLP((5, 3))], {}, "config 1: x has 4 columns, sizes begin with 5"),
+    ([{"sizes": (4, 3), "rate": 1}], {}, "config 0: MLP has no parameter 'rate'"),
+    ([(4, 3)], {}, "config 0: is a tuple: expected an MLP, or a dict of its parameters"),
+    ([MLP((4, 3))], {"folds": 1}, "config 0: folds 1: expected a whole number from 2 to the 120"),
+    ([MLP((4, 3))], {"folds": 121}, "folds 121"), ([MLP((4, 3))], {"folds": 2.5}, "folds 2.5"),
+    ([MLP((4, 3))], {"folds": 2, "validation": (1, 2)}, "give either folds or validation")])
+def test_wrong_configs(blobs: Blobs, configs: Any, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        train_many(configs, *blobs, device="host", **more)
