@@ -20,18 +20,18 @@ from gossamer.ops.algorithm import (
     input_buffer,
     output_buffer,
 )
-from gossamer.ops.conv2d import sparse_ptx
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_configs import configs, lines
 from gossamer.ops.conv2d.sparse_epilogue import is_short
+from gossamer.ops.conv2d.sparse_ptx import generate
 from gossamer.ops.conv2d.sparse_shape import Config, Division
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 
 DENSEST = 0.5
 """Above this density nothing is gained."""
 
-MOST_SECONDS = 60.0
-"""That assembling one config may take."""
+MOST_SECONDS = 30.0
+"""Of one processor that assembling a config may take."""
 
 _LINES_A_SECOND = 13_000
 """That one processor assembles."""
@@ -85,7 +85,7 @@ class DirectSparseCompiled(Algorithm):
             return State(problem, variant, device)
         config = Config(**{key: int(value) for key, value in variant.config})
         division = Division(problem, config, variant.precision == "fp16")
-        made = sparse_ptx.generate(division, weights.arrays)
+        made = generate(division, weights.arrays)
         kernels = device.assemble([each.program for each in made])
         fused = is_short(problem.epilogue.expression)
         tensors = range(1, len(variant.inputs)) if fused else ()

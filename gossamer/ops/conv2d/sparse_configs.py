@@ -71,7 +71,7 @@ def estimate(division: Division, limits: Limits) -> Estimate:
     tiles, blocks = d.groups
     at_once = min(config.resident, -(-tiles * blocks // limits.units))
     rounds = -(-tiles * blocks // (limits.units * at_once))
-    busy = at_once * rounds
+    busy = -(-tiles * blocks // limits.units)
     issue = busy * warps * instructions / config.teams / 4
     loads = busy * warps * reads / config.teams * _conflicts(d)
     runs = d.patch_rows * (1 if config.images == problem.batch else d.patch_columns)
