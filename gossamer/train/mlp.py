@@ -98,7 +98,8 @@ class MLP:
 
         validation: x and y to evaluate on after each pass. on_epoch: called after each pass.
         checkpoint: a file that is replaced after passes, so that training can go on from it.
-        resume: goes on from that file; the result has the same bits as without the break.
+        resume: goes on from that file; with the same algorithm on the same device the result has
+        the same bits as without the break.
         What was trained when Ctrl-C comes, or on_epoch raises, is kept, here and in the
         checkpoint.
 

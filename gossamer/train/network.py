@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_softmax
 
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import Layers, forward
@@ -61,8 +60,10 @@ class Network:
             part = slice(first, first + _ROWS)
             # from the sums, as a softmax may round to 0
             before = forward(self.problem, self.layers, x[part])[-2]
-            sums = before @ self.layers[-1][0].T + self.layers[-1][1]
-            total -= float((targets[part] * log_softmax(sums.astype(np.float64), axis=1)).sum())
+            sums = (before @ self.layers[-1][0].T + self.layers[-1][1]).astype(np.float64)
+            sums -= sums.max(axis=1, keepdims=True)
+            logarithm = sums - np.log(np.exp(sums).sum(axis=1, keepdims=True))
+            total -= float((targets[part] * logarithm).sum())
         return total / len(x)
 
     def score(self, outputs: np.ndarray, data: Samples) -> float:
