@@ -16,9 +16,6 @@ from gossamer.tensor import TensorSpec
 from gossamer.train.choice import Choice
 from gossamer.train.samples import Samples
 
-_RECORDED = 8192
-"""Samples that one graph trains on at most, where an algorithm launches several kernels."""
-
 
 class Trainer:
     """Networks of the same sizes, each with its own parameters, settings and order of samples.
@@ -186,11 +183,7 @@ class _Piece:
 def _pieces(problem: BackpropProblem, choice: Choice) -> list[_Piece]:
     """The launches of a pass in order; those of as many samples are the same object."""
     length = min(choice.samples, problem.samples)
-    first = _Piece(problem.of_samples(length), choice)
-    if first.recordable and length > _RECORDED:
-        length = max(1, _RECORDED // problem.batch) * problem.batch
-        first = _Piece(problem.of_samples(length), choice)
-    pieces = [first] * (problem.samples // length)
+    pieces = [_Piece(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length
     return [*pieces, _Piece(problem.of_samples(rest), choice)] if rest else pieces
 

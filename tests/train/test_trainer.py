@@ -19,8 +19,10 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import Launch, State
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.train import MLP, trainer
+from gossamer.train import MLP, sweep, train_many
 from gossamer.train.choice import choose
+from tests.conftest import working_devices
+from tests.plan.graph_device import GraphDevice
 
 Blobs = tuple[np.ndarray, np.ndarray]
 
@@ -120,30 +122,41 @@ def test_what_launches_several_kernels_is_recorded(blobs: Blobs,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     device = RecordingHost()
     whole = _trained(find("host"), blobs, batch=8)
-    monkeypatch.setattr(trainer, "_RECORDED", 50)
+    monkeypatch.setattr("gossamer.train.choice._SHORTEST", 1)
+    _use(monkeypatch, Bounded())
     recorded = _trained(device, blobs, batch=8)
-    # 48 + 48 + 24 samples: the first of each length runs as it is, all others as a graph
+    # 32 + 32 + 32 + 24 samples: the first of each length runs as it is, all others as a graph
     assert device.captures == 2
-    assert device.replays == 4 * 3 - 2
+    assert device.replays == 4 * 4 - 2
     _assert_same(recorded, whole)
 
 
 def test_a_single_kernel_is_not_recorded(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     device = RecordingHost()
     whole = _trained(find("host"), blobs)
-    monkeypatch.setattr(trainer, "_RECORDED", 50)
     _use(monkeypatch, OneLaunch())
     _assert_same(_trained(device, blobs), whole)
     assert device.captures == 0
 
 
-def test_cut_passes_of_several_networks(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gossamer.train import sweep, train_many
+def test_kernels_as_graphs(blobs: Blobs) -> None:
+    """Of what a capture forbids nothing happens within one."""
+    if "pocl" not in working_devices():
+        pytest.skip("needs PoCL")
+    pocl = working_devices()["pocl"]
+    device = GraphDevice(pocl)
+    first = blobs[0][:40], blobs[1][:40]
+    recorded = _trained(device, first, algorithm="per_step")
+    assert device.captures == 1
+    _assert_same(recorded, _trained(pocl, first, algorithm="per_step"))
 
+
+def test_cut_passes_of_several_networks(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = blobs
     configs = sweep(MLP((4, 5, 3), epochs=3, shuffle=True, device="host"), {"seed": [0, 1, 2]})
     whole = train_many(configs, x, labels)
-    monkeypatch.setattr(trainer, "_RECORDED", 50)
+    monkeypatch.setattr("gossamer.train.choice._SHORTEST", 1)
+    _use(monkeypatch, Bounded())
     cut = train_many(configs, x, labels, device=RecordingHost())
     for one, other in zip(whole.networks, cut.networks, strict=True):
         _assert_same(one, other)
@@ -194,7 +207,7 @@ def test_the_fastest_is_taken(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
 def test_measured_on_every_device(place: Device, blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
                                   tmp_path: Path) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
-    problem = BackpropProblem((4, 5, 3), 120, 120)
+    problem = BackpropProblem((4, 5, 3), 120, 120, batch=40)
     choice = choose(problem, place, "quick", None)
     assert choice.device is place
     assert choice.config is not None
