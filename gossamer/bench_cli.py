@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet, conv-layers, gemm, networks")] = None,
+        metavar="SUITE...", help="mobilenet, conv-layers, gemm, networks, sparse-layers, "
+                                 "sparse-networks")] = None,
     model: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE.onnx", help="A network for the suite networks; may be repeated.")] = None,
+        metavar="FILE.onnx", help="A network for the suites networks and sparse-networks; may be "
+                                  "repeated.")] = None,
+    data: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="The published sparse weights that sparse-layers and "
+                               "sparse-networks measure; benchmarks/README.md lists them.")
+    ] = None,
     case: Annotated[str | None, typer.Option(
         metavar="SUBSTRING", help="Only cases with this in their name.")] = None,
     device: Annotated[str | None, typer.Option(
@@ -69,8 +75,9 @@ def bench(
         return
     if into is not None:
         raise InputError("--into goes with --table PATH")
-    rows = _measure(suites or [], case, model or [], device, batch, precision, against, effort,
-                    output, commit, "json" if as_json else "markdown" if as_markdown else "text")
+    rows = _measure(suites or [], case, model or [], data, device, batch, precision, against,
+                    effort, output, commit,
+                    "json" if as_json else "markdown" if as_markdown else "text")
     _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
 
@@ -122,9 +129,9 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
     _write_files(chosen, csv, plot, sys.stdout)
 
 
-def _measure(names: list[str], case_part: str | None, models: list[Path],
-             device_name: str | None, batch: str, precision: str, against: str | None, effort: str,
-             output: Path | None, commit: str | None, form: str) -> list[Row]:
+def _measure(names: list[str], case_part: str | None, models: list[Path], data: Path | None,
+             device_name: str | None, batch: str, precision: str, against: str | None,
+             effort: str, output: Path | None, commit: str | None, form: str) -> list[Row]:
     from gossamer.bench import contest, report, tables
     from gossamer.bench.peaks import measure_peaks
     from gossamer.bench.peers import release
@@ -134,7 +141,7 @@ def _measure(names: list[str], case_part: str | None, models: list[Path],
     from gossamer.device import find
     from gossamer.plan.tuner import EFFORTS
 
-    items = select(names, _batches(batch), case_part, models)
+    items = select(names, _batches(batch), case_part, models, data)
     if effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
     precisions = _precisions(precision)

@@ -19,6 +19,14 @@ class ConvLayer:
     pad: int = 0
     groups: int = 1
 
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        return (self.out_channels, self.channels // self.groups, self.kernel, self.kernel)
+
+    @property
+    def out_size(self) -> int:
+        return (self.size + 2 * self.pad - self.kernel) // self.stride + 1
+
 
 @dataclass(frozen=True)
 class LinearLayer:
@@ -36,14 +44,15 @@ def distinct_convolutions() -> list[ConvLayer]:
     """Those of ResNet-50, GoogLeNet (without the heads that only training has) and CaffeNet, each
     shape once, named after the first layer that has it."""
     found: dict[object, ConvLayer] = {}
-    for layer in (*_resnet50(), *_googlenet(), *_CAFFENET):
+    for layer in (*resnet50(), *googlenet(), *CAFFENET):
         found.setdefault((layer.channels, layer.size, layer.out_channels, layer.kernel,
                           layer.stride, layer.pad, layer.groups), layer)
     return list(found.values())
 
 
-def _resnet50() -> Iterator[ConvLayer]:
-    """He et al. 2015: where a stage halves the image its first 1x1 convolutions do."""
+def resnet50(halving: int = 1) -> Iterator[ConvLayer]:
+    """He et al. 2015. Where a stage halves the image, the 1x1 convolution of the shortcut does, and
+    of the others the first 1x1 (halving: 1) or, as in later versions, the 3x3 (halving: 3)."""
     yield ConvLayer("resnet50/conv1", 3, 224, 64, 7, 2, 3)
     channels, size = 64, 56
     for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 2):
@@ -51,15 +60,16 @@ def _resnet50() -> Iterator[ConvLayer]:
             name = f"resnet50/res{stage}{'abcdef'[block]}_branch"
             stride = 2 if block == 0 and stage > 2 else 1
             halved = size // stride
+            first, second = (stride, 1) if halving == 1 else (1, stride)
             if block == 0:
                 yield ConvLayer(f"{name}1", channels, size, 4 * width, 1, stride)
-            yield ConvLayer(f"{name}2a", channels, size, width, 1, stride)
-            yield ConvLayer(f"{name}2b", width, halved, width, 3, 1, 1)
+            yield ConvLayer(f"{name}2a", channels, size, width, 1, first)
+            yield ConvLayer(f"{name}2b", width, size // first, width, 3, second, 1)
             yield ConvLayer(f"{name}2c", width, halved, 4 * width, 1)
             channels, size = 4 * width, halved
 
 
-_INCEPTIONS = (
+INCEPTIONS = (
     # name, channels, image size; channels of 1x1, 3x3_reduce, 3x3, 5x5_reduce, 5x5, pool_proj
     ("3a", 192, 28, 64, 96, 128, 16, 32, 32),
     ("3b", 256, 28, 128, 128, 192, 32, 96, 64),
@@ -73,12 +83,12 @@ _INCEPTIONS = (
 )
 
 
-def _googlenet() -> Iterator[ConvLayer]:
+def googlenet() -> Iterator[ConvLayer]:
     """Szegedy et al. 2014."""
     yield ConvLayer("googlenet/conv1/7x7_s2", 3, 224, 64, 7, 2, 3)
     yield ConvLayer("googlenet/conv2/3x3_reduce", 64, 56, 64, 1)
     yield ConvLayer("googlenet/conv2/3x3", 64, 56, 192, 3, 1, 1)
-    for part, channels, size, one, reduce3, three, reduce5, five, pool in _INCEPTIONS:
+    for part, channels, size, one, reduce3, three, reduce5, five, pool in INCEPTIONS:
         name = f"googlenet/inception_{part}"
         yield ConvLayer(f"{name}/1x1", channels, size, one, 1)
         yield ConvLayer(f"{name}/3x3_reduce", channels, size, reduce3, 1)
@@ -88,7 +98,7 @@ def _googlenet() -> Iterator[ConvLayer]:
         yield ConvLayer(f"{name}/pool_proj", channels, size, pool, 1)
 
 
-_CAFFENET = (
+CAFFENET = (
     # AlexNet on one GPU, as Caffe's reference model has it
     ConvLayer("caffenet/conv1", 3, 227, 96, 11, 4),
     ConvLayer("caffenet/conv2", 96, 27, 256, 5, 1, 2, 2),

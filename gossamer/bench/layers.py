@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -13,15 +13,16 @@ import numpy as np
 from gossamer.bench.layer_tables import ConvLayer, LinearLayer
 from gossamer.bench.peers import OWN, PEERS, AbsentError, Alternative, Network, Ready
 from gossamer.bench.reference import reference
-from gossamer.bench.work import Case, Setting
+from gossamer.bench.work import Case, Setting, least_work
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression, apply, identity
+from gossamer.measure import measure
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve
 from gossamer.ops import OPS
-from gossamer.ops.algorithm import Weights
+from gossamer.ops.algorithm import Algorithm, Variant, Weights
 from gossamer.plan.lower import lower
 from gossamer.plan.program import Layer
 from gossamer.plan.tuner import Trial
@@ -30,18 +31,20 @@ from gossamer.tensor import TensorSpec, from_memory, to_memory
 _CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
 _SAMPLE_US = 1_000.0
 """Enough for what is replayed as a graph; elsewhere a case's default."""
+_LOOKS = 3
+"""Samples that tell which config of a form is the fastest."""
 
 
-def convolution(layer: ConvLayer) -> Network:
-    """The layer with dense random weights."""
-    shape = (layer.out_channels, layer.channels // layer.groups, layer.kernel, layer.kernel)
-    constants = _constants(shape, bias=True)
+def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> Network:
+    """The layer with this weight (M, C/groups, R, S), or a dense random one."""
+    constants = _constants(layer.weight_shape, bias=True)
+    if weight is not None:
+        constants["0.weight"] = weight
     conv = Node("conv2d", "0", ["x", *constants], ["0.out"], {
         "strides": (layer.stride,) * 2, "pads": (layer.pad,) * 4, "dilations": (1, 1),
         "groups": layer.groups, "epilogue": apply("add")}, f"Conv {layer.name!r}")
-    size = (layer.size + 2 * layer.pad - layer.kernel) // layer.stride + 1
     graph = _graph(layer.name, conv, constants, (layer.channels, layer.size, layer.size),
-                   (layer.out_channels, size, size), relu=True)
+                   (layer.out_channels, layer.out_size, layer.out_size), relu=True)
 
     def torch_form(fused: bool) -> Callable[[Mapping[str, np.ndarray]], Any]:
         def form(constants: Mapping[str, np.ndarray]) -> Any:
@@ -71,11 +74,12 @@ def linear(layer: LinearLayer) -> Network:
 
 
 def layer_case(suite: str, network: Network, batch: int, setting: Setting,
-               rows: int | None = None) -> Case:
+               rows: int | None = None, forms: Sequence[tuple[str, str]] = ()) -> Case:
     """A network of one layer, its input drawn from a normal distribution.
 
-    rows: the input's first size where that is not the batch. Every contender has its input and
-    output in the layout and precision it works in.
+    rows: the input's first size where that is not the batch. forms: algorithms of which a form,
+    a value of `variant` in its configs, is a contender apart: `gossamer:ALGORITHM/FORM`. Every
+    contender has its input and output in the layout and precision it works in.
     Raises UnsupportedError where the device has no algorithm for the layer.
     """
     device = setting.device
@@ -104,7 +108,7 @@ def layer_case(suite: str, network: Network, batch: int, setting: Setting,
         for precision in setting.precisions:
             best = min(trials()[precision], key=lambda trial: trial.cost)
             taken.setdefault(best.variant.precision, best)
-        return [_alternative(OWN, held, trial) for trial in taken.values()]
+        return [_measured(OWN, held, trial) for trial in taken.values()]
 
     def forced(contender: str, name: str) -> list[Alternative]:
         if reasons[name] is not None:
@@ -115,9 +119,26 @@ def layer_case(suite: str, network: Network, batch: int, setting: Setting,
                    and trial.variant.precision == precision]
             if own:
                 best = min(own, key=lambda trial: trial.cost)
-                found.append(_alternative(contender, held, best))
+                found.append(_measured(contender, held, best))
         if not found:
             raise AbsentError(f"has no candidate in {' or '.join(setting.precisions)}")
+        return found
+
+    def formed(contender: str, algorithm: Algorithm, form: str) -> list[Alternative]:
+        """The fastest config of the form, whatever the effort leaves of them for the choice."""
+        if reasons[algorithm.name] is not None:
+            raise AbsentError(str(reasons[algorithm.name]))
+        found = []
+        for precision in setting.precisions:
+            made = [_alternative(contender, held, algorithm, variant)
+                    for variant in algorithm.variants(problem, device)
+                    if (variant.precision, dict(variant.config).get("variant")) == (precision,
+                                                                                    form)]
+            times = measure(device, [each.make().work for each in made], repeats=_LOOKS)
+            found += [min(zip(times, made, strict=True),
+                          key=lambda pair: pair[0].median_us)[1]] if made else []
+        if not found:
+            raise AbsentError(f"has no such form in {' or '.join(setting.precisions)}")
         return found
 
     contenders: dict[str, Callable[[], list[Alternative]]] = {OWN: chosen}
@@ -125,13 +146,16 @@ def layer_case(suite: str, network: Network, batch: int, setting: Setting,
         if not algorithm.vendor:
             contender = f"{OWN}:{algorithm.name}"
             contenders[contender] = partial(forced, contender, algorithm.name)
+            for name in (form for stem, form in forms if stem == algorithm.name):
+                contenders[f"{contender}/{name}"] = partial(formed, f"{contender}/{name}",
+                                                            algorithm, name)
     for name in setting.against:
         if name in PEERS:
             contenders[name] = partial(PEERS[name], network, x, device, setting.precisions)
         elif name in reasons:
             contenders[name] = partial(forced, name, name)
     checked = x[: _CHECKED_IMAGES if x.ndim == 4 else _CHECKED_ROWS]
-    return Case(suite, network.name, batch, problem.flops, problem.least_bytes,
+    return Case(suite, network.name, batch, *least_work(layer),
                 1.0 if layer.density is None else layer.density,
                 reference(network.graph, checked), contenders,
                 sample_us=_SAMPLE_US if device.limits.graph else Case.sample_us)
@@ -146,14 +170,21 @@ class _Held:
         self.source = cache(lambda spec: device.upload(to_memory(x, spec), "a layer's input"))
 
 
-def _alternative(contender: str, held: _Held, trial: Trial) -> Alternative:
-    algorithm, variant, problem = trial.algorithm, trial.variant, held.layer.problem
-    device = held.device
+def _measured(contender: str, held: _Held, trial: Trial) -> Alternative:
+    if trial.measured.failure:
+        def fail() -> Ready:
+            raise RuntimeError(trial.measured.failure)
+
+        return Alternative(trial.variant.precision, fail)
+    return _alternative(contender, held, trial.algorithm, trial.variant)
+
+
+def _alternative(contender: str, held: _Held, algorithm: Algorithm,
+                 variant: Variant) -> Alternative:
+    problem, device = held.layer.problem, held.device
     (source_spec,), (spec,) = variant.inputs, variant.outputs
 
     def make() -> Ready:
-        if trial.measured.failure:
-            raise RuntimeError(trial.measured.failure)
         state = algorithm.prepare(held.weights, problem, variant, device)  # type: ignore[arg-type]
         source = held.source(source_spec)
         target = device.empty(spec.nbytes, "a layer's output")

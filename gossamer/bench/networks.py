@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.bench.peers import OWN, PEERS, AbsentError, Alternative, Network, Ready
 from gossamer.bench.reference import reference
-from gossamer.bench.work import MOST_ERROR, Case, Setting
+from gossamer.bench.work import MOST_ERROR, Case, Setting, least_work
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph
 from gossamer.ops import OPS
@@ -58,12 +58,13 @@ def network_case(suite: str, network: Network, batch: int, setting: Setting, *,
     layers = plans[0].layers(batch)
     weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
     size = sum(weight.size for weight in weights)
+    nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
     ends = (default_spec(shape), default_spec((batch, *expected.shape[1:])))
     return Case(suite, network.name, batch,
-                sum(layer.problem.flops for layer in layers if layer.problem is not None),
+                sum(least_work(layer)[0] for layer in layers if layer.problem is not None),
                 sum(array.nbytes for layer in layers for array in layer.weights.values())
-                + sum(spec.nbytes for spec in ends),
-                sum(int(np.count_nonzero(each)) for each in weights) / size if size else 1.0,
+                - 4 * (size - nonzeros) + sum(spec.nbytes for spec in ends),
+                nonzeros / size if size else 1.0,
                 expected, contenders, _notes(plans, batch), most_error=_most_error(graph))
 
 

@@ -1,4 +1,4 @@
-"""A graph of the zoo as ONNX, for a peer that takes nothing else."""
+"""A graph made in code as ONNX, for a peer that takes nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPSET = 17
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """The same nodes, nothing folded or fused. Covers what the zoo's networks are made of.
+    """The same nodes, nothing folded or fused. Covers what the suites' networks are made of.
 
     Raises UnsupportedError that names the first node of another kind.
     """
@@ -24,10 +24,10 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
                  for name, array in graph.constants.items()}
     for node in graph.nodes:
         rule = _RULES.get(node.op)
-        made = rule(node, constants) if rule else None
-        if made is None:
+        made = rule(node, constants) if rule else []
+        if not made:
             raise UnsupportedError(f"{graph.name}: no ONNX form of {node.source or node.name}")
-        nodes.append(made)
+        nodes += made
     inputs, outputs = ([helper.make_tensor_value_info(
         info.name, TensorProto.FLOAT, ["N", *info.shape[1:]]) for info in infos]
         for infos in (graph.inputs, graph.outputs))
@@ -36,51 +36,84 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
         opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
 
 
-def _conv(node: Node, constants: dict[str, Any]) -> onnx.NodeProto | None:
+def _conv(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     a = node.attributes
     if not _adds_only(node):
-        return None
-    return helper.make_node("Conv", node.inputs, node.outputs, strides=a["strides"],
-                            pads=a["pads"], dilations=a["dilations"], group=a["groups"])
+        return []
+    return [helper.make_node("Conv", node.inputs, node.outputs, strides=a["strides"],
+                             pads=a["pads"], dilations=a["dilations"], group=a["groups"])]
 
 
-def _batch_norm(node: Node, constants: dict[str, Any]) -> onnx.NodeProto:
-    return helper.make_node("BatchNormalization", node.inputs, node.outputs,
-                            epsilon=node.attributes["epsilon"])
+def _batch_norm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    return [helper.make_node("BatchNormalization", node.inputs, node.outputs,
+                             epsilon=node.attributes["epsilon"])]
 
 
-def _elementwise(node: Node, constants: dict[str, Any]) -> onnx.NodeProto | None:
-    steps = node.attributes["expression"].steps
-    if len(steps) != 1:
-        return None
-    (step,) = steps
-    if step.function == "clip":
-        bounds: list[str] = []
-        for bound in step.constants:
-            name = f"{node.name}.bound{len(bounds)}"
-            constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [], [bound])
-            bounds.append(name)
-        return helper.make_node("Clip", [*node.inputs, *bounds], node.outputs)
-    operators = {"add": "Add", "mul": "Mul", "relu": "Relu", "sigmoid": "Sigmoid"}
-    if step.function not in operators or step.arguments != tuple(range(len(node.inputs))):
-        return None
-    return helper.make_node(operators[step.function], node.inputs, node.outputs)
+def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    """A node for each step."""
+    expression = node.attributes["expression"]
+    last = expression.inputs + len(expression.steps) - 1
+    if not expression.steps or expression.outputs != (last,):
+        return []
+    values, made = list(node.inputs), []
+    for index, step in enumerate(expression.steps, expression.inputs):
+        numbers = [f"{node.name}.{index}.{number}" for number in range(len(step.constants))]
+        constants.update({name: helper.make_tensor(name, TensorProto.FLOAT, [], [number])
+                          for name, number in zip(numbers, step.constants, strict=True)})
+        if step.function == "constant":
+            values.append(numbers[0])
+            continue
+        if step.function not in _OPERATORS:
+            return []
+        values.append(node.outputs[0] if index == last else f"{node.name}.{index}")
+        made.append(helper.make_node(
+            _OPERATORS[step.function],
+            [*(values[argument] for argument in step.arguments), *numbers], [values[-1]]))
+    return made
 
 
-def _reduce(node: Node, constants: dict[str, Any]) -> onnx.NodeProto | None:
+def _reduce(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     a = node.attributes
     if a["kind"] != "mean":
-        return None
-    return helper.make_node("ReduceMean", node.inputs, node.outputs, axes=a["axes"],
-                            keepdims=int(a["keepdims"]))
+        return []
+    return [helper.make_node("ReduceMean", node.inputs, node.outputs, axes=a["axes"],
+                             keepdims=int(a["keepdims"]))]
 
 
-def _gemm(node: Node, constants: dict[str, Any]) -> onnx.NodeProto | None:
+def _gemm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     a = node.attributes
     if not _adds_only(node):
-        return None
-    return helper.make_node("Gemm", node.inputs, node.outputs, transA=int(a["trans_a"]),
-                            transB=int(a["trans_b"]))
+        return []
+    return [helper.make_node("Gemm", node.inputs, node.outputs, transA=int(a["trans_a"]),
+                             transB=int(a["trans_b"]))]
+
+
+def _pool(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    a = node.attributes
+    window = {"kernel_shape": a["kernel"], "strides": a["strides"], "pads": a["pads"],
+              "ceil_mode": int(a["ceil_mode"])}
+    if a["kind"] == "max":
+        return [helper.make_node("MaxPool", node.inputs, node.outputs, **window,
+                                 dilations=a["dilations"])]
+    if a["dilations"] != (1, 1):
+        return []  # from opset 19 on
+    return [helper.make_node("AveragePool", node.inputs, node.outputs, **window,
+                             count_include_pad=int(a["count_include_pad"]))]
+
+
+def _concat(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    return [helper.make_node("Concat", node.inputs, node.outputs, axis=node.attributes["axis"])]
+
+
+def _flatten(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    return [helper.make_node("Flatten", node.inputs, node.outputs, axis=node.attributes["axis"])]
+
+
+def _reshape(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    shape = node.attributes["shape"]
+    name = f"{node.name}.shape"
+    constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(shape)], shape)
+    return [helper.make_node("Reshape", [*node.inputs, name], node.outputs)]
 
 
 def _adds_only(node: Node) -> bool:
@@ -90,10 +123,17 @@ def _adds_only(node: Node) -> bool:
             and all(step.function == "add" for step in steps))
 
 
-_RULES: dict[str, Callable[[Node, dict[str, Any]], onnx.NodeProto | None]] = {
+_OPERATORS = {"add": "Add", "mul": "Mul", "pow": "Pow", "relu": "Relu", "sigmoid": "Sigmoid",
+              "clip": "Clip"}
+
+_RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
     "conv2d": _conv,
     "batch_norm": _batch_norm,
     "elementwise": _elementwise,
     "reduce": _reduce,
     "gemm": _gemm,
+    "pool": _pool,
+    "concat": _concat,
+    "flatten": _flatten,
+    "reshape": _reshape,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -15,7 +14,9 @@ from gossamer.bench.layer_tables import PRODUCTS, ConvLayer, LinearLayer, distin
 from gossamer.bench.layers import convolution, layer_case, linear
 from gossamer.bench.networks import network_case
 from gossamer.bench.peers import Network
-from gossamer.bench.work import Case, Setting
+from gossamer.bench.sparse_layers import sparse_layers
+from gossamer.bench.sparse_networks import sparse_networks
+from gossamer.bench.work import Files, Item
 from gossamer.errors import InputError
 from gossamer.model import load, zoo
 from gossamer.show import shape_text
@@ -23,39 +24,32 @@ from gossamer.show import shape_text
 _MOST_NAMED = 8
 
 
-@dataclass(frozen=True)
-class Item:
-    """A case to be: make(setting) gives it its weights, input and contenders."""
-
-    suite: str
-    name: str
-    batch: int
-    make: Callable[[Setting], Case]
-    is_layer: bool = False
+Suite = Callable[[int, Files], list[Item]]
+"""The cases at a batch size. Raises InputError where a suite lacks files that it needs."""
 
 
-Suite = Callable[[int, Sequence[Path]], list[Item]]
-"""The cases at a batch size, given model files, which only one of them takes."""
-
-
-def mobilenet(batch: int, models: Sequence[Path] = ()) -> list[Item]:
+def mobilenet(batch: int, files: Files) -> list[Item]:
     """MobileNetV2 as a whole."""
     return [Item("mobilenet", "mobilenetv2", batch, lambda setting: network_case(
         "mobilenet", _mobilenet("mobilenetv2"), batch, setting))]
 
 
-def networks(batch: int, models: Sequence[Path] = ()) -> list[Item]:
+def networks(batch: int, files: Files) -> list[Item]:
     """Whole networks, also by plans that force one algorithm: MobileNetV2, or those of files."""
-    def item(name: str, network: Callable[[], Network]) -> Item:
-        return Item("networks", name, batch, lambda setting: network_case(
-            "networks", network(), batch, setting, families=True))
-
-    if not models:
-        return [item("mobilenet_v2", lambda: _mobilenet("mobilenet_v2"))]
-    return [item(_of_file(path).name, partial(_of_file, path)) for path in models]
+    if not files.models:
+        return [_forced("networks", "mobilenet_v2", lambda: _mobilenet("mobilenet_v2"), batch)]
+    return _of_files("networks", batch, files)
 
 
-def conv_layers(batch: int, models: Sequence[Path] = ()) -> list[Item]:
+def pruned_networks(batch: int, files: Files) -> list[Item]:
+    """Whole networks with published sparsity, and those of files; also by forced plans. Where
+    files alone are given, those alone."""
+    made = {} if files.models and files.data is None else sparse_networks(files.data)
+    return [*(_forced("sparse-networks", name, network, batch) for name, network in made.items()),
+            *_of_files("sparse-networks", batch, files)]
+
+
+def conv_layers(batch: int, files: Files) -> list[Item]:
     """The convolutions of three networks, one by one, with dense weights."""
     def item(layer: ConvLayer) -> Item:
         return Item("conv-layers", layer.name, batch, lambda setting: layer_case(
@@ -64,13 +58,23 @@ def conv_layers(batch: int, models: Sequence[Path] = ()) -> list[Item]:
     return [item(layer) for layer in distinct_convolutions()]
 
 
-def gemm(batch: int, models: Sequence[Path] = ()) -> list[Item]:
+def gemm(batch: int, files: Files) -> list[Item]:
     """Matrix products: squares, which know no batch, and classifiers."""
     def item(size: int, layer: LinearLayer) -> Item:
         return Item("gemm", layer.name, size, lambda setting: layer_case(
             "gemm", linear(layer), size, setting, layer.rows), is_layer=True)
 
     return [item(batch if layer.rows is None else 1, layer) for layer in PRODUCTS]
+
+
+def _forced(suite: str, name: str, network: Callable[[], Network], batch: int) -> Item:
+    return Item(suite, name, batch, lambda setting: network_case(
+        suite, network(), batch, setting, families=True))
+
+
+def _of_files(suite: str, batch: int, files: Files) -> list[Item]:
+    return [_forced(suite, _of_file(path).name, partial(_of_file, path), batch)
+            for path in files.models]
 
 
 def _mobilenet(name: str) -> Network:
@@ -105,27 +109,31 @@ def _stem(path: Path) -> str:
 
 
 def select(names: Sequence[str], batches: Sequence[int], part: str | None = None,
-           models: Sequence[Path] = ()) -> list[Item]:
+           models: Sequence[Path] = (), data: Path | None = None) -> list[Item]:
     """The cases of the suites at the batch sizes, each once, the batch sizes of a case one after
     the other; those with `part` in their name.
 
-    models: files that the suite `networks` measures.
-    Raises InputError for a suite that is none, where no case has that name, and for models that
-    no suite takes or that cannot be told apart.
+    models: files that the suites `networks` and `sparse-networks` measure. data: the folder of
+    published sparse weights.
+    Raises InputError for a suite that is none or lacks its files, where no case has that name,
+    and for files that no suite takes or that cannot be told apart.
     """
     unknown = [name for name in names if name not in SUITES]
     if unknown or not names:
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
                          f"{', '.join(SUITES)}")
-    if models and "networks" not in names:
-        raise InputError(f"--model {models[0]}: goes with the suite networks")
+    if models and not {"networks", "sparse-networks"} & set(names):
+        raise InputError(f"--model {models[0]}: goes with the suite networks or sparse-networks")
+    if data is not None and not {"sparse-layers", "sparse-networks"} & set(names):
+        raise InputError(f"--data {data}: goes with the suite sparse-layers or sparse-networks")
     stems = [_stem(path) for path in models]
     for path, stem in zip(models, stems, strict=True):
         if stems.count(stem) > 1:
             raise InputError(f"--model {path}: there is another file for the case {stem!r}; "
                              "rename one")
+    files = Files(tuple(models), data)
     items = {(item.suite, item.name, item.batch): item
-             for name in names for batch in batches for item in SUITES[name](batch, models)}
+             for name in names for batch in batches for item in SUITES[name](batch, files)}
     order = list(dict.fromkeys((item.suite, item.name) for item in items.values()))
     chosen = sorted((item for item in items.values() if part is None or part in item.name),
                     key=lambda item: order.index((item.suite, item.name)))
@@ -139,4 +147,5 @@ def select(names: Sequence[str], batches: Sequence[int], part: str | None = None
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
-                            "networks": networks}
+                            "networks": networks, "sparse-layers": sparse_layers,
+                            "sparse-networks": pruned_networks}

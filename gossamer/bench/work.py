@@ -1,15 +1,18 @@
-"""What is measured: a case, stated without saying who does it, and the setting of a run."""
+"""What is measured: a case, stated without saying who does it, where it comes from, and the
+setting of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from gossamer.bench.peers import Alternative
 from gossamer.device.base import Device
+from gossamer.plan.program import Layer
 from gossamer.plan.tuner import Tuner
 from gossamer.plan.tuning_cache import TuningCache
 
@@ -22,7 +25,8 @@ class Case:
     """One piece of work.
 
     flops, least_bytes: what nobody can do without: the arithmetic, and weights, inputs and
-    outputs crossing memory once, as float32. density: the share of nonzero weights.
+    outputs crossing memory once, as float32; zeros among the weights left out. density: the share
+    of nonzero weights.
     expected: the output for the first images or rows, in float64.
     contenders: the alternatives of each, made when called; may raise AbsentError.
     sample_us: about how long one sample of a contender's time lasts.
@@ -58,6 +62,38 @@ class Setting:
     tuner: Callable[[str], Tuner]
     against: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A case to be: make(setting) gives it its weights, input and contenders."""
+
+    suite: str
+    name: str
+    batch: int
+    make: Callable[[Setting], Case]
+    is_layer: bool = False
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the command line gave to suites that measure files: networks, and the folder of
+    published sparse weights."""
+
+    models: tuple[Path, ...] = ()
+    data: Path | None = None
+
+
+def least_work(layer: Layer) -> tuple[int, int]:
+    """FLOPs and bytes that a layer cannot do without: its problem's, zero weights left out."""
+    assert layer.problem is not None
+    flops, size = layer.problem.flops, layer.problem.least_bytes
+    weight = layer.weights.get("weight")
+    if weight is None or layer.op not in ("conv2d", "gemm") or not weight.size:
+        return flops, size
+    zeros = weight.size - int(np.count_nonzero(weight))
+    uses = layer.problem.outputs[0].size // len(weight)
+    return flops - 2 * zeros * uses, size - 4 * zeros
 
 
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 from gossamer.bench import peaks, plots, suites
 from gossamer.bench.networks import network_case
 from gossamer.bench.rows import KEYS, read_rows
-from gossamer.bench.suites import Item
+from gossamer.bench.work import Files, Item
 from gossamer.cli import app
 from tests.bench.conftest import PEAKS
 from tests.bench.networks import tiny
@@ -25,7 +24,7 @@ from tests.bench.networks import tiny
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path_factory.mktemp("cache")))
 
-    def suite(batch: int, models: Sequence[Path]) -> list[Item]:
+    def suite(batch: int, files: Files) -> list[Item]:
         return [Item("tiny", name, batch, lambda setting, name=name: network_case(
                     "tiny", dataclasses.replace(tiny(), name=name), batch, setting))
                 for name in ("tiny", "little")]
@@ -124,6 +123,7 @@ def test_without_matplotlib_nothing_is_measured(
     (("tiny", "-o", "rows.csv"), "ends in .jsonl"),
     (("tiny", "--precision", "fp32,"), "--precision fp32,: expected some of fp32, tf32, fp16"),
     (("tiny", "--model", "x.onnx"), "--model x.onnx: goes with the suite networks"),
+    (("tiny", "--data", "x"), "--data x: goes with the suite sparse-layers or sparse-networks"),
     (("networks", "--model", "x.onnx"), "x.onnx"),
     (("tiny", "--device", "tpu:0"), "there is no device 'tpu:0'"),
     (("tiny", "--into", "README.md"), "--into goes with --table"),

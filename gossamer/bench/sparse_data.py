@@ -1,0 +1,180 @@
+"""Published sparse weights and masks: the files of the folder that --data names, as layers."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.bench.layer_tables import CAFFENET, ConvLayer, resnet50
+from gossamer.bench.sparse_weights import drawn, with_values
+from gossamer.errors import InputError, ModelError
+from gossamer.model.sparse_files import SparseWeights, read_archive, read_sparse
+
+SHARES = ("0.90", "0.98")
+"""Sparsity of DLMC's masks."""
+
+SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
+MASKS = ("resnet50_masks/output_pixels.txt",
+         *(f"resnet50_masks/magnitude_{share}.tar.gz" for share in SHARES))
+_ALEXNET = tuple(f"alexnet_pruned/coo_conv{number}.mtx" for number in range(1, 6))
+_FILTERS = tuple(f"resnet50_pruned_3x3/filter_{share}_bg{group}.npy"
+                 for share in (90, 95) for group in (1, 2, 3))
+ALL = (SKIMCAFFE, *MASKS, *_ALEXNET, *_FILTERS)
+
+_COLUMNS = {"C": "channels", "Hin": "size", "M": "out_channels", "K": "kernel",
+            "stride": "stride", "pad": "pad", "groups": "groups"}
+_PRUNED = 0.5
+"""SkimCaffe's layers that were pruned have more zeros than this, the others hardly any."""
+_DLMC_LAYER = re.compile(
+    r"bottleneck_(1|2|3|projection)_block_group(?:(\d)_(\d)_1|_projection_block_group(\d))")
+
+
+@dataclass(frozen=True)
+class SparseLayer:
+    """weights(): (M, C/groups, R, S) float32; reads the layer's file where it has one, and raises
+    InputError or ModelError for what is no such file."""
+
+    layer: ConvLayer
+    weights: Callable[[], np.ndarray]
+
+
+def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
+    """The folder, if it has the files. Raises InputError."""
+    if folder is None:
+        kinds = sorted({file.split("/")[0] for file in files})
+        raise InputError(f"suite {suite}: needs --data FOLDER, a folder of published sparse "
+                         f"weights with {', '.join(kinds)} in it; benchmarks/README.md lists "
+                         "their files")
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError(f"--data {folder}: has no file {missing[0]}{more}; benchmarks/README.md "
+                         "lists what is expected there")
+    return folder
+
+
+def published_layers(folder: Path) -> Iterator[SparseLayer]:
+    """Every sparse layer, named network/layer: SkimCaffe's with drawn weights of their density,
+    its real AlexNet, the real 3x3 filters of ResNet-50, and ResNet-50 with DLMC's masks."""
+    for layer, density in skimcaffe(folder).values():
+        if density < 1 - _PRUNED:
+            yield SparseLayer(layer, partial(drawn, layer, density))
+    for number, layer in enumerate(CAFFENET, 1):
+        real = replace(layer, name=f"alexnet/conv{number}")
+        yield SparseLayer(real, partial(_alexnet, folder / _ALEXNET[number - 1], real))
+    for file in _FILTERS:
+        share, group = re.findall(r"\d+", Path(file).name)
+        channels = 32 << int(group)
+        layer = ConvLayer(f"resnet50-filters/{share}_bg{group}", channels, 112 >> int(group),
+                          channels, 3, 1, 1)
+        yield SparseLayer(layer, partial(_filters, folder / file, layer))
+    for share in SHARES:
+        yield from masked_resnet50(folder, share).values()
+
+
+@cache
+def skimcaffe(folder: Path) -> dict[str, tuple[ConvLayer, float]]:
+    """The layers of SkimCaffe's networks with their density, by name. Raises InputError."""
+    path = folder / SKIMCAFFE
+    found = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file), 2):
+                try:
+                    layer = ConvLayer(f"{row['net']}/{row['layer']}",
+                                      **{field: int(row[key]) for key, field in _COLUMNS.items()})
+                    density = 1 - float(row["sparsity_pct"]) / 100
+                    if layer.out_size != int(row["Hout"]) or not 0 < density <= 1:
+                        raise ValueError
+                except (KeyError, TypeError, ValueError, ZeroDivisionError):
+                    raise InputError(f"{path}: line {number} is no layer; expected net, layer, "
+                                     f"{', '.join(_COLUMNS)}, Hout and sparsity_pct that agree"
+                                     ) from None
+                found[layer.name] = layer, density
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    return found
+
+
+def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
+    """ResNet-50's layers in order, the classifier as a 1x1 convolution, by their plain names;
+    normal values where DLMC's masks of that sparsity have nonzeros."""
+    network = f"resnet50-dlmc-{share}"
+    layers = [replace(layer, name=layer.name.split("/")[1]) for layer in resnet50(halving=3)]
+    layers.append(ConvLayer("fc1000", 2048, 1, 1000, 1))
+    found = {}
+    for plain in layers:
+        layer = replace(plain, name=f"{network}/{plain.name}")
+        found[plain.name] = SparseLayer(layer, partial(_masked, folder, share, layer))
+    return found
+
+
+def _alexnet(path: Path, layer: ConvLayer) -> np.ndarray:
+    return _filters_of(read_sparse(path), layer, "crs")
+
+
+def _filters(path: Path, layer: ConvLayer) -> np.ndarray:
+    try:
+        matrix = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelError(f"{path}: cannot be read as a .npy array: {error}") from None
+    shape = layer.weight_shape
+    if not isinstance(matrix, np.ndarray) or matrix.shape != (shape[0], math.prod(shape[1:])) or (
+            matrix.dtype != np.float32):
+        raise ModelError(f"{path}: expected float32 of shape {shape[0]} x {math.prod(shape[1:])}")
+    return matrix.reshape(shape)
+
+
+def _masked(folder: Path, share: str, layer: ConvLayer) -> np.ndarray:
+    archive = folder / f"resnet50_masks/magnitude_{share}.tar.gz"
+    by_layer = {_resnet_name(name): name for name in _archive(archive)}
+    plain = layer.name.split("/")[1]
+    if plain not in by_layer:
+        raise ModelError(f"{archive}: has no mask for {plain} of ResNet-50")
+    name = by_layer[plain]
+    pixels = _output_pixels(folder / MASKS[0]).get(name)
+    if pixels != layer.out_size ** 2:
+        raise ModelError(f"{folder / MASKS[0]}: {name} has {pixels} output pixels, expected "
+                         f"{layer.out_size ** 2}")
+    mask = _filters_of(_archive(archive)[name], layer, "rsc") != 0
+    return with_values(mask, np.random.default_rng(zlib.crc32(layer.name.encode())))
+
+
+_archive = cache(read_archive)
+
+
+@cache
+def _output_pixels(path: Path) -> dict[str, int]:
+    """Of each layer by DLMC's name. Raises InputError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return {name: int(count) for name, count in (line.split(",") for line in lines)}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: expected lines `layer,pixels`: {error}") from None
+
+
+def _resnet_name(name: str) -> str | None:
+    """What the ResNet-50 of layer_tables calls a layer of DLMC."""
+    match = _DLMC_LAYER.fullmatch(name)
+    if match is None:
+        return {"initial_conv": "conv1", "final_dense": "fc1000"}.get(name)
+    part, group, block, first = match.groups()
+    branch = "1" if part == "projection" else f"2{' abc'[int(part)]}"
+    return f"res{int(group or first) + 1}{'abcdef'[int(block or 0)]}_branch{branch}"
+
+
+def _filters_of(weights: SparseWeights, layer: ConvLayer, order: str) -> np.ndarray:
+    filters = weights.filters((layer.kernel, layer.kernel), order)
+    if filters.shape != layer.weight_shape:
+        shapes = [" x ".join(map(str, shape)) for shape in (filters.shape, layer.weight_shape)]
+        raise ModelError(f"{weights.name}: holds weights {shapes[0]}, expected {shapes[1]} of "
+                         f"{layer.name}")
+    return filters
