@@ -14,11 +14,12 @@ from gossamer.device.ptx import Address, Bits, Code, PtxProgram
 from gossamer.errors import CompileError
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant, Weights, WeightsInfo
-from gossamer.ops.conv2d import sparse_ptx
 from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.sparse_blocks import blocks
 from gossamer.ops.conv2d.sparse_configs import configs, estimate
+from gossamer.ops.conv2d.sparse_ptx import generate
 from gossamer.ops.conv2d.sparse_shape import Config, Division
 from gossamer.tensor import from_memory, to_memory
 from tests.ops.harness import check, random_inputs, random_weights
@@ -99,7 +100,7 @@ def run(problem: Conv2dProblem, config: Config, arrays: Mapping[str, np.ndarray]
     empty = np.full(out.stored_shape, np.nan, out.stored_dtype)
     target = memory.add(empty)
     sources = memory.bytes[:target].copy()
-    for made in sparse_ptx.generate(division, arrays):
+    for made in generate(division, arrays):
         places = [addresses[0], target, *addresses[1:]][:len(made.parameters)]
         machine = Machine(made.code, memory, dict(zip(made.parameters, places, strict=True)),
                           division.local_bytes, late=late)
@@ -197,7 +198,7 @@ def test_weights_keep_their_bits() -> None:
     problem = Conv2dProblem(1, 4, 1, 1, 1, (1, 1))
     special = np.array([np.nan, -np.inf, 1e-42, -0.5], np.float32)
     arrays = {"weight": special.reshape(1, 4, 1, 1)}
-    (made,) = sparse_ptx.generate(Division(problem, Config(1, 1, 1, 1, 4)), arrays)
+    (made,) = generate(Division(problem, Config(1, 1, 1, 1, 4)), arrays)
     factors = [each.operands[2] for each in made.code.instructions if each.name == "fma.rn.f32"]
     assert factors == [Bits(bits) for bits in special.view(np.uint32).tolist()]
     assert "0f7FC00000" in made.program.text and "0fFF800000" in made.program.text
@@ -209,7 +210,7 @@ def test_blocks_have_like_numbers_of_nonzeros() -> None:
     kept = np.linspace(0.02, 0.5, 60)[:, None, None, None]
     arrays["weight"] *= np.random.default_rng(0).random(arrays["weight"].shape) < kept
     division = Division(problem, Config(16, 1, 1, 1, 1))
-    found = sparse_ptx.blocks(division, arrays["weight"])
+    found = blocks(division, arrays["weight"])
     assert sorted(channel for block in found for channel in block.channels) == list(range(60))
     sizes = [sum(block.terms(list(block.taps))) for block in found]
     assert sum(sizes) == np.count_nonzero(arrays["weight"])
@@ -219,10 +220,22 @@ def test_blocks_have_like_numbers_of_nonzeros() -> None:
 def test_an_input_is_read_once_for_all_nonzeros_of_its_tap() -> None:
     problem = Conv2dProblem(32, 8, 7, 7, 16, (3, 3), pads=(1, 1, 1, 1))
     arrays = sparse(problem, 0.4)
-    (made,) = sparse_ptx.generate(Division(problem, Config(16, 32, 2, 2, 4)), arrays)
+    (made,) = generate(Division(problem, Config(16, 32, 2, 2, 4)), arrays)
     names = [each.name for each in made.code.instructions]
     assert names.count("fma.rn.f32") == np.count_nonzero(arrays["weight"])
     assert names.count("ld.shared.f32") == np.count_nonzero(arrays["weight"].any(axis=0))
+
+
+def test_addresses_of_large_tensors_stay_within_32_bits() -> None:
+    problem = Conv2dProblem(1024, 128, 112, 112, 128, (1, 1))
+    division = Division(problem, Config(128, 32, 1, 8, 128))
+    (made,) = generate(division, sparse(problem, 0.05))
+    offsets = [each.offset for instruction in made.code.instructions
+               for each in instruction.operands if isinstance(each, Address)]
+    assert max(offsets) < 2**31
+    constants = [each for instruction in made.code.instructions if instruction.name == "add.s64"
+                 for each in instruction.operands if isinstance(each, int)]
+    assert max(constants) >= 2**30
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
@@ -234,7 +247,7 @@ def test_programs_build_without_spills(architecture: str, halves: bool) -> None:
     limits = H200 if architecture != "sm_80" else replace(H200, local_bytes_opt_in=163 * 1024)
     config = replace(configs(problem, limits, halves)[0], kernels=1)
     arrays = sparse(problem, 0.1)
-    (made,) = sparse_ptx.generate(Division(problem, config, halves), arrays)
+    (made,) = generate(Division(problem, config, halves), arrays)
     cubin, info = nvjitlink.build(made.program, architecture, apart=halves)
     assert cubin[:4] == b"\x7fELF"
     assert info.spill_bytes == 0, f"{config} spills {info.spill_bytes} bytes"

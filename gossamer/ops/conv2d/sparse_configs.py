@@ -90,9 +90,10 @@ def estimate(division: Division, limits: Limits) -> Estimate:
 
 def _conflicts(d: Division) -> int:
     """How often a warp's reads meet one bank of local memory, at most."""
-    words = [(item // d.lanes // d.config.columns * d.problem.stride[0] * d.patch_columns
-              + item // d.lanes % d.config.columns * d.problem.stride[1])
-             * d.patch_pixel // 4 + item % d.lanes for item in range(min(WARP, d.items))]
+    lanes, columns, width = d.lanes, d.config.columns, d.patch_columns
+    (down, right), pixel = d.problem.stride, d.patch_pixel // 4
+    words = [(item // lanes // columns * down * width + item // lanes % columns * right) * pixel
+             + item % lanes for item in range(min(WARP, d.items))]
     banks: dict[int, set[int]] = {}
     for word in words:
         banks.setdefault(word % 32, set()).add(word)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gossamer.device.ptx import Address, Bits, Code, Instruction, PtxProgram, kernel
+from gossamer.ops.conv2d.sparse_blocks import Block, blocks
 from gossamer.ops.conv2d.sparse_epilogue import (
     Epilogued,
     Results,
@@ -27,65 +28,8 @@ from gossamer.ops.conv2d.sparse_shape import WARP, Division
 MOST_TERMS = 64
 """Products that are added up in float16 before the sum goes to float32."""
 
-Taps = list[tuple[int, int, list[tuple[int, int]]]]
-"""Taps of an input channel that meet nonzeros: row, column, and for each nonzero the number of
-its output channel within the block and the bits of its value."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Output channels of one of the problem's groups, and their nonzeros by input channel."""
-
-    group: int
-    channels: tuple[int, ...]
-    taps: dict[int, Taps]
-
-    def terms(self, channels: Sequence[int]) -> list[int]:
-        """Nonzeros of each output channel that meet these input channels."""
-        counts = [0] * len(self.channels)
-        for c in channels:
-            for _, _, products in self.taps[c]:
-                for b, _ in products:
-                    counts[b] += 1
-        return counts
-
-
-def blocks(division: Division, weight: np.ndarray) -> list[Block]:
-    """The output channels dealt to blocks so that these have like numbers of nonzeros."""
-    problem = division.problem
-    weight = np.asarray(weight, np.float32)
-    if division.halves:
-        with np.errstate(over="ignore"):
-            weight = weight.astype(np.float16)
-    bits = weight.view(np.uint16 if division.halves else np.uint32)
-    result = []
-    for group in range(problem.groups):
-        first = group * division.per_group
-        counts = np.count_nonzero(weight[first:first + division.per_group], axis=(1, 2, 3))
-        members: list[list[int]] = [[] for _ in range(division.blocks)]
-        sizes = np.zeros(division.blocks, np.int64)
-        for channel in np.argsort(-counts, kind="stable"):
-            open_ones = [i for i in range(division.blocks) if len(members[i]) < division.block]
-            least = min(open_ones, key=lambda i: sizes[i])
-            members[least].append(first + int(channel))
-            sizes[least] += counts[channel]
-        for channels in map(sorted, members):
-            result.append(Block(group, tuple(channels),
-                                _taps(weight[channels], bits[channels])))
-    return result
-
-
-def _taps(weight: np.ndarray, bits: np.ndarray) -> dict[int, Taps]:
-    taps: dict[int, Taps] = {}
-    found = np.nonzero(weight.transpose(1, 2, 3, 0))
-    values = bits.transpose(1, 2, 3, 0)[found]
-    for c, r, s, b, value in zip(*(axis.tolist() for axis in found), values.tolist(),
-                                 strict=True):
-        of_channel = taps.setdefault(c, [])
-        if not of_channel or of_channel[-1][:2] != (r, s):
-            of_channel.append((r, s, []))
-        of_channel[-1][2].append((b, value))
-    return taps
+_LARGEST_OFFSET = 2**30
+"""Bytes that an address may be beside its register: PTX has 32 bits for them."""
 
 
 @dataclass(frozen=True)
@@ -253,10 +197,13 @@ class _BlockCode:
             beyond = code.label()
             code.jump(beyond, f"!{copy.inside}", uniform=False)
             for slot, channel in enumerate(chunk, index % d.buffers * d.config.stage):
+                away = (channel - copy.channel) * self._channel_bytes
+                if away >= _LARGEST_OFFSET:
+                    copy.source = code.get("add.s64", "q", copy.source, away)
+                    copy.channel, away = channel, 0
                 code.emit("cp.async.cg.shared.global" if d.vector == 16
                           else "cp.async.ca.shared.global",
-                          Address(copy.target, slot * d.plane),
-                          Address(copy.source, (channel - chunk[0]) * self._channel_bytes),
+                          Address(copy.target, slot * d.plane), Address(copy.source, away),
                           d.vector)
             code.place(beyond)
         code.emit("cp.async.commit_group")
