@@ -81,6 +81,11 @@ def test_layers_above_the_threshold_take_a_sparse_algorithm(
     assert not any("threshold" in reason for reason in reasons["classes"].values())
 
 
+def test_a_plan_that_measures_nothing_takes_the_published_form() -> None:
+    sparse = [name for name, dense in DENSE.items() if not dense]
+    assert sparse.index("direct_sparse") == 0  # and waits for no generated code
+
+
 @pytest.mark.parametrize(("threshold", "taken"), [(0.5, [True, True, False]),
                                                   (0.49, [True, False, False]),
                                                   (0.76, [True, True, True])])

@@ -14,5 +14,6 @@ from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), Im2colGemm(), Cudnn(), CublasLowering(), DirectSparseCompiled(),
-         DirectSparse(), CusparseLowering(), HostDepthwise(), HostIm2col(), SparseIm2col()))
+        (Depthwise(), Im2colGemm(), Cudnn(), CublasLowering(), DirectSparse(),
+         DirectSparseCompiled(), CusparseLowering(), HostDepthwise(), HostIm2col(),
+         SparseIm2col()))
