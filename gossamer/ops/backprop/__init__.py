@@ -1,8 +1,9 @@
 """Training of fully connected networks by back-propagation."""
 
 from gossamer.ops.backprop.host import NumpyBackprop
+from gossamer.ops.backprop.per_step import PerStep
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.ops.op import Op
 
-OP = Op("backprop", BackpropProblem, reference, (NumpyBackprop(),))
+OP = Op("backprop", BackpropProblem, reference, (PerStep(), NumpyBackprop()))

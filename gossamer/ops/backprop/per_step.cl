@@ -1,0 +1,176 @@
+/* Back-propagation with one launch a step, everything resident on the device: for each update the
+ * outputs of every layer (9, 10), the errors of every hidden layer (11), and the changes of every
+ * layer's weights and biases (12, 13). The numbers are those of the publication's kernels.
+ *
+ * units holds what the units give out, [network][sample of the batch][unit], all layers but the
+ * inputs after each other; their errors lie `errors` further on. A group of a step is given by
+ * (unit or chunk, sample of the batch, network).
+ *
+ * A layer reads its inputs `source` into a sample's units, or, where that is negative, in the
+ * data; its own units are at `target`.
+ *
+ * A build is for one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS or UPDATE.
+ * THREADS  work-items of a group, a power of two
+ * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE  as in training.py */
+
+/* Adds up (or takes the largest of) what the work-items hold, by halves; neighbours stay
+ * neighbours. The result is tree[0]. */
+#define REDUCE(tree, value, COMBINE)                                       \
+    tree[item] = value;                                                    \
+    BARRIER();                                                             \
+    for (int stride = THREADS / 2; stride > 0; stride /= 2) {              \
+        if (item < stride)                                                 \
+            tree[item] = COMBINE(tree[item], tree[item + stride]);         \
+        BARRIER();                                                         \
+    }
+#define SUM(a, b) ((a) + (b))
+
+/* The parameters as they were become those that are trained; may be the same memory. */
+KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
+{
+    int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    if (i < count)
+        after[i] = before[i];
+}
+
+/* One group a unit: its weighted inputs are added up by a tree. */
+#ifdef FORWARD
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
+    const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT parameters,
+    GLOBAL float *units, int samples, int first, int parameter_count, int batch, int width,
+    int errors, int weights, int inputs, int source, int target, int last)
+{
+    LOCAL float tree[THREADS];
+    int item = LOCAL_ID(0), unit = GROUP_ID(0), network = GROUP_ID(2);
+    int state = (network * batch + GROUP_ID(1)) * width;
+    int row = order[network * samples + first + GROUP_ID(1)];
+    const GLOBAL float *from = source < 0 ? x + row * inputs : units + state + source;
+    const GLOBAL float *weight = parameters + network * parameter_count + weights;
+    float sum = 0.0f;
+    for (int i = item; i < inputs; i += THREADS)
+        sum = FMA(weight[unit * inputs + i], from[i], sum);
+    REDUCE(tree, sum, SUM)
+    if (item == 0) {
+        float z = tree[0] + weight[GROUP_COUNT(0) * inputs + unit];
+        float y;
+        if (last) {
+            y = ACTIVATE_OUTPUT(z);
+            units[errors + state + target + unit] =
+                (y - targets[row * GROUP_COUNT(0) + unit]) * OUTPUT_SLOPE(y);
+        } else {
+            y = ACTIVATE(z);
+        }
+        units[state + target + unit] = y;
+    }
+}
+#endif
+
+#ifdef SOFTMAX_ERRORS
+/* What the last layer gave out becomes its softmax's errors; one group a sample. */
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void softmax_errors(
+    const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order, GLOBAL float *units,
+    GLOBAL float *RESTRICT losses, int samples, int first, int batch, int width, int errors,
+    int outputs, int target)
+{
+    LOCAL float tree[THREADS];
+    int item = LOCAL_ID(0), network = GROUP_ID(2);
+    int sample = network * samples + first + GROUP_ID(1);
+    GLOBAL float *z = units + (network * batch + GROUP_ID(1)) * width + target;
+    const GLOBAL float *t = targets + order[sample] * outputs;
+    float largest = -INFINITY, sum = 0.0f, wanted = 0.0f, loss = 0.0f;
+    for (int k = item; k < outputs; k += THREADS)
+        largest = MAXIMUM(z[k], largest);
+    REDUCE(tree, largest, MAXIMUM)
+    largest = tree[0];
+    BARRIER();
+    for (int k = item; k < outputs; k += THREADS) {
+        sum += exp(z[k] - largest);
+        wanted += t[k];
+    }
+    REDUCE(tree, sum, SUM)
+    sum = tree[0];
+    BARRIER();
+    REDUCE(tree, wanted, SUM)
+    wanted = tree[0];
+    BARRIER();
+    for (int k = item; k < outputs; k += THREADS) {
+        z[errors + k] = exp(z[k] - largest) / sum * wanted - t[k];
+        loss += t[k] * (log(sum) + largest - z[k]);
+    }
+    REDUCE(tree, loss, SUM)
+    if (item == 0)
+        losses[sample] = tree[0];
+}
+
+#endif
+
+/* One work-item a hidden unit. */
+#ifdef HIDDEN_ERRORS
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void hidden_errors(
+    const GLOBAL float *RESTRICT parameters, GLOBAL float *units, int parameter_count, int batch,
+    int width, int errors, int weights, int inputs, int outputs, int source, int target)
+{
+    int i = GROUP_ID(0) * THREADS + LOCAL_ID(0), network = GROUP_ID(2);
+    GLOBAL float *state = units + (network * batch + GROUP_ID(1)) * width;
+    const GLOBAL float *weight = parameters + network * parameter_count + weights;
+    if (i < inputs) {
+        float sum = 0.0f;
+        for (int k = 0; k < outputs; k++)
+            sum = FMA(state[errors + target + k], weight[k * inputs + i], sum);
+        state[errors + source + i] = sum * SLOPE(state[source + i]);
+    }
+}
+#endif
+
+/* One work-item a weight, groups given by (unit, chunk of the inputs, network); a bias is the
+ * weight of one input more, which is always 1. Velocities lie `velocities` behind the parameters,
+ * if that is not 0. With add_losses the first group adds up the losses. */
+#ifdef UPDATE
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void update(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
+    const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
+    GLOBAL float *RESTRICT parameters, const GLOBAL float *RESTRICT units,
+    GLOBAL float *RESTRICT losses, int samples, int first, int count, int parameter_count,
+    int batch, int width, int errors, int weights, int inputs, int source, int target,
+    int velocities, int add_losses)
+{
+    LOCAL float tree[THREADS];
+    int item = LOCAL_ID(0), unit = GROUP_ID(0), outputs = GROUP_COUNT(0), network = GROUP_ID(2);
+    int i = GROUP_ID(1) * THREADS + item;
+    const GLOBAL int *rows = order + network * samples + first;
+    const GLOBAL float *state = units + network * batch * width;
+    float rate = settings[network * 3], momentum = settings[network * 3 + 1];
+    float decay = settings[network * 3 + 2];
+    if (add_losses && unit == 0 && GROUP_ID(1) == 0)
+        for (int b = 0; b < count; b++) {
+            float loss = 0.0f;
+            for (int k = item; k < outputs; k += THREADS) {
+                float off = targets[rows[b] * outputs + k] - state[b * width + target + k];
+                loss = FMA(0.5f * off, off, loss);
+            }
+            REDUCE(tree, loss, SUM)
+            if (item == 0)
+                losses[network * samples + first + b] = tree[0];
+            BARRIER();
+        }
+    if (i <= inputs) {
+        float gradient = 0.0f;
+        for (int b = 0; b < count; b++) {
+            float input = i == inputs  ? 1.0f
+                          : source < 0 ? x[rows[b] * inputs + i]
+                                       : state[b * width + source + i];
+            gradient = FMA(state[errors + b * width + target + unit], input, gradient);
+        }
+        int place = network * parameter_count + weights
+                    + (i < inputs ? unit * inputs + i : outputs * inputs + unit);
+        float weight = parameters[place];
+        float change = gradient / (float)count + (i < inputs ? decay * weight : 0.0f);
+        if (velocities) {
+            change = FMA(momentum, parameters[place + velocities], change);
+            parameters[place + velocities] = change;
+        }
+        parameters[place] = FMA(-rate, change, weight);
+    }
+}
+#endif
