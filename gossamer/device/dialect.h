@@ -23,6 +23,20 @@
 #define GROUP_COUNT(d) ((int)get_num_groups(d))
 #define FMA(a, b, c) fma(a, b, c)
 #define MAKE4(x, y, z, w) ((float4)(x, y, z, w))
+#define PART(condition) 1
+#define WARP_BARRIER() BARRIER()
+#define PART_BARRIER(number, items) BARRIER()
+#define BALLOT(result, votes, predicate)                                   \
+    do {                                                                   \
+        BARRIER();                                                         \
+        if (LOCAL_ID(0) % 32 == 0)                                         \
+            (votes)[LOCAL_ID(0) / 32] = 0;                                 \
+        BARRIER();                                                         \
+        if (predicate)                                                     \
+            ATOMIC_OR((votes) + LOCAL_ID(0) / 32, 1u << LOCAL_ID(0) % 32); \
+        BARRIER();                                                         \
+        (result) = (votes)[LOCAL_ID(0) / 32];                              \
+    } while (0)
 #define ATOMIC_OR(pointer, value) atomic_or(pointer, value)
 #define POPCOUNT(x) popcount(x)
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
@@ -40,6 +54,7 @@
 #define HALF_VALUE(fetched) (fetched)
 #define HALF_VALUE4(fetched) (fetched)
 #define ZERO_HALF4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define QUICK_SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
 /* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
 #define DYNAMIC_LOCAL_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_LOCAL(type, name)
@@ -63,6 +78,12 @@
 #define GROUP_COUNT(d) ((int)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
 #define FMA(a, b, c) fmaf(a, b, c)
 #define MAKE4(x, y, z, w) make_float4(x, y, z, w)
+#define PART(condition) (condition)
+#define WARP_BARRIER() __syncwarp()
+#define PART_BARRIER(number, items) \
+    asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(items) : "memory")
+#define BALLOT(result, votes, predicate) \
+    ((void)(votes), (result) = __ballot_sync(0xffffffffu, predicate))
 #define ATOMIC_OR(pointer, value) atomicOr(pointer, value)
 #define POPCOUNT(x) __popc(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
@@ -114,10 +135,27 @@ typedef unsigned long long ulong;
                         float_to_half(value.w));
 }
 
+/* Within a few units of the last place, and 0 where the exponential overflows. */
+[[maybe_unused]] static __device__ __forceinline__ float QUICK_SIGMOID(float x)
+{
+    float e, y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.44269504f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
+    return y;
+}
+
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
 
 #endif
+
+/* Warps are 32 work-items with neighbouring LOCAL_ID(0). Where each has a program counter of its
+ * own, work-items in PART(condition), whole warps, go their own way: WARP_BARRIER waits for the
+ * warp, PART_BARRIER for so many items of the group, all those in the part (number: 1 to 15, one
+ * a part), and BALLOT sets bit n of the result, a uint, where the predicate of the warp's item n
+ * is true. Elsewhere all work-items enter every part, one part after the other, so these three
+ * stand outside of all conditions that are not the same for the whole group, and what is the
+ * part's own work stands inside of one; votes: LOCAL uints, one a warp. */
 
 /* Address of four floats at a 16-byte boundary. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))

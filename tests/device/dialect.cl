@@ -85,3 +85,37 @@ KERNEL void double_reals(GLOBAL const REAL *RESTRICT in, GLOBAL REAL *RESTRICT o
         STORE_REAL(out, i + 3, value.w + LOAD_REAL(out, i + 3));
     }
 }
+
+/* A group of 96: the first warp and the two others turn their numbers round, each part alone. */
+KERNEL LAUNCH_BOUNDS(96, 1)
+void parts(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out, GLOBAL uint *ballots)
+{
+    LOCAL float numbers[96];
+    LOCAL uint votes[3];
+    int item = LOCAL_ID(0);
+    float mine = 0.0f;
+    uint ballot;
+    numbers[item] = in[item];
+    BARRIER();
+    if (PART(item < 32)) {
+        for (int turn = 0; turn < 3; turn++) {
+            if (item < 32)
+                mine = numbers[31 - item];
+            WARP_BARRIER();
+            if (item < 32)
+                numbers[item] = 2.0f * mine;
+            WARP_BARRIER();
+        }
+    }
+    if (PART(item >= 32)) {
+        if (item >= 32)
+            mine = numbers[127 - item];
+        PART_BARRIER(1, 64);
+        if (item >= 32)
+            numbers[item] = QUICK_SIGMOID(mine);
+    }
+    BARRIER();
+    out[item] = numbers[item ^ 1];
+    BALLOT(ballot, votes, numbers[item] > 0.75f);
+    ballots[item] = ballot;
+}

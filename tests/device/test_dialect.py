@@ -67,10 +67,33 @@ def test_reals(compiled_device: Device, dtype: str) -> None:
     assert np.signbit(result[1])
 
 
+@pytest.mark.sanitize
+def test_parts_of_a_group(compiled_device: Device) -> None:
+    device = compiled_device
+    values = np.linspace(-100, 100, 96, dtype=np.float32)
+    values[:32] = np.arange(32) / 64
+    source = device.upload(values, "a test")
+    target = device.upload(np.zeros_like(values), "a test")
+    ballots = device.upload(np.zeros(96, np.uint32), "a test")
+    device.launch(device.compile(KernelSource.of(SOURCE.path, "parts")), (1,), (96,),
+                  (source, target, ballots))
+    result = np.empty_like(values)
+    device.read(target, result)
+    expected = np.concatenate([values[31::-1] * 8,
+                               1 / (1 + np.exp(-values[:31:-1].astype(np.float64)))])
+    np.testing.assert_allclose(result[np.arange(96) ^ 1], expected, rtol=1e-5, atol=1e-37)
+    told = np.empty(96, np.uint32)
+    device.read(ballots, told)
+    above = (expected > 0.75).reshape(3, 32)
+    np.testing.assert_array_equal(told.reshape(3, 32),
+                                  (above << np.arange(32)).sum(1, keepdims=True) * np.ones(32))
+
+
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_compiles_for_cuda(architecture: str) -> None:
     nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
-    for source in (SOURCE, doubling("float32"), doubling("float16")):
+    for source in (SOURCE, doubling("float32"), doubling("float16"),
+                   KernelSource.of(SOURCE.path, "parts")):
         cubin, info = nvrtc.compile_cubin(source, architecture)
         assert cubin.startswith(b"\x7fELF")
         assert info.registers > 0
