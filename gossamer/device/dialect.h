@@ -26,6 +26,7 @@
 #define PART(condition) 1
 #define WARP_BARRIER() BARRIER()
 #define PART_BARRIER(number, items) BARRIER()
+#define VOTES(name, warps) LOCAL uint name[warps];
 #define BALLOT(result, votes, predicate)                                   \
     do {                                                                   \
         BARRIER();                                                         \
@@ -82,8 +83,8 @@
 #define WARP_BARRIER() __syncwarp()
 #define PART_BARRIER(number, items) \
     asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(items) : "memory")
-#define BALLOT(result, votes, predicate) \
-    ((void)(votes), (result) = __ballot_sync(0xffffffffu, predicate))
+#define VOTES(name, warps)
+#define BALLOT(result, votes, predicate) ((result) = __ballot_sync(0xffffffffu, predicate))
 #define ATOMIC_OR(pointer, value) atomicOr(pointer, value)
 #define POPCOUNT(x) __popc(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
@@ -155,7 +156,7 @@ typedef unsigned long long ulong;
  * a part), and BALLOT sets bit n of the result, a uint, where the predicate of the warp's item n
  * is true. Elsewhere all work-items enter every part, one part after the other, so these three
  * stand outside of all conditions that are not the same for the whole group, and what is the
- * part's own work stands inside of one; votes: LOCAL uints, one a warp. */
+ * part's own work stands inside of one. VOTES(name, warps) stands among the LOCAL arrays. */
 
 /* Address of four floats at a 16-byte boundary. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))

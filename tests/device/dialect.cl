@@ -91,7 +91,7 @@ KERNEL LAUNCH_BOUNDS(96, 1)
 void parts(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out, GLOBAL uint *ballots)
 {
     LOCAL float numbers[96];
-    LOCAL uint votes[3];
+    VOTES(votes, 3)
     int item = LOCAL_ID(0);
     float mine = 0.0f;
     uint ballot;
