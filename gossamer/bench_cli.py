@@ -62,6 +62,9 @@ def bench(
         metavar="FILE.csv", help="Write the rows as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(
         metavar="FILE.png", help="Draw the rows; needs matplotlib.")] = None,
+    figures: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="With --table: draw the figures of the sparse suites into this "
+                               "folder, with a summary; needs matplotlib.")] = None,
     as_markdown: Annotated[bool, typer.Option(
         "--markdown", help="Print Markdown tables instead of text.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
@@ -71,10 +74,12 @@ def bench(
         raise InputError("--json and --markdown: give one of them")
     _check_files(csv, plot)
     if table is not None:
-        _tables(table, suites or [], case, into, csv, plot)
+        _tables(table, suites or [], case, into, csv, plot, figures)
         return
     if into is not None:
         raise InputError("--into goes with --table PATH")
+    if figures is not None:
+        raise InputError("--figures goes with --table PATH")
     rows = _measure(suites or [], case, model or [], data, device, batch, precision, against,
                     effort, output, commit,
                     "json" if as_json else "markdown" if as_markdown else "text")
@@ -105,8 +110,8 @@ def _write_files(rows: Sequence[Row], csv: Path | None, plot: Path | None, told:
 
 
 def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | None,
-            csv: Path | None, plot: Path | None) -> None:
-    from gossamer.bench import tables
+            csv: Path | None, plot: Path | None, folder: Path | None) -> None:
+    from gossamer.bench import figures, tables
     from gossamer.bench.rows import read_rows
 
     if into is not None:
@@ -124,7 +129,10 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
                          f"{', '.join(suites) or 'any suite'}"
                          + (f" with {case!r} in the case's name" if case is not None else "")
                          + f"; its suites: {found}")
-    if csv is None and plot is None:
+    if folder is not None:
+        for written in figures.write(chosen, folder):
+            print(f"written: {written}")
+    elif csv is None and plot is None:
         print(tables.markdown(chosen))
     _write_files(chosen, csv, plot, sys.stdout)
 

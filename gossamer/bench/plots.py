@@ -22,10 +22,11 @@ _MOST_BARS = 6
 _SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s"}
 
 
-def check_available() -> None:
+def check_available(option: str = "--plot") -> None:
     """Raises InputError where matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("--plot needs matplotlib, which is not installed: pip install matplotlib")
+        raise InputError(f"{option} needs matplotlib, which is not installed: pip install "
+                         "matplotlib")
 
 
 def png(rows: Sequence[Row]) -> bytes:

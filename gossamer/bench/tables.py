@@ -46,8 +46,8 @@ def markdown(rows: Sequence[Row], suite: str | None = None) -> str:
                                            *_where(view)))
     texts = []
     for (network, _, precision, machine, api), group in sorted(tables.items()):
-        lines = [f"**{network}, {precision}, {_through(machine, api)}**, {_dates(group)}", "",
-                 *_table(["case", "batch", *COLUMNS.values()], [
+        lines = [f"**{network}, {precision}, {through(machine, api)}**, {_dates(group)}", "",
+                 *table_lines(["case", "batch", *COLUMNS.values()], [
                      [view.first.case, str(view.first.batch), *line.values()]
                      for view in sorted(group, key=_case) for line in cells(view)])]
         texts.append("\n".join(lines))
@@ -67,7 +67,7 @@ def summary_lines(rows: Sequence[Row], suite: str | None = None) -> list[str]:
         texts = [f"{standing.speed:.2f} against {peer} ({standing.cases} cases, as fast or faster "
                  f"in {standing.held})" for peer, standing in sorted(standings(group).items())
                  if not peer.startswith(f"{OWN}:")]
-        lines.append(f"{name}, batch {batch}, {precision}, {_through(machine, api)}: speed of "
+        lines.append(f"{name}, batch {batch}, {precision}, {through(machine, api)}: speed of "
                      f"{OWN}, geometric mean over {len(group)} cases: "
                      f"{'; '.join(texts) or 'no peers'}")
     return lines
@@ -90,11 +90,11 @@ def summary(rows: Sequence[Row], suite: str) -> str:
                  *(_standing(beside[key].get(name), single) for name in names)]
                 for key, some in sorted(lines.items())]
         texts.append("\n".join([
-            f"**{suite}, {_through(machine, api)}**, {_dates(group)}: how many times as fast "
+            f"**{suite}, {through(machine, api)}**, {_dates(group)}: how many times as fast "
             f"{OWN} is" + ("" if single else ", geometric mean (and in how many cases it is as "
                            f"fast, within {EQUAL - 1:.0%}, or faster)"), "",
-            *_table(["network", "batch", "precision", f"{OWN} us" if single else "cases", *names],
-                    body)]))
+            *table_lines(["network", "batch", "precision", f"{OWN} us" if single else "cases",
+                          *names], body)]))
     return "\n\n".join(texts)
 
 
@@ -182,7 +182,7 @@ def _case(view: View) -> tuple[str, int]:
     return view.first.case, view.first.batch
 
 
-def _through(machine: str, api: str) -> str:
+def through(machine: str, api: str) -> str:
     return f"{machine} through {_API.get(api, api)}"
 
 
@@ -190,7 +190,8 @@ def _dates(group: Sequence[View]) -> str:
     return " and ".join(sorted({row.date[:10] for view in group for row in view.rows}))
 
 
-def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table."""
     return [_line(headings), _line(["---"] * len(headings)), *map(_line, lines)]
 
 
