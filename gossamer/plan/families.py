@@ -153,6 +153,9 @@ class _Known:
         asked = [trial for trial in trials if trial.algorithm in algorithms]
         return asked if any(map(_usable, asked)) else trials
 
+    def verified(self, layer: Layer, trial: Trial, place: Device) -> Trial:
+        return self._tuner.verified(layer, trial, place)
+
 
 def _families(chosen: Program, device: Device) -> list[str]:
     """Algorithms that could be used for a layer for which another could be too."""

@@ -45,7 +45,10 @@ class Measured:
     """What is known of one candidate: its times (warm, and cold where taken) and its error
     against the reference, or why it is excluded. Numbers are rounded to four digits, so that
     what is read back equals what was measured. Raises ValueError without a time or a failure,
-    and for times that cannot be."""
+    and for times that cannot be.
+
+    samples: of which the times are the quartiles. weights: a digest of the constants with which
+    it was checked."""
 
     algorithm: str
     config: str
@@ -58,6 +61,8 @@ class Measured:
     cold_us: float | None = None
     error: float | None = None
     failure: str | None = None
+    samples: int = 0
+    weights: str = ""
 
     def __post_init__(self) -> None:
         if self.median_us is None and self.failure is None:
@@ -72,14 +77,15 @@ class Measured:
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
            cold_us: float | None = None, error: float | None = None,
-           failure: str | None = None) -> Measured:
+           failure: str | None = None, weights: str = "") -> Measured:
         name, config, inputs, outputs, precision = candidate(algorithm, variant)
         return Measured(
             name, config, inputs, outputs, precision,
             median_us=timing.median_us if timing else None,
             p25_us=timing.p25_us if timing else None,
             p75_us=timing.p75_us if timing else None,
-            cold_us=cold_us, error=error, failure=failure)
+            cold_us=cold_us, error=error, failure=failure,
+            samples=timing.repeats if timing else 0, weights=weights)
 
     @property
     def candidate(self) -> Candidate:
@@ -110,10 +116,11 @@ def encode(measured: Measured) -> dict[str, Any]:
 
 def decode(algorithm: str, line: dict[str, Any]) -> Measured:
     """Raises ValueError for what encode() did not write."""
+    line = {"samples": 0, "weights": "", **line}
     if set(line) != _FIELDS:
         raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
     inputs, outputs, error = line["inputs"], line["outputs"], line["error"]
-    texts = [line["config"], line["precision"]]
+    texts = [line["config"], line["precision"], line["weights"]]
     if line["failure"] is not None:
         texts.append(line["failure"])
     if not all(isinstance(each, list) for each in (inputs, outputs)) or not all(
@@ -122,9 +129,11 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measured:
     times = {name: line[name] for name in _TIMES}
     if not all(value is None or type(value) in (int, float) for value in times.values()):
         raise ValueError(f"a candidate of {algorithm} has the times {times}")
+    if type(line["samples"]) is not int or line["samples"] < 0:
+        raise ValueError(f"a candidate of {algorithm} has {line['samples']} samples")
     return Measured(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
                     error=None if error is None else float(error), failure=line["failure"],
-                    **times)
+                    samples=line["samples"], weights=line["weights"], **times)
 
 
 def rounded(timing: Timing) -> Timing:
