@@ -1,0 +1,71 @@
+"""Drawn sparse weights: as many as asked for, as uneven as real ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.bench.layer_tables import CAFFENET, ConvLayer
+from gossamer.bench.sparse_data import published_layers
+from gossamer.bench.sparse_weights import CHANNELS, ROWS, TAPS, drawn
+
+LAYER = ConvLayer("net/layer", 256, 13, 256, 3, 1, 1)
+
+
+def spread(counts: np.ndarray) -> float:
+    return float(counts.std() / counts.mean())
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 6), st.sampled_from([1, 3, 5]),
+       st.floats(0.001, 1))
+def test_the_density_is_exact_and_no_value_is_zero(groups: int, channels: int, rows: int,
+                                                   kernel: int, density: float) -> None:
+    layer = ConvLayer("a", groups * channels, 8, groups * rows, kernel, groups=groups)
+    weight = drawn(layer, density)
+    assert weight.shape == (groups * rows, channels, kernel, kernel)
+    assert weight.dtype == np.float32 and np.isfinite(weight).all()
+    assert np.count_nonzero(weight) == round(density * weight.size)
+
+
+def test_the_same_name_gives_the_same_weights() -> None:
+    first, again, other = (drawn(layer, 0.1) for layer in (
+        LAYER, LAYER, replace(LAYER, name="net/other")))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first != 0, other != 0)
+
+
+def test_rows_channels_and_taps_are_uneven() -> None:
+    mask = drawn(LAYER, 0.1) != 0
+    rows, channels, taps = (mask.sum(axes) for axes in ((1, 2, 3), (0, 2, 3), (0, 1)))
+    assert 2 < rows.max() / rows.mean() < 3.7
+    for counts, asked in ((rows, ROWS), (channels, CHANNELS)):
+        assert 0.7 * asked < spread(counts) < 1.3 * asked
+    assert spread(taps) > 0.2
+
+
+def test_the_size_of_activations_is_kept() -> None:
+    x = np.random.default_rng(1).standard_normal((LAYER.channels * 9, 200))
+    y = drawn(LAYER, 0.05).reshape(LAYER.out_channels, -1) @ x
+    assert np.mean(np.square(np.maximum(y, 0))) == pytest.approx(1, rel=0.2)
+
+
+def test_spreads_are_those_of_real_layers(shared: Path) -> None:
+    """Of SkimCaffe's AlexNet: conv1 apart, which was hardly pruned."""
+    found: dict[float, list[float]] = {ROWS: [], CHANNELS: [], TAPS: []}
+    for each in published_layers(shared / "data"):
+        network, _, name = each.layer.name.partition("/")
+        if network == "alexnet" and name != "conv1":
+            mask = each.weights() != 0
+            found[ROWS].append(spread(mask.sum((1, 2, 3))))
+            for part in np.split(mask, each.layer.groups):
+                found[CHANNELS].append(spread(part.sum((0, 2, 3))))
+                found[TAPS].append(spread(part.sum((0, 1))))
+    assert len(found[ROWS]) == len(CAFFENET) - 1
+    for asked, real in found.items():
+        assert min(real) < asked < max(real)
+        assert np.mean(real) == pytest.approx(asked, rel=0.15)
