@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +123,6 @@ def train(
     _check_resume(checkpoint, resume)
     side = _side(pad)
 
-    started = time.perf_counter()
     with train_show.following(mlp.epochs) as follow:
         training, held = _read(source, validation, label, limit, seed)
         scaled = training.pixels if scale is None else scale
@@ -133,7 +131,7 @@ def train(
         training = prepared(training, **how)
         held = None if held is None else prepared(held, **how)
         _check_data(mlp, training, held)
-        follow.read(time.perf_counter() - started)
+        follow.read()
         try:
             mlp.fit(training.x, training.y, on_epoch=follow, checkpoint=checkpoint, resume=resume,
                     validation=None if held is None else (held.x, held.y))

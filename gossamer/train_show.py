@@ -32,15 +32,15 @@ class Follower:
 
     def __init__(self, bar: Bar, epochs: int) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.seconds_read = self.seconds_trained = 0.0
+        self.seconds_read = 0.0
+        self.started = time.perf_counter()
         self._bar = bar
         self._task = bar.add_task("reading the samples", total=None)
         self._epochs = epochs
-        self._started = 0.0
 
-    def read(self, seconds: float) -> None:
+    def read(self) -> None:
         """The samples are there, and training begins."""
-        self.seconds_read, self._started = seconds, time.perf_counter()
+        self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
 
     def __call__(self, progress: Progress) -> None:
@@ -50,7 +50,6 @@ class Follower:
                "held_out_error": progress.validation_loss, "held_out_accuracy": held,
                "samples_per_second": progress.samples_per_second}
         self.rows.append(row)
-        self.seconds_trained = time.perf_counter() - self._started
         share = row["accuracy"] if held is None else held
         self._bar.update(
             self._task, completed=progress.epoch,
@@ -83,7 +82,9 @@ def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
         "held_out_samples": 0 if held is None else len(held.x), "prepared": dict(how),
         "settings": settings, "device": mlp.device_, "description": place.description,
         "algorithm": mlp.algorithm_, "seconds_read": follow.seconds_read,
-        "seconds_trained": follow.seconds_trained, "passes": mlp.n_iter_,
+        "seconds_trained": sum(len(training.x) / row["samples_per_second"]
+                               for row in follow.rows),
+        "seconds": time.perf_counter() - follow.started, "passes": mlp.n_iter_,
         "errors": mlp.loss_curve_, "rows": follow.rows,
         "tested_on": tested.source, "tested": len(tested.x), "right": right,
         "accuracy": right / len(tested.x),
@@ -122,8 +123,8 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None]) ->
     taught = facts["samples"] * len(facts["rows"])
     rate = taught / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
     print(f"{facts['passes']} passes; {taught} samples trained in {facts['seconds_trained']:.1f} s"
-          + (f", {show.human(rate)} a second, tests included" if taught else "")
-          + f"; read in {facts['seconds_read']:.1f} s")
+          + (f", {show.human(rate)} a second" if taught else "")
+          + f"; read in {facts['seconds_read']:.1f} s, {facts['seconds']:.1f} s in all")
     for path in outputs.values():
         if path is not None:
             print(f"written: {path}")
