@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossamer.device.base import Device
+from gossamer.errors import DeviceError
 
 Work = Callable[[Any], None]
 """Queues device work on the stream it is given."""
@@ -56,20 +57,25 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
     counts. Caches are warm. Sampling stops after `repeats` rounds, or three when `budget_us`
     microseconds are spent.
     """
-    runs = [_repeated(task, sample_us) for task in tasks]
-    samples: list[list[float]] = [[] for _ in tasks]
-    spent = 0.0
-    for done in range(repeats):
-        for task, own, (run, count) in zip(tasks, samples, runs, strict=True):
-            elapsed = task.device.time(run)
-            spent += elapsed
-            own.append(elapsed / count)
-        if spent > budget_us and done >= 2:
-            break
-    return [Timing.of(own) for own in samples]
+    results = sampled([prepared(task, sample_us) for task in tasks], repeats, budget_us)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return [result for result in results if isinstance(result, Timing)]
 
 
-def _repeated(task: Task, sample_us: float) -> tuple[Work, int]:
+@dataclass(frozen=True)
+class Prepared:
+    """A task that ran and is ready to be sampled; `run` executes its work `count` times."""
+
+    device: Device
+    run: Work
+    count: int
+
+
+def prepared(task: Task, sample_us: float) -> Prepared:
+    """The task after its warm-up, recorded as a graph where it can be. What its work raises
+    passes through."""
     device, work = task.device, task.work
     device.time(work)
     once = device.time(work)
@@ -80,7 +86,7 @@ def _repeated(task: Task, sample_us: float) -> tuple[Work, int]:
             work(stream)
 
     if not (device.limits.graph and task.captured):
-        return several, count
+        return Prepared(device, several, count)
     graph = device.capture(several)
     assert graph is not None
 
@@ -88,4 +94,30 @@ def _repeated(task: Task, sample_us: float) -> tuple[Work, int]:
         graph(stream)  # type: ignore[call-arg]
 
     device.time(replay)
-    return replay, count
+    return Prepared(device, replay, count)
+
+
+def sampled(tasks: Sequence[Prepared], repeats: int,
+            budget_us: float) -> list[Timing | Exception]:
+    """Of each task, its times, samples interleaved; or what it raised meanwhile, which ends its
+    part only. A time below zero does not count; a task that has no other has a DeviceError."""
+    samples: list[list[float]] = [[] for _ in tasks]
+    failures: dict[int, Exception] = {}
+    spent = 0.0
+    for done in range(repeats):
+        for index, task in enumerate(tasks):
+            if index in failures:
+                continue
+            try:
+                elapsed = task.device.time(task.run)
+            except Exception as failure:
+                failures[index] = failure
+                continue
+            spent += abs(elapsed)
+            if elapsed >= 0:
+                samples[index].append(elapsed / task.count)
+        if spent > budget_us and done >= 2:
+            break
+    backwards = DeviceError("the device's clock ran backwards: no time is known")
+    return [failures.get(index) or (Timing.of(own) if own else backwards)
+            for index, own in enumerate(samples)]

@@ -22,12 +22,16 @@ Table = tuple[tuple[int, ...], np.ndarray]
 """Variables, and the cost of each of their states: one axis a variable."""
 
 
+class EntangledError(ValueError):
+    """A graph whose layouts cannot be weighed exactly: a table would be too large."""
+
+
 def check_size(entries: int, width: int) -> None:
-    """Raises ValueError when a table over `width` variables would be too large."""
+    """Raises EntangledError when a table over `width` variables would be too large."""
     if entries > LARGEST_TABLE:
-        raise ValueError(f"the network's graph is too entangled: a table over {width} variables "
-                         f"has {entries} entries, at most {LARGEST_TABLE} are allowed; give the "
-                         "nodes fewer distinct layouts")
+        raise EntangledError(
+            f"the network's graph is too entangled: a table over {width} variables has {entries} "
+            f"entries, at most {LARGEST_TABLE} are allowed; give the nodes fewer distinct layouts")
 
 
 class BucketTree:

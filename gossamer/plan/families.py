@@ -141,6 +141,7 @@ class _Known:
 
     def __init__(self, tuner: Tuner, chosen: Program) -> None:
         self.precision = tuner.precision
+        self.allows = tuner.allows
         self._tuner = tuner
         self._trials = {(step.problem, step.device.name): step.trials for step in chosen.steps}
 

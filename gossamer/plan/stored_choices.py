@@ -14,9 +14,9 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.builder import Builder, Choice
+from gossamer.plan.eligible import first_in_order
 from gossamer.plan.keys import layout_text, problem_key
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.select import first_in_order
 from gossamer.plan.tuning_file import candidate
 from gossamer.tensor import TensorSpec, default_spec
 

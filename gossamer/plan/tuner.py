@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
-from gossamer.errors import GossamerError, OutOfMemoryError
-from gossamer.measure import Task, Timing, interleave
-from gossamer.ops import OPS
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, State, Variant, Weights
+from gossamer.device.base import Device
+from gossamer.errors import GossamerError
+from gossamer.measure import Timing
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.program import Layer
+from gossamer.plan.trials import WRONG, Trials, digest
 from gossamer.plan.tuning_cache import Candidate, Measured, TuningCache, candidate
-from gossamer.tensor import TensorSpec, from_memory, to_memory
 
 EFFORTS: dict[str, tuple[int | None, int]] = {"quick": (2, 5), "normal": (6, 10), "max": (None, 20)}
 """By name: configs that are tried of each algorithm (None: all), and samples of each time."""
-
-LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
-"""Normalised error beyond which a candidate of a precision computes wrong numbers."""
-
-_CHECKED_IMAGES = 2
-_COLD_SAMPLES = 5
-_GUARD = 0xFF
 
 
 @dataclass(frozen=True)
@@ -84,11 +74,17 @@ class Tuner:
         """Candidates whose measurements came from the cache."""
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Trial]] = {}
+        self._checked: dict[tuple[str, str, Candidate], str | None] = {}
+        self._digests: dict[tuple[int, ...], tuple[str, list[np.ndarray]]] = {}
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should be told of the files of measurements."""
+        return [line for cache in self._caches.values() for line in cache.notices]
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 place: Device) -> list[Trial]:
-        """Every candidate of the algorithms, in their order of preference. At least one can be
-        used; raises GossamerError that says why where none can."""
+        """Every candidate of the algorithms, in their order of preference."""
         problem = layer.problem
         assert problem is not None
         key = (problem, place.name, tuple(algorithm.name for algorithm in algorithms))
@@ -100,30 +96,70 @@ class Tuner:
                  place: Device) -> list[Trial]:
         wanted = [(algorithm, variant) for algorithm in algorithms
                   for variant in self._variants(algorithm, problem, place)]
+        cache = self._cache_of(place)
+        stored = {each.candidate: each for each in cache.get(problem) or ()}
+        if any(self._is_missing(stored.get(candidate(*pair)), layer) for pair in wanted):
+            # together, whatever is known of some: times of one session compare
+            fresh = self._fresh(layer, problem, wanted, place)
+            stored.update({each.candidate: each for each in fresh})
+        else:
+            self.reused += len(wanted)
+        return [Trial(algorithm, variant, stored[candidate(algorithm, variant)])
+                for algorithm, variant in wanted]
+
+    def _is_missing(self, known: Measured | None, layer: Layer) -> bool:
+        if known is None:
+            return True
+        if known.failure:
+            # what was wrong with other weights may be right with these
+            return known.failure.startswith(WRONG) and known.weights != self._digest(layer)
+        return known.samples < self.samples
+
+    def _fresh(self, layer: Layer, problem: Problem,
+               wanted: Sequence[tuple[Algorithm, Variant]], place: Device) -> list[Measured]:
+        if all(spec.size == 0 for spec in problem.outputs):
+            nothing = Timing(0.0, 0.0, 0.0, self.samples)
+            return [Measured.of(*pair, nothing, error=0.0, weights=self._digest(layer))
+                    for pair in wanted]
+        self._note(f"{layer.name}: {len(wanted)} candidates")
+        fresh, transient = Trials(layer, place).run(wanted, self.samples)
+        self.measured += len(fresh)
+        self._cache_of(place).put(problem, [each for index, each in enumerate(fresh)
+                                            if index not in transient])
+        return fresh
+
+    def verified(self, layer: Layer, trial: Trial, place: Device) -> Trial:
+        """The trial, checked with the layer's own constants, where it was with others; excluded
+        where it is wrong with them."""
+        measured = trial.measured
+        if measured.weights == self._digest(layer) or not layer.weights:
+            return trial
+        key = (layer.name, place.name, measured.candidate)
+        if key not in self._checked:
+            self._note(f"{layer.name}: {measured.algorithm} with these weights")
+            self._checked[key] = Trials(layer, place).check(trial.algorithm, trial.variant)
+            if self._checked[key] is None and layer.problem is not None:
+                self._cache_of(place).put(
+                    layer.problem, [replace(measured, weights=self._digest(layer))])
+        failure = self._checked[key]
+        return trial if failure is None else trial.excluded(failure)
+
+    def _digest(self, layer: Layer) -> str:
+        key = tuple(map(id, layer.weights.values()))
+        if key not in self._digests:
+            # the arrays are kept, so that no other takes their place in memory
+            self._digests[key] = (digest(layer.weights), list(layer.weights.values()))
+        return self._digests[key][0]
+
+    def _cache_of(self, place: Device) -> TuningCache:
         if place.name not in self._caches:
             # the host's measurements, in a file of their own beside the device's
             self._caches[place.name] = TuningCache(place, self.cache.path.parent)
-        cache = self._caches[place.name]
-        stored = {each.candidate: each for each in cache.get(problem) or ()}
-        missing = [pair for pair in wanted if candidate(*pair) not in stored]
-        self.reused += len(wanted) - len(missing)
-        if missing and all(spec.size == 0 for spec in problem.outputs):
-            nothing = Timing(0.0, 0.0, 0.0, 1)
-            stored.update({candidate(*pair): Measured.of(*pair, nothing, error=0.0)
-                           for pair in missing})
-        elif missing:
-            self._note(f"{layer.name}: {len(missing)} candidates")
-            fresh, transient = _Trials(layer, problem, place).run(missing, self.samples)
-            self.measured += len(fresh)
-            cache.put(problem, [each for each in fresh if each.candidate not in transient])
-            stored.update({each.candidate: each for each in fresh})
-        trials = [Trial(algorithm, variant, stored[candidate(algorithm, variant)])
-                  for algorithm, variant in wanted]
-        if all(math.isinf(trial.cost) for trial in trials):
-            raise GossamerError(
-                f"{layer.source or layer.name}: no candidate works on {place.name}: "
-                + "; ".join(f"{t.algorithm.name}: {t.measured.failure}" for t in trials[:3]))
-        return trials
+        return self._caches[place.name]
+
+    def allows(self, algorithm: Algorithm, problem: Problem, place: Device) -> bool:
+        """Whether an algorithm has a variant of a precision that is allowed."""
+        return next(iter(self._variants(algorithm, problem, place)), None) is not None
 
     def _variants(self, algorithm: Algorithm, problem: Problem,
                   place: Device) -> Iterable[Variant]:
@@ -136,137 +172,11 @@ class Tuner:
             yield from variants
 
 
-class _Trials:
-    """The candidates of one layer on one device, over the same inputs."""
-
-    def __init__(self, layer: Layer, problem: Problem, place: Device) -> None:
-        self.problem = problem
-        self.place = place
-        self.weights = Weights(layer.weights, place, layer.name)
-        rng = np.random.default_rng(0)
-        self.arrays = problem.example_inputs(rng)
-        self.expected = self._expected(layer.weights)
-        self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
-        self._targets: dict[tuple[int, TensorSpec], tuple[Buffer, Buffer]] = {}
-        self._other: tuple[Buffer, Buffer] | None = None
-
-    def _expected(self, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The reference's outputs for the first images."""
-        few = self.problem.first_images(_CHECKED_IMAGES)
-        arrays = [array[tuple(map(slice, spec.shape))]
-                  for array, spec in zip(self.arrays, few.inputs, strict=True)]
-        return OPS[few.op].reference(few, arrays, weights)
-
-    def run(self, pairs: Sequence[tuple[Algorithm, Variant]],
-            samples: int) -> tuple[list[Measured], set[Candidate]]:
-        """What came of each pair, and which failures may not come again: out of memory."""
-        results: dict[int, Measured] = {}
-        transient: set[Candidate] = set()
-        ready: list[tuple[int, Callable[[Any], None], float]] = []
-        for index, (algorithm, variant) in enumerate(pairs):
-            try:
-                work, error = self._checked(algorithm, variant)
-            except Exception as failure:  # a candidate may fail in any way; it is named and left
-                results[index] = Measured.of(algorithm, variant,
-                                             failure=f"does not run: {_line(failure)}")
-                if isinstance(failure, (OutOfMemoryError, MemoryError)):
-                    transient.add(results[index].candidate)
-                continue
-            if error > LARGEST_ERROR[variant.precision] or math.isnan(error):
-                results[index] = Measured.of(algorithm, variant, error=None,
-                                             failure=f"wrong numbers (error {error:.1e})")
-                continue
-            ready.append((index, work, error))
-        timings = interleave([Task(self.place, work) for _, work, _ in ready], repeats=samples,
-                             budget_us=5e5) if ready else []
-        for (index, work, error), timing in zip(ready, timings, strict=True):
-            results[index] = Measured.of(*pairs[index], timing, error=error,
-                                         cold_us=self._cold(work))
-        return [results[index] for index in range(len(pairs))], transient
-
-    def _checked(self, algorithm: Algorithm,
-                 variant: Variant) -> tuple[Callable[[Any], None], float]:
-        """The candidate as work, and its error over the first images; infinite where it wrote
-        round its output."""
-        place = self.place
-        state: State = algorithm.prepare(self.weights, self.problem, variant, place)
-        sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
-        margin = place.alignment
-        guarded = [self._guarded(index, spec) for index, spec in enumerate(variant.outputs)]
-        targets = [buffer.view(margin, spec.nbytes)
-                   for buffer, spec in zip(guarded, variant.outputs, strict=True)]
-        workspace = place.empty(variant.workspace, "a candidate's workspace") if (
-            variant.workspace) else None
-
-        def work(stream: Any) -> None:
-            algorithm.launch(state, sources, targets, workspace, stream)
-
-        work(None)
-        place.synchronize()
-        error = max(self._error(*each, margin) for each in
-                    zip(guarded, variant.outputs, self.expected, strict=True))
-        return work, error
-
-    def _cold(self, work: Callable[[Any], None]) -> float | None:
-        """The median time of single launches, each after the cache was filled with other data;
-        None for processors, whose caches are not ours to fill."""
-        if self.place.api != "cuda":
-            return None
-        nbytes = 2 * self.place.limits.cache_bytes
-        if self._other is None:
-            self._other = (self.place.empty(nbytes, "what fills the cache"),
-                           self.place.empty(nbytes, "what fills the cache"))
-        samples = []
-        for _ in range(_COLD_SAMPLES):
-            self.place.copy(*self._other, nbytes)
-            samples.append(self.place.time(work))
-        return statistics.median(samples)
-
-    def _guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Memory for an output between guards, shared by all candidates of that layout, and
-        filled with what none of them writes."""
-        key = (index, spec)
-        if key not in self._targets:
-            fill = np.full(spec.nbytes + 2 * self.place.alignment, _GUARD, np.uint8)
-            self._targets[key] = (self.place.upload(fill, "a candidate's output"),
-                                  self.place.upload(fill, "what a candidate writes over"))
-        target, clean = self._targets[key]
-        self.place.copy(target, clean, target.nbytes)
-        return target
-
-    def _source(self, index: int, spec: TensorSpec) -> Buffer:
-        buffers = self._sources.setdefault(spec, {})
-        if index not in buffers:
-            buffers[index] = self.place.upload(to_memory(self.arrays[index], spec),
-                                               "a candidate's input")
-        return buffers[index]
-
-    def _error(self, buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
-               margin: int) -> float:
-        """Of the first images, which are all that is read back where they lie together."""
-        if spec.layout != "CHWN" and spec.shape[1:] == expected.shape[1:]:
-            few = replace(spec, shape=expected.shape)
-        else:
-            few = spec
-        end = margin + spec.nbytes
-        tail = end // self.place.alignment * self.place.alignment
-        guards = np.concatenate([self._bytes(buffer, 0, margin),
-                                 self._bytes(buffer, tail, buffer.nbytes)[end - tail:]])
-        if (guards != _GUARD).any():
-            return math.inf
-        stored = self._bytes(buffer, margin, margin + few.nbytes).view(few.stored_dtype)
-        result = from_memory(stored, few)[tuple(map(slice, expected.shape))]
-        if result.dtype.kind != "f":
-            return 0.0 if np.array_equal(result, expected) else math.inf
-        size = np.linalg.norm(expected)
-        difference = np.linalg.norm(result.astype(np.float64) - expected)
-        return float(difference / size if size else difference)
-
-    def _bytes(self, buffer: Buffer, start: int, end: int) -> np.ndarray:
-        memory = np.empty(end - start, np.uint8)
-        self.place.read(buffer.view(start, end - start), memory)
-        return memory
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def usable(layer: Layer, trials: Sequence[Trial], place: Device) -> list[Trial]:
+    """Those that may be taken. Raises GossamerError that says why where there are none."""
+    found = [trial for trial in trials if math.isfinite(trial.cost)]
+    if not found:
+        raise GossamerError(
+            f"{layer.source or layer.name}: no candidate works on {place.name}: "
+            + "; ".join(f"{t.algorithm.name}: {t.measured.failure}" for t in trials[:3]))
+    return found

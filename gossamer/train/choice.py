@@ -13,7 +13,7 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.plan.program import Layer
-from gossamer.plan.tuner import EFFORTS, Tuner
+from gossamer.plan.tuner import EFFORTS, Tuner, usable
 
 _MEASURED_SAMPLES = 256
 _SHORTEST = 256
@@ -109,7 +109,8 @@ def _fastest(problem: BackpropProblem, able: Sequence[Choice], effort: str) -> C
         return able[0]
     trials = Tuner(device, effort).measure(
         layer, [choice.algorithm for choice in measurable], device)
-    least = min(trial.cost for trial in trials)
-    taken = next(trial for trial in trials if trial.cost <= _EQUAL * least)
+    working = usable(layer, trials, device)
+    least = min(trial.cost for trial in working)
+    taken = next(trial for trial in working if trial.cost <= _EQUAL * least)
     length = next(choice.samples for choice in able if choice.algorithm is taken.algorithm)
     return Choice(device, taken.algorithm, taken.variant.config, length)
