@@ -53,7 +53,9 @@ class Trials:
         self.digest = digest(layer.weights)
         self._weights = Weights(layer.weights, place, layer.name)
         self._arrays = self.problem.example_inputs(np.random.default_rng(0))
-        self._images, self._expected = self._reference(layer.weights)
+        # weights may be huge, or not finite: the comparison knows
+        with np.errstate(all="ignore"):
+            self._images, self._expected = self._reference(layer.weights)
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
         self._targets: dict[tuple[int, TensorSpec], tuple[Buffer, Buffer]] = {}
         self._workspace: Buffer | None = None
@@ -76,7 +78,8 @@ class Trials:
         tasks = []
         for index, (algorithm, variant) in enumerate(pairs):
             try:
-                work, error = self._checked(algorithm, variant)
+                with np.errstate(all="ignore"):
+                    work, error = self._checked(algorithm, variant)
                 if not error <= LARGEST_ERROR[variant.precision]:
                     results[index] = self._failed(algorithm, variant, _wrong(error))
                     continue
@@ -84,7 +87,9 @@ class Trials:
                 ready.append(_Ready(index, work, error))
             except Exception as failure:  # a candidate may fail in any way; it is named and left
                 fail(index, failure)
-        for each, timing in zip(ready, sampled(tasks, samples, _BUDGET_US), strict=True):
+        with np.errstate(all="ignore"):
+            timings = sampled(tasks, samples, _BUDGET_US)
+        for each, timing in zip(ready, timings, strict=True):
             try:
                 if isinstance(timing, Exception):
                     raise timing
@@ -100,7 +105,8 @@ class Trials:
         """Why a candidate may not be used with the layer's constants; None where it may."""
         try:
             self._share_workspace([variant])
-            _, error = self._checked(algorithm, variant)
+            with np.errstate(all="ignore"):
+                _, error = self._checked(algorithm, variant)
         except Exception as failure:
             return f"does not run: {_line(failure)}"
         return None if error <= LARGEST_ERROR[variant.precision] else _wrong(error)
