@@ -33,6 +33,9 @@ _GUARD = 0xFF
 
 Work = Callable[[Any], None]
 
+_QUIET = np.errstate(all="ignore")
+"""Weights may be huge, or not finite: the comparison tells."""
+
 
 @dataclass
 class _Ready:
@@ -53,14 +56,13 @@ class Trials:
         self.digest = digest(layer.weights)
         self._weights = Weights(layer.weights, place, layer.name)
         self._arrays = self.problem.example_inputs(np.random.default_rng(0))
-        # weights may be huge, or not finite: the comparison knows
-        with np.errstate(all="ignore"):
-            self._images, self._expected = self._reference(layer.weights)
+        self._images, self._expected = self._reference(layer.weights)
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
         self._targets: dict[tuple[int, TensorSpec], tuple[Buffer, Buffer]] = {}
         self._workspace: Buffer | None = None
         self._other: tuple[Buffer, Buffer] | None = None
 
+    @_QUIET
     def run(self, pairs: Sequence[tuple[Algorithm, Variant]],
             samples: int) -> tuple[list[Measured], set[int]]:
         """What came of each pair; and the indices of those whose failure, out of memory, may not
@@ -78,8 +80,7 @@ class Trials:
         tasks = []
         for index, (algorithm, variant) in enumerate(pairs):
             try:
-                with np.errstate(all="ignore"):
-                    work, error = self._checked(algorithm, variant)
+                work, error = self._checked(algorithm, variant)
                 if not error <= LARGEST_ERROR[variant.precision]:
                     results[index] = self._failed(algorithm, variant, _wrong(error))
                     continue
@@ -87,9 +88,7 @@ class Trials:
                 ready.append(_Ready(index, work, error))
             except Exception as failure:  # a candidate may fail in any way; it is named and left
                 fail(index, failure)
-        with np.errstate(all="ignore"):
-            timings = sampled(tasks, samples, _BUDGET_US)
-        for each, timing in zip(ready, timings, strict=True):
+        for each, timing in zip(ready, sampled(tasks, samples, _BUDGET_US), strict=True):
             try:
                 if isinstance(timing, Exception):
                     raise timing
@@ -101,12 +100,12 @@ class Trials:
                 fail(each.index, failure)
         return [results[index] for index in range(len(pairs))], transient
 
+    @_QUIET
     def check(self, algorithm: Algorithm, variant: Variant) -> str | None:
         """Why a candidate may not be used with the layer's constants; None where it may."""
         try:
             self._share_workspace([variant])
-            with np.errstate(all="ignore"):
-                _, error = self._checked(algorithm, variant)
+            _, error = self._checked(algorithm, variant)
         except Exception as failure:
             return f"does not run: {_line(failure)}"
         return None if error <= LARGEST_ERROR[variant.precision] else _wrong(error)
@@ -114,6 +113,7 @@ class Trials:
     def _failed(self, algorithm: Algorithm, variant: Variant, failure: str) -> Measured:
         return Measured.of(algorithm, variant, failure=failure, weights=self.digest)
 
+    @_QUIET
     def _reference(self, weights: Mapping[str, np.ndarray]
                    ) -> tuple[list[int] | None, list[np.ndarray]]:
         """Which images are compared, the first and the last among them, and the reference's
