@@ -16,7 +16,17 @@
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups)
+#ifdef POCL_DEVICE_ADDRESS_BITS
+/* PoCL takes a branch right behind a barrier for one that all work-items take alike, even where
+ * its condition was only computed before: something must stand between them. */
+#define BARRIER()                          \
+    do {                                   \
+        barrier(CLK_LOCAL_MEM_FENCE);      \
+        __asm__ volatile("" ::: "memory"); \
+    } while (0)
+#else
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#endif
 #define LOCAL_ID(d) ((int)get_local_id(d))
 #define GROUP_ID(d) ((int)get_group_id(d))
 #define LOCAL_SIZE(d) ((int)get_local_size(d))
