@@ -41,6 +41,7 @@ class KernelSource:
     defines: macros, in order; a value may be any C text (an expression's statements too).
     architectures: the oldest and newest CUDA architectures it is built for.
     dynamic_local: whether it takes a DYNAMIC_LOCAL_PARAMETER as its last parameter.
+    headers: files that several kernels share, put before the kernel's own.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class KernelSource:
     defines: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, str] = ("sm_75", "sm_100")
     dynamic_local: bool = False
+    headers: tuple[Path, ...] = ()
 
     @staticmethod
     def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
@@ -60,7 +62,7 @@ class KernelSource:
         lines = [f"#define {name} {_one_line(value)}" for name, value in self.defines]
         if self.path.suffix == ".cl":
             lines.append(DIALECT.read_text())
-        lines.append(self.path.read_text())
+        lines += [path.read_text() for path in (*self.headers, self.path)]
         return "\n".join(lines)
 
 
