@@ -18,6 +18,7 @@ from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.direct_sparse import DENSEST, DirectSparse
 from gossamer.ops.conv2d.host_sparse import SparseIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.tensor import from_memory, to_memory
 from tests.conftest import is_slow
 from tests.ops.harness import random_inputs, random_weights, run_variant
 from tests.ops.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
@@ -214,6 +215,24 @@ def test_indices_beyond_32_bits_are_refused(compiled_device: Device, problem: Co
                                             reason: str) -> None:
     sparse = replace(problem, weights_info=WeightsInfo(0.1, "a pattern"))
     assert reason in (DirectSparse().supports(sparse, compiled_device) or "")
+
+
+def test_a_workspace_that_was_not_asked_for_is_left_alone(device: Device) -> None:
+    """As a plan gives it, which has one for all of its steps."""
+    problem = Conv2dProblem(1, 8, 32, 32, 4, (1, 1))
+    weights = sparse_weights(problem, 0.4)
+    (x,) = random_inputs(problem)
+    for variant in variants_of(problem, device, SMALL)[:2]:
+        assert variant.workspace == 0
+        state = algorithm_of(device).prepare(Weights(weights, device), problem, variant, device)
+        source = device.upload(to_memory(x, variant.inputs[0]), "an input")
+        target = device.empty(variant.outputs[0].nbytes, "an output")
+        algorithm_of(device).launch(state, [source], [target], device.empty(64, "a workspace"))
+        stored = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
+        device.read(target, stored)
+        (expected,) = OP.reference(problem, [x], weights)
+        assert normalised_error(from_memory(stored, variant.outputs[0]), expected) <= tolerance(
+            "conv2d", variant.precision)
 
 
 def test_reasons(device: Device) -> None:

@@ -60,6 +60,8 @@ class SparseIm2col(Algorithm):
             return
         operands = operand_arrays(problem.epilogue, constants, tensors, 4)
         images = _images(problem)
+        if not state.variant.workspace:
+            workspace = None  # a plan gives its own to every step
         for first in range(0, problem.batch, images):
             here = slice(first, first + images)
             results = y[here].reshape(-1, problem.groups, problem.out_channels // problem.groups,
