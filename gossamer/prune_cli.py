@@ -91,12 +91,12 @@ def read_shares(path: Path) -> dict[str, float]:
     shares: dict[str, float] = {}
     for where, name, value in pairs:
         try:
-            share = float("nan" if isinstance(value, bool) else value)  # type: ignore[arg-type]
+            share = float(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise InputError(f"{where}: the sparsity of layer {name!r} is {value!r}, expected a "
                              "number") from None
         if (reason := check_sparsity(share)) is not None:
-            raise InputError(f"{where}: the sparsity of layer {name!r} is {value}: {reason}")
+            raise InputError(f"{where}: the sparsity of layer {name!r} is {share:g}: {reason}")
         if name in shares:
             raise InputError(f"{where}: layer {name!r} is given twice")
         shares[name] = share
@@ -123,9 +123,12 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
     try:
-        content = json.loads(text, object_pairs_hook=tuple)
+        # whole numbers of any length, too: those that no float holds become infinite
+        content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno}: is no JSON: {error.msg}") from None
+    except RecursionError:
+        content = None
     if not isinstance(content, tuple):
         raise InputError(f'{path}: expected an object like {{"conv1": 0.9}}')
     for name, value in content:

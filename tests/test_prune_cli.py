@@ -84,10 +84,13 @@ def test_shares_by_layer(network, target, tmp_path, name, text):
     ("s.json", '{"first": 0.5,\n}', "line 2: is no JSON"),
     ("s.json", "[0.5]", "expected an object"),
     ("s.json", '{"first": 0.5, "first": 0.6}', "layer 'first' is given twice"),
-    ("s.json", '{"first": [1]}', "the sparsity of layer 'first' is [1], expected a number"),
+    ("s.json", '{"first": [0.5]}', "the sparsity of layer 'first' is [0.5], expected a number"),
     ("s.json", '{"first": null}', "the sparsity of layer 'first' is None, expected a number"),
-    ("s.json", '{"first": true}', "the sparsity of layer 'first' is True: expected"),
+    ("s.json", '{"first": true}', "the sparsity of layer 'first' is True, expected a number"),
     ("s.json", '{"first": 1}', "the sparsity of layer 'first' is 1: expected"),
+    ("s.json", '{"first": 1' + "0" * 400 + "}", "the sparsity of layer 'first' is inf: expected"),
+    ("s.json", '{"first": 1' + "0" * 5000 + "}", "the sparsity of layer 'first' is inf: expected"),
+    ("s.json", '{"first": ' + "[" * 200_000 + "]" * 200_000 + "}", "expected an object"),
     ("s.csv", b"\xff\xfe\x00", "is no text"),
 ])
 def test_bad_shares(network, target, tmp_path, name, text, expected):
