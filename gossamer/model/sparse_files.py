@@ -122,11 +122,11 @@ def _parse_matrix_market(name: str, data: bytes) -> SparseWeights:
         raise ModelError(f"{name}: line 1: is {kind} {field} {symmetry}, expected coordinate, "
                          "real, integer or pattern, general")
     _check_size(f"{name}: line {_entry_line(lines, 0)}", rows, columns, count)
+    _check_entries(name, lines, field, count)
     try:
         matrix = scipy_io.mmread(io.BytesIO(data))
     except (ValueError, OverflowError) as error:
         raise _market_error(name, lines, error) from None
-    _check_entries(name, lines, field)
     keys = matrix.row.astype(np.int64) * columns + matrix.col
     order = np.argsort(keys, kind="stable")
     repeated = order[1:][keys[order][1:] == keys[order][:-1]]
@@ -147,13 +147,11 @@ def _parse_matrix_market(name: str, data: bytes) -> SparseWeights:
 
 
 def _market_error(name: str, lines: list[bytes], error: Exception) -> ModelError:
-    """SciPy's reason in our words; it names the line unless the size is wrong or lines miss."""
+    """SciPy's reason in our words; it names the line unless the size is wrong."""
     reason = str(error).strip().rstrip(".") or type(error).__name__
     stated = re.fullmatch(r"Line (\d+): (.*)", reason)
     if stated:
         number, reason = min(int(stated[1]), max(len(lines), 1)), stated[2]
-    elif "Truncated" in reason:
-        number = max(len(lines), 1)
     else:
         number = _entry_line(lines, 0)
     return ModelError(f"{name}: line {number}: {reason[:1].lower()}{reason[1:]}; expected a "
@@ -164,21 +162,31 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
     """The line, from 1, of the entry, from 1; entry 0 stands for the line of sizes."""
     remaining = entry
     for number, line in enumerate(lines, start=1):
-        if line.strip() and not line.startswith(b"%"):
+        if line.strip() and not line.lstrip().startswith(b"%"):
             if remaining == 0:
                 return number
             remaining -= 1
     return max(len(lines), 1)
 
 
-def _check_entries(name: str, lines: list[bytes], field: str) -> None:
-    """SciPy overlooks what follows the numbers of a line, and takes 4.5 for 4 and .5."""
+def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
+    """What SciPy would overlook (what follows the numbers of a line, 4.5 for 4 and .5), would find
+    only after it made room for all entries, or would not survive (a NUL byte)."""
     expected = "row column" if field == "pattern" else "row column value"
-    first = _entry_line(lines, 0)
+    first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):
-        if line.strip() and not _ENTRIES[field].fullmatch(line):
+        if not line.strip():
+            continue
+        if not _ENTRIES[field].fullmatch(line):
             text = line.decode("ascii", "replace")[:40]
             raise ModelError(f"{name}: line {number}: is {text!r}, expected `{expected}`")
+        entries += 1
+        if entries > count:
+            raise ModelError(f"{name}: line {number}: is entry {entries}, line {first} says that "
+                             f"there are {count}")
+    if entries < count:
+        raise ModelError(f"{name}: line {len(lines)}: the file ends after {entries} of {count} "
+                         "entries")
 
 
 def _check_size(where: str, rows: int, columns: int, count: int) -> None:
