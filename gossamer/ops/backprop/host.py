@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from scipy.linalg.blas import saxpy, sger
@@ -22,6 +24,10 @@ _IN_PLACE: dict[str, Callable[[np.ndarray], object]] = {
     "none": lambda z: z,
 }
 
+_SMALL = 1 << 24
+"""Multiply-adds of an update's forward pass up to which its products take one thread: on several
+they gain little, and on a busy machine they wait for each other."""
+
 
 class NumpyBackprop(HostAlgorithm):
     """Update by update in float32."""
@@ -33,21 +39,40 @@ class NumpyBackprop(HostAlgorithm):
 
     def compute(self, problem: BackpropProblem, inputs: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        if problem.batch > 1:
-            return train(problem, inputs, np.dtype(np.float32))
-        x, targets, order, settings = inputs[:4]
-        parameters = np.array(inputs[4], np.float32)
-        losses = np.zeros((problem.networks, problem.samples), np.float32)
-        half = problem.weight_count
-        # products this small are slower on several threads, and far slower on a busy machine
-        with np.errstate(all="ignore"), threadpool_limits(1, "blas"):
-            for network, rows in enumerate(order):
-                step = _Step(problem, problem.split(parameters[network, :half]),
-                             problem.split(parameters[network, half:]) if problem.velocity else [],
-                             *map(float, settings[network]))
-                for sample, row in enumerate(rows):
-                    losses[network, sample] = step(x[row], targets[row])
-        return [parameters, losses]
+        products = sum(units * before for units, before in problem.layer_shapes)
+        with np.errstate(all="ignore"), _threads_for(problem.batch * products):
+            if problem.batch > 1:
+                return train(problem, inputs, np.dtype(np.float32))
+            return _online(problem, inputs)
+
+
+def _online(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Sample by sample."""
+    x, targets, order, settings = inputs[:4]
+    parameters = np.array(inputs[4], np.float32)
+    losses = np.zeros((problem.networks, problem.samples), np.float32)
+    half = problem.weight_count
+    for network, rows in enumerate(order):
+        step = _Step(problem, problem.split(parameters[network, :half]),
+                     problem.split(parameters[network, half:]) if problem.velocity else [],
+                     *map(float, settings[network]))
+        for sample, row in enumerate(rows):
+            losses[network, sample] = step(x[row], targets[row])
+    return [parameters, losses]
+
+
+@contextmanager
+def _threads_for(multiply_adds: int) -> Iterator[None]:
+    """One thread in BLAS, where there is so little work at a time."""
+    if multiply_adds > _SMALL:
+        yield
+        return
+    # the number is the whole process's: two that change it at once would not put it back
+    with _one_at_a_time, threadpool_limits(1, "blas"):
+        yield
+
+
+_one_at_a_time = threading.Lock()
 
 
 class _Step:
