@@ -138,9 +138,9 @@ def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
         yield (photos,)
 
 
-def read_inputs(texts: Sequence[str], graph: Graph) -> list[np.ndarray]:
-    """The arrays of the --input options, in the order of the graph's inputs. A text is a file,
-    or NAME=FILE; a .npz file gives several inputs by their names. Raises InputError."""
+def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
+    """The arrays of the options of that name, in the order of the graph's inputs. A text is a
+    file, or NAME=FILE; a .npz file gives several inputs by their names. Raises InputError."""
     found: dict[str, tuple[str, np.ndarray]] = {}
     names = [info.name for info in graph.inputs]
     for text in texts:
@@ -148,26 +148,26 @@ def read_inputs(texts: Sequence[str], graph: Graph) -> list[np.ndarray]:
         if not equals or (name not in names and Path(text).exists()):
             name, file = "", text
         elif name not in names:
-            raise InputError(f"--input {text}: {graph.file or graph.name} has no input {name!r}; "
+            raise InputError(f"{option} {text}: {graph.file or graph.name} has no input {name!r}; "
                              f"its inputs: {_names(graph)}")
         if not file:
-            raise InputError(f"--input {text}: the name is empty; expected a .npy file")
-        for inner, values in _arrays(file).items():
+            raise InputError(f"{option} {text}: the name is empty; expected a .npy file")
+        for inner, values in _arrays(file, option).items():
             target = name or inner or (names[0] if len(names) == 1 else "")
             if not target:
-                raise InputError(f"--input {text}: which input? {graph.file or graph.name} has "
-                                 f"{_names(graph)}; give --input NAME={file} for each")
+                raise InputError(f"{option} {text}: which input? {graph.file or graph.name} has "
+                                 f"{_names(graph)}; give {option} NAME={file} for each")
             if target not in names or (name and inner):
-                raise InputError(f"--input {text}: holds an array {inner!r}; expected a .npy file "
+                raise InputError(f"{option} {text}: holds an array {inner!r}; expected a .npy file "
                                  f"of one array, or the inputs: {_names(graph)}")
             if target in found:
-                raise InputError(f"--input {text}: input {target!r} is given already")
+                raise InputError(f"{option} {text}: input {target!r} is given already")
             found[target] = (file, values)
     missing = [name for name in names if name not in found]
     if missing:
-        raise InputError(f"--input {', '.join(texts)}: nothing for input "
-                         f"{', '.join(map(repr, missing))}; give --input {missing[0]}=X.npy")
-    _check_arrays(graph, found)
+        raise InputError(f"{option} {', '.join(texts)}: nothing for input "
+                         f"{', '.join(map(repr, missing))}; give {option} {missing[0]}=X.npy")
+    _check_arrays(graph, found, option)
     return [found[name][1] for name in names]
 
 
@@ -184,7 +184,7 @@ def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
                     for values, info in zip(arrays, graph.inputs, strict=True))
 
 
-def _arrays(file: str) -> dict[str, np.ndarray]:
+def _arrays(file: str, option: str) -> dict[str, np.ndarray]:
     """The arrays of a .npy file (named "") or a .npz file."""
     path = Path(file)
     try:
@@ -194,9 +194,9 @@ def _arrays(file: str) -> dict[str, np.ndarray]:
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
-        raise InputError(f"--input {file}: no such file") from None
+        raise InputError(f"{option} {file}: no such file") from None
     except OSError as error:
-        raise InputError(f"--input {file}: {error.strerror or 'cannot be read as a .npy array'}"
+        raise InputError(f"{option} {file}: {error.strerror or 'cannot be read as a .npy array'}"
                          ) from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = str(error)
@@ -204,16 +204,16 @@ def _arrays(file: str) -> dict[str, np.ndarray]:
             with path.open("rb") as opened:
                 array = opened.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
             reason = "holds Python objects, expected numbers" if array else "is no .npy file"
-        raise InputError(f"--input {file}: cannot be read as a .npy array: {reason}") from None
+        raise InputError(f"{option} {file}: cannot be read as a .npy array: {reason}") from None
 
 
-def _check_arrays(graph: Graph, found: dict[str, tuple[str, np.ndarray]]) -> None:
+def _check_arrays(graph: Graph, found: dict[str, tuple[str, np.ndarray]], option: str) -> None:
     rows: tuple[str, int] | None = None
     for info in graph.inputs:
         file, values = found[info.name]
         batched = info.shape[:1] == (None,)
         if batched and values.ndim == 0:
-            raise InputError(f"--input {file}: expected one array whose first dimension is the "
+            raise InputError(f"{option} {file}: expected one array whose first dimension is the "
                              "batch")
         if len(values.shape) != len(info.shape) or any(
                 size not in (None, have)
@@ -221,13 +221,13 @@ def _check_arrays(graph: Graph, found: dict[str, tuple[str, np.ndarray]]) -> Non
             hint = ""
             if values.shape == info.shape[1:]:
                 hint = "; the batch comes first: save x[None]"
-            raise InputError(f"--input {file}: has shape {shape_text(values.shape)}, input "
+            raise InputError(f"{option} {file}: has shape {shape_text(values.shape)}, input "
                              f"{info.name!r} takes {shape_text(info.shape)}{hint}")
         if values.dtype != np.dtype(info.dtype):
-            raise InputError(f"--input {file}: has dtype {values.dtype}, input {info.name!r} "
+            raise InputError(f"{option} {file}: has dtype {values.dtype}, input {info.name!r} "
                              f"takes {info.dtype}; save it with .astype({info.dtype!r})")
         if batched and rows and rows[1] != len(values):
-            raise InputError(f"--input {file}: has {len(values)} rows, {rows[0]} has {rows[1]}; "
+            raise InputError(f"{option} {file}: has {len(values)} rows, {rows[0]} has {rows[1]}; "
                              "all inputs of a network have as many")
         if batched:
             rows = (file, len(values))
