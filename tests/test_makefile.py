@@ -1,0 +1,32 @@
+"""What `make` would do, without doing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def installed(target: str, path: str) -> str:
+    """The extras that a target installs where programs are found on this path."""
+    told = subprocess.run(["make", "--dry-run", "--always-make", target], cwd=ROOT, text=True,
+                          capture_output=True, check=True, env={**os.environ, "PATH": path}).stdout
+    (line,) = [line for line in told.splitlines() if "-e '.[" in line]
+    return line.partition("[")[2].partition("]")[0]
+
+
+def test_measurements_have_nvidias_libraries_where_there_is_a_driver(tmp_path: Path) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\n")
+    driver.chmod(0o755)
+    with_driver = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert installed("bench", with_driver) == "bench,opencl,vendor"
+    assert installed("demo", with_driver) == "opencl,cuda"
+    if not (Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")):
+        assert installed("bench", os.environ["PATH"]) == "bench,opencl"
