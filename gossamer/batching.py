@@ -18,6 +18,18 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
     Careful rather than exact: a node that moves the batch out of dimension 0 counts, even where
     another moves it back.
     """
+    mixing, by_row = along_batch(graph, batch)
+    if mixing is not None:
+        return mixing
+    for info in graph.outputs:
+        if info.name not in by_row:
+            return f"output {info.name!r} has no row for each input"
+    return None
+
+
+def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
+    """The node that mixes a batch, as text, or None; and, where there is none, the outputs that
+    have a row, or several, for each input. The others are the same whatever the batch."""
     static = None
     for size in (_PROBE, batch):
         try:
@@ -26,17 +38,14 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
         except GossamerError:  # this size does not run; the plan says why if it matters
             continue
     if static is None:
-        return None
+        return None, {info.name for info in graph.outputs}
     with_batch = {info.name for info in graph.inputs if info.shape[:1] == (None,)}
     for node in static.nodes:
         if problem := _problem(static, node, with_batch):
-            return f"{node.source or node.name} {problem}"
+            return f"{node.source or node.name} {problem}", set()
         if with_batch.intersection(node.inputs):
             with_batch.update(node.outputs)
-    for info in graph.outputs:
-        if info.name not in with_batch:
-            return f"output {info.name!r} has no row for each input"
-    return None
+    return None, with_batch.intersection(info.name for info in graph.outputs)
 
 
 def _problem(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:

@@ -19,6 +19,12 @@ ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "
           "limits": SimpleNamespace(units=4)}
 
 
+class Abacus(SimpleNamespace):
+    """A device, which is a key to what is kept of it."""
+
+    __hash__ = object.__hash__
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
@@ -38,8 +44,8 @@ def fill(device, *rows):
 def full(folder):
     """Measurements of two devices and by two drivers, a bad file, and two kernels."""
     host = fill(find("host"), 1)
-    abacus = fill(SimpleNamespace(**ABACUS), 1, 2)
-    fill(SimpleNamespace(**{**ABACUS, "driver": "beads 2.0"}), 1)
+    abacus = fill(Abacus(**ABACUS), 1, 2)
+    fill(Abacus(**{**ABACUS, "driver": "beads 2.0"}), 1)
     bad = abacus.with_name(abacus.name + ".corrupt-2")
     bad.write_text("bad")
     for key in ("one", "two"):

@@ -189,6 +189,10 @@ class Algorithm(abc.ABC):
         """None when it can compute the problem on the device; else the reason, as shown to the
         user."""
 
+    def version(self, device: Device) -> str:
+        """That of the vendor's library on the device; empty where there is none."""
+        return ""
+
     @abc.abstractmethod
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
         """Variants in the order of expected speed. The first always works, in float32."""

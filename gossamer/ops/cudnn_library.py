@@ -26,11 +26,12 @@ _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 class Library:
     """cuDNN with its handle on one device, which one thread at a time may use.
 
-    api: the frontend's module. failures: what its calls raise.
+    api: the frontend's module. version: the library's own. failures: what its calls raise.
     """
 
     def __init__(self, api: Any, device: CudaDevice) -> None:
         self.api = api
+        self.version: str = api.backend_version_string()
         self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._device = device
         self._lock = threading.Lock()
@@ -63,6 +64,12 @@ def library_on(device: Device) -> Library:
     if isinstance(found, str):
         raise DeviceError(f"{device.name}: {found}")
     return found
+
+
+def loaded_version(device: Device) -> str:
+    """Of the device's cuDNN; empty where it has none."""
+    found = _on(device)
+    return "" if isinstance(found, str) else found.version
 
 
 @functools.cache

@@ -33,7 +33,8 @@ def dtype_of(precision: str) -> str:
 class Library:
     """One of the libraries with its handle on one device.
 
-    api: the module of its bindings. handle: for calls inside `calling`.
+    api: the module of its bindings. handle: for calls inside `calling`. version: as the library
+    numbers it.
     """
 
     def __init__(self, name: str, device: CudaDevice) -> None:
@@ -43,6 +44,8 @@ class Library:
         self._lock = threading.Lock()
         with device.current():
             self.handle = self.api.create()
+            # cuSPARSE asks for a handle, cuBLASLt does not
+            self.version = str(self.api.get_version(*([self.handle] if name == CUSPARSE else [])))
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[Any]:
@@ -68,6 +71,12 @@ def library_on(name: str, device: Device) -> Library:
     if isinstance(found, str):
         raise DeviceError(f"{device.name}: {found}")
     return found
+
+
+def loaded_version(name: str, device: Device) -> str:
+    """Of a library on a device, as the library numbers it; empty where it cannot be used."""
+    found = _on(name, device)
+    return "" if isinstance(found, str) else found.version
 
 
 @functools.cache

@@ -4,21 +4,17 @@ computed in less than float32 so that they stay near enough."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from gossamer.batching import along_batch
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
-from gossamer.model.shapes import resolve
-from gossamer.ops import OPS
 from gossamer.plan.calls import batch_of
-from gossamer.plan.lower import lower
 from gossamer.plan.program import Program, Step
-
-Arrays = Mapping[str, np.ndarray]
-"""Inputs or outputs of a network by name."""
+from gossamer.plan.reference import Arrays, normalised_error, reference
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,8 @@ class Accuracy:
 
 
 class Calibration:
-    """Inputs on which programs of any batch size are compared with the float64 reference.
+    """Inputs on which programs are compared with the float64 reference: of any batch size where
+    the outputs go by image, of as many as there are images where some node mixes them.
 
     inputs: one array an input of the graph, in its order, of any number of images.
     Raises InputError where they do not fit the graph, or are empty.
@@ -64,11 +61,24 @@ class Calibration:
         self._batched = {info.name for info in graph.inputs
                          if info.shape and info.shape[0] is None}
         self._expected = reference(graph, self._inputs)
+        self._mixing, self._by_image = along_batch(graph, self.images)
+        if self._mixing is not None:
+            # all are computed at once, and may still have a row for each
+            self._by_image = {name for name, array in self._expected.items()
+                              if array.shape[:1] == (self.images,)}
+
+    def check(self, batch: int) -> None:
+        """Raises InputError where programs of a batch size cannot be compared."""
+        if self._mixing is not None and batch != self.images:
+            raise InputError(f"the calibration inputs hold {self.images} images, expected {batch} "
+                             f"for batch {batch}: {self._mixing}")
 
     def error(self, run: Callable[[Arrays], Arrays], batch: int) -> float:
-        """The largest normalised error of the outputs of run, which takes `batch` images."""
+        """The largest normalised error of the outputs of run, which takes `batch` images. Raises
+        InputError as check() does."""
+        self.check(batch)
         worst = 0.0
-        for first in range(0, self.images, batch):
+        for first in range(0, self.images, batch or self.images):
             # the last images are filled up with the first ones
             taken = np.arange(first, first + batch) % self.images
             outputs = run({name: array[taken] if name in self._batched else array
@@ -76,9 +86,12 @@ class Calibration:
             count = min(batch, self.images - first)
             for name, expected in self._expected.items():
                 y = outputs[name]
-                whole = not self._batched or len(expected) != self.images
-                pair = (y, expected) if whole else (y[:count], expected[first:first + count])
-                worst = max(worst, normalised_error(*pair))
+                if name in self._by_image:
+                    rows = len(expected) // self.images
+                    y, wanted = y[:count * rows], expected[first * rows:(first + count) * rows]
+                    worst = max(worst, normalised_error(y, wanted, count))
+                else:
+                    worst = max(worst, normalised_error(y, expected, 1))
         return worst
 
     def choose(self, chosen: Callable[[frozenset[str] | None], Program],
@@ -115,39 +128,6 @@ class Calibration:
         kept = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, kept,
                         tuple(name for name in faster if name not in kept))
-
-
-def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
-    """The outputs, computed in float64 layer by layer."""
-    batch = batch_of(graph, [inputs[info.name] for info in graph.inputs])
-    layers, constants = lower(resolve(graph, batch))
-    values: dict[str, np.ndarray] = dict(constants)
-    values.update({name: array.astype(np.float64) if array.dtype.kind == "f" else array
-                   for name, array in inputs.items()})
-    for layer in layers:
-        arrays = [values[name] for name in layer.inputs]
-        if layer.problem is None:
-            values[layer.outputs[0]] = arrays[0].reshape(layer.output_specs[0].shape)
-            continue
-        results = OPS[layer.op].reference(layer.problem, arrays, layer.weights)
-        values.update(zip(layer.outputs, results, strict=True))
-    return {info.name: values[info.name] for info in graph.outputs}
-
-
-def normalised_error(y: np.ndarray, expected: np.ndarray) -> float:
-    """The largest, over the images, of |y - expected| / |expected| in 2-norms; infinite where y
-    is not finite. Raises ValueError where the shapes differ."""
-    if y.shape != expected.shape:
-        raise ValueError(f"the output has shape {y.shape}, expected {expected.shape}")
-    if not y.size:
-        return 0.0
-    images = len(y) if y.ndim > 1 else 1
-    wide = y.astype(np.float64).reshape(images, -1)
-    if not np.isfinite(wide).all():
-        return math.inf
-    expected = expected.astype(np.float64).reshape(images, -1)
-    difference = np.linalg.norm(wide - expected, axis=1)
-    return float((difference / np.maximum(np.linalg.norm(expected, axis=1), 1e-300)).max())
 
 
 def _less_precise(program: Program) -> list[Step]:

@@ -33,6 +33,7 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     measured to be faster; inputs and outputs of the network stay what they are.
     calibration: inputs like those of `plan(x)`, an array or a tuple of arrays of any number of
     images: report() has the largest normalised error of the outputs on them against float64.
+    Where a node mixes the images of a batch, plans are made for as many as these alone.
     tolerance: the most that error may be: where it is more, layers are kept in float32.
     only: the name of an algorithm that is taken wherever it can be, as published forms are
     compared; others elsewhere.

@@ -21,7 +21,7 @@ from gossamer.errors import GossamerError, OutOfMemoryError
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm, Weights
 from gossamer.plan.context import Context
-from gossamer.plan.keys import problem_key, source_hash
+from gossamer.plan.keys import identity, problem_key
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report import why_not
 from gossamer.plan.tuner import Trial, Tuner
@@ -31,6 +31,10 @@ from gossamer.plan.tuning_file import rounded
 MEASURED = "measured choice"
 _BUDGET_US = 5e5
 """Time for the samples of one program."""
+_MOST_SAMPLES = 4
+"""Times as many are taken where the fastest program is not clear from the first ones."""
+_ALIKE = 1.01
+"""The ratio of two medians up to which it does not matter which is the smaller."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class Comparison:
 
 def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], device: Device,
             tuner: Tuner, note: Callable[[str], None] = lambda line: None) -> Comparison | None:
-    """Times a network's measured choice and the program of each family, and keeps the fastest;
-    where its quartiles reach those of the measured choice, that is kept.
+    """Times a network's measured choice and the program of each family. Kept is the fastest, or
+    the measured choice where its quartiles touch those of the fastest.
 
     A family is an algorithm that could be used for a layer for which another could be too;
     make(family, tuner) gives its program, from the tuner it is given. A family without a program
@@ -96,7 +100,7 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
                note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
     """What is known of each of a network's programs, equal ones timed once: from the cache where
     all times are there; else all are timed anew together, samples interleaved, and kept, unless
-    none of those without a time runs.
+    none of those without a time runs. More samples are taken of those that may be the fastest.
 
     Those for which there is no memory beside the others are timed after them.
     """
@@ -119,8 +123,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
 
 
 def program_key(program: Program, device: Device) -> str:
-    """32 hexadecimal digits that change with anything that a program runs: problems, algorithms
-    and their sources, configs, layouts, precisions, order, and what reads what."""
+    """32 hexadecimal digits that change with anything that a program runs: problems, algorithms,
+    their sources and libraries, configs, layouts, precisions, order, and what reads what."""
     numbers: dict[str, int] = {}
 
     def numbered(values: Collection[str]) -> list[int]:
@@ -129,26 +133,28 @@ def program_key(program: Program, device: Device) -> str:
     text = json.dumps([
         numbered(program.inputs.values()), numbered(program.constants),
         [[problem_key(step.problem), *candidate(step.algorithm, step.variant),
-          source_hash(step.algorithm), step.device is device, numbered(step.inputs),
+          identity(step.algorithm, step.device), step.device is device, numbered(step.inputs),
           numbered(step.outputs)] for step in program.steps],
         numbered(program.outputs.values())])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class _Known:
-    """A tuner to choose by that has the candidates of the layers already, so that only changes of
-    layout are measured. Where none of an algorithm can be used, it has those of all."""
+    """A tuner to choose by that has the candidates of the layers already, and which of them may
+    not be taken there, so that only changes of layout are measured. Where none of an algorithm
+    can be used, it has those of all."""
 
     def __init__(self, tuner: Tuner, chosen: Program) -> None:
         self.precision = tuner.precision
         self.allows = tuner.allows
         self._tuner = tuner
-        self._trials = {(step.problem, step.device.name): step.trials for step in chosen.steps}
+        # by name: of two layers with one problem the tolerance may hold back one
+        self._trials = {(step.layer.name, step.device.name): step.trials
+                        for step in chosen.steps if not step.layer.inserted}
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 place: Device) -> Sequence[Trial]:
-        assert layer.problem is not None
-        trials = self._trials.get((layer.problem, place.name))
+        trials = self._trials.get((layer.name, place.name))
         if trials is None:
             return self._tuner.measure(layer, algorithms, place)
         asked = [trial for trial in trials if trial.algorithm in algorithms]
@@ -179,12 +185,7 @@ def _together(name: str, programs: Mapping[str, Program], missing: Collection[st
     come first, runs."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
-    weights: dict[tuple[str, str], Weights] = {}
-
-    def weights_of(step: Step) -> Weights:
-        key = (step.layer.name, step.device.name)
-        return weights.setdefault(key, Weights(step.layer.weights, step.device, step.layer.name))
-
+    weights_of = own_weights()
     for key, program in programs.items():
         if key not in missing and not tasks:
             break
@@ -196,11 +197,41 @@ def _together(name: str, programs: Mapping[str, Program], missing: Collection[st
             if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
                 results[key] = EndToEnd(failure=f"does not run: {_line(error)}")
     if tasks:
-        timings = interleave(list(tasks.values()), repeats=samples, sample_us=2e4,
-                             budget_us=_BUDGET_US * len(tasks))
-        for key, timing in zip(tasks, timings, strict=True):
-            results[key] = EndToEnd(rounded(timing))
+        results.update({key: EndToEnd(rounded(timing))
+                        for key, timing in _timed(tasks, samples).items()})
     return results
+
+
+def own_weights() -> Callable[[Step], Weights]:
+    """Gives contexts each step's constants, packed once for all of them and gone with them."""
+    weights: dict[tuple[str, str], Weights] = {}
+
+    def weights_of(step: Step) -> Weights:
+        key = (step.layer.name, step.device.name)
+        return weights.setdefault(key, Weights(step.layer.weights, step.device, step.layer.name))
+
+    return weights_of
+
+
+def _timed(tasks: Mapping[str, Task], samples: int) -> dict[str, Timing]:
+    """Those that may be the fastest are timed again, with twice as many samples each time, until
+    it is clear which is."""
+    timings: dict[str, Timing] = {}
+    again, times = list(tasks), 1
+    while again and times <= _MOST_SAMPLES:
+        taken = interleave([tasks[key] for key in again], repeats=times * samples, sample_us=2e4,
+                           budget_us=times * _BUDGET_US * len(again))
+        timings.update(zip(again, taken, strict=True))
+        again, times = _unclear(timings), 2 * times
+    return timings
+
+
+def _unclear(timings: Mapping[str, Timing]) -> list[str]:
+    """The fastest and all whose quartiles touch its own; none where these are alike."""
+    best = min(timings.values(), key=lambda timing: timing.median_us)
+    near = [key for key, timing in timings.items() if timing.p25_us <= best.p75_us]
+    alike = all(timings[key].median_us <= _ALIKE * best.median_us for key in near)
+    return [] if alike else near
 
 
 def _fastest(times: Mapping[str, EndToEnd]) -> str:

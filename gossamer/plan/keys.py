@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import DIALECT
+from gossamer.device.base import DIALECT, Device
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.tensor import TensorSpec
 
@@ -57,8 +57,24 @@ def layout_text(spec: TensorSpec) -> str:
 
 
 def source_hash(algorithm: Algorithm) -> str:
-    """Changes with an algorithm's Python files and kernels, and with the libraries they call."""
+    """Changes with an algorithm's Python files and kernels, and with the packages of the
+    libraries they call."""
     return _source_hash(type(algorithm).__module__)
+
+
+def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
+    """Versions of the packages that an algorithm calls, by package, and of the vendor's library
+    that the device has, which may be another than the package brought."""
+    _, versions = sources(type(algorithm).__module__)
+    own = algorithm.version(device)
+    return {**versions, algorithm.vendor: own} if own else versions
+
+
+def identity(algorithm: Algorithm, device: Device) -> str:
+    """Changes with all that an algorithm runs on a device: its source hash, and the version of
+    the vendor's library."""
+    own = algorithm.version(device)
+    return f"{source_hash(algorithm)} {algorithm.vendor} {own}" if own else source_hash(algorithm)
 
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:

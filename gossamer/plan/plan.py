@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from gossamer.plan import plan_file
 from gossamer.plan.accuracy import Accuracy, Calibration
 from gossamer.plan.calls import batch_of, check_count, fill
 from gossamer.plan.context import Context
-from gossamer.plan.families import Comparison, EndToEnd, compare, end_to_end
+from gossamer.plan.families import Comparison, EndToEnd, compare, end_to_end, own_weights
 from gossamer.plan.foreign import (
     callers_stream,
     holds,
@@ -34,7 +35,7 @@ from gossamer.plan.lower import lower
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report import Report, make_report
 from gossamer.plan.select import choose
-from gossamer.plan.stored_choices import StoredChoices, stored
+from gossamer.plan.stored_choices import StoredChoices, stored, used_algorithms
 from gossamer.plan.tuner import Tuner
 from gossamer.tensor import default_spec
 
@@ -89,8 +90,9 @@ class Plan:
                 if not self._programs:
                     self.program(1)
                 choices = stored(self._programs, self.device)
-            plan_file.write(Path(path), plan_file.header(self.device, self.strict), self.graph,
-                            choices)
+            head = plan_file.header(self.device, self.strict,
+                                    used_algorithms(choices, self.device))
+            plan_file.write(Path(path), head, self.graph, choices)
 
     @classmethod
     def load(cls, path: str | Path, device: str | Device | None = None, *,
@@ -101,7 +103,8 @@ class Plan:
 
         strict: as for `gossamer.compile`, also where the plan was made without.
         Raises InputError for a file that is no plan or is damaged, and for a plan made for
-        another device or with another driver, toolkit or gossamer; DeviceError for the device.
+        another device, with another driver, toolkit or gossamer, or with algorithms or libraries
+        that have changed; DeviceError for the device.
         """
         path = Path(path)
         head, graph, plain = plan_file.read(path)
@@ -115,6 +118,7 @@ class Plan:
         place = device if isinstance(device, Device) else find(device)
         with plan_file.checked(path):
             plan_file.check_device(path, head, place)
+            plan_file.check_algorithms(path, head, used_algorithms(plain, place))
             plan = cls(graph, place, strict=strict or head["strict"],
                        choices=StoredChoices(path, plain))
             for batch in plan.planned_batches:
@@ -200,7 +204,8 @@ class Plan:
     def program(self, batch: int) -> Program:
         """The layers and choices at a batch size.
 
-        Raises UnsupportedError where the plan is strict and a layer falls back to the host.
+        Raises UnsupportedError where the plan is strict and a layer falls back to the host;
+        InputError where the outputs cannot be compared with the calibration's at that batch size.
         """
         with self._lock:
             if batch not in self._programs:
@@ -254,6 +259,8 @@ class Plan:
                              self._wholes.get(batch), self._comparisons.get(batch),
                              self._accuracies.get(batch))
         report.notes.extend(self._choice_notes.get(batch, ()))
+        if self.tuner is not None:
+            report.notes.extend(self.tuner.notices)
         if self.sparse_threshold is not None:
             report.notes.append(f"sparse and dense algorithms were not compared: the threshold "
                                 f"{self.sparse_threshold:g} decided")
@@ -294,6 +301,8 @@ class Plan:
         return lower(resolve(self.graph, batch), self._weights_infos)[0]
 
     def _make_program(self, batch: int) -> Program:
+        if self.calibration is not None:
+            self.calibration.check(batch)
         static = resolve(self.graph, batch)
         layers, constants = lower(static, self._weights_infos)
         inputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
@@ -326,14 +335,19 @@ class Plan:
         self._comparisons[batch], self._wholes[batch] = comparison, comparison.whole
         if self.calibration is not None and comparison.program is not program:
             self._accuracies[batch] = self.calibration.accuracy(
-                comparison.program, self._error(comparison.program))
+                comparison.program, self._error(comparison.program),
+                self._accuracies[batch].held_back)
         return comparison.program
 
     def _error(self, program: Program) -> float:
         """Of a program's outputs on the calibration inputs."""
         assert self.calibration is not None
-        context = Context(self.graph.name, program, self.device, self._weights_of)
-        return self.calibration.error(context.run, program.batch)
+        try:
+            return self.calibration.error(
+                Context(self.graph.name, program, self.device, own_weights()).run, program.batch)
+        finally:
+            # contexts hold themselves in cycles, and their memory with them
+            gc.collect()
 
     def _accurate(self, program: Program) -> Program:
         """The program, if it keeps the tolerance. Raises GossamerError where it does not."""

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,22 +27,23 @@ from gossamer.plan.tuning_cache import toolkit
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 1
+VERSION = 2
 _AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 """What comes of reading a file that save() did not write, or that was changed since."""
 
 
-def header(device: Device, strict: bool) -> dict[str, Any]:
-    """What must be the same where the plan is loaded, and when and how it was made."""
+def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same where the plan is loaded, and whether it is strict. No date: equal
+    plans make equal files. algorithms: those that the plan takes, as used_algorithms() gives
+    them."""
     return {
         "format": FORMAT, "version": VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": {"api": device.api, "description": device.description,
                    "units": device.limits.units, "name": device.name},
         "made_by": {"driver": device.driver, "toolkit": toolkit(device),
-                    "gossamer": gossamer.__version__},
+                    "gossamer": gossamer.__version__, "algorithms": algorithms},
         "strict": strict,
     }
 
@@ -105,7 +105,7 @@ def checked(path: Path) -> Iterator[None]:
 
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> None:
     """Raises InputError unless the plan was made on such a device, with this driver."""
-    here = header(device, False)
+    here = header(device, False, {})
     for key in ("api", "description", "units"):
         if head["device"][key] != here["device"][key]:
             there, now = ("{description} ({api}, {units} units)".format_map(each["device"])
@@ -118,14 +118,30 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> None:
                              f"it is {here['made_by'][key] or 'none'}; {_AGAIN}")
 
 
+def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
+    """Raises InputError unless what the plan takes, and the libraries that it calls, are what
+    they were: a choice may name something else in another version. algorithms: as of header()."""
+    made = head["made_by"]["algorithms"]
+    for name, here in algorithms.items():
+        there = made[name]
+        for library in sorted({*there["libraries"], *here["libraries"]}):
+            versions = [each["libraries"].get(library, "none") for each in (there, here)]
+            if versions[0] != versions[1]:
+                raise InputError(f"{path}: was made with {library} {versions[0]}, now it is "
+                                 f"{versions[1]}; {_AGAIN}")
+        if there["source"] != here["source"]:
+            raise InputError(f"{path}: was made before gossamer's {name} was changed; {_AGAIN}")
+
+
 def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     if "plan.json" not in archive.namelist():
         raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
     head = json.loads(_content(archive, "plan.json"))
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
-    if head["version"] > VERSION:
-        raise InputError(f"{path}: was written by a newer gossamer (plan format "
+    if head["version"] != VERSION:
+        age = "a newer" if head["version"] > VERSION else "an older"
+        raise InputError(f"{path}: was written by {age} gossamer (plan format "
                          f"{head['version']}, this one reads {VERSION}); {_AGAIN}")
     if head["made_by"]["gossamer"] != gossamer.__version__:
         raise InputError(f"{path}: was made by gossamer {head['made_by']['gossamer']}, this is "

@@ -15,7 +15,7 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.builder import Builder, Choice
 from gossamer.plan.eligible import first_in_order
-from gossamer.plan.keys import layout_text, problem_key
+from gossamer.plan.keys import layout_text, libraries, problem_key, source_hash
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.tuning_file import candidate
 from gossamer.tensor import TensorSpec, default_spec
@@ -31,12 +31,22 @@ def stored(programs: Mapping[int, Program], device: Device) -> dict[str, list[di
 
 def _stored(step: Step, device: Device) -> dict[str, Any]:
     name, config, inputs, outputs, precision = candidate(step.algorithm, step.variant)
-    return {"layer": step.layer.name, "inserted": step.layer.inserted,
+    return {"layer": step.layer.name, "op": step.layer.op, "inserted": step.layer.inserted,
             "problem": problem_key(step.problem), "algorithm": name, "config": config,
             "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
             "default_layouts": [_is_default(spec) for spec in
                                 (*step.variant.inputs, *step.variant.outputs)],
             "on_host": step.device is not device, "rejected": dict(step.rejected)}
+
+
+def used_algorithms(plain: Mapping[str, Sequence[Stored]], device: Device) -> dict[str, Any]:
+    """Of each algorithm that stored choices take and that is there, by op and name: its source
+    hash, and the versions of the libraries that it calls on the device."""
+    taken = {(each["op"], each["algorithm"]) for steps in plain.values() for each in steps}
+    return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
+                                       "libraries": libraries(algorithm, device)}
+            for op in sorted({op for op, _ in taken}) for algorithm in OPS[op].algorithms
+            if (op, algorithm.name) in taken}
 
 
 class StoredChoices:

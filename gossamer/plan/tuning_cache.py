@@ -15,7 +15,7 @@ from gossamer.device.kernel_cache import cache_folder, write_atomically
 from gossamer.measure import Timing
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Problem
-from gossamer.plan.keys import canonical, problem_key, source_hash
+from gossamer.plan.keys import canonical, identity, problem_key
 from gossamer.plan.tuning_file import (
     FORMAT,
     VERSION,
@@ -55,6 +55,7 @@ class TuningCache:
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
+        self._place = device
         self._device = {"api": device.api, "description": device.description,
                         "units": device.limits.units}
         self._made_by = {"driver": device.driver, "toolkit": toolkit(device),
@@ -74,14 +75,15 @@ class TuningCache:
         if self._content is None:
             self._content = self._load()
         key = problem_key(problem)
+        sources = _sources(problem.op, self._place)
         found: dict[Candidate, Measured] = {}
         for section in (self._section(self._content), self._unwritten):
             for name, stored in section["problems"].get(key, {}).get("algorithms", {}).items():
-                if stored["source"] == _sources(problem.op).get(name):
+                if stored["source"] == sources.get(name):
                     for line in stored["candidates"]:
                         measured = decode(name, line)
                         found[measured.candidate] = measured
-                elif name in _sources(problem.op):
+                elif name in sources:
                     self._outdated[name, key] = None
         if not found and key not in self._foreign:
             self._note_other_sections(key)
@@ -93,7 +95,7 @@ class TuningCache:
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """
-        known = _sources(problem.op)
+        known = _sources(problem.op, self._place)
         algorithms: dict[str, Any] = {}
         for each in measured:
             if each.algorithm not in known:
@@ -124,6 +126,11 @@ class TuningCache:
             self._unwritten["plans"].update(
                 {key: encode_plan(*described) for key, described in timings.items()})
             self._write()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all that was put is on disk."""
+        return not any(self._unwritten.values())
 
     @property
     def notices(self) -> list[str]:
@@ -248,8 +255,8 @@ def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:
                                 "candidates": [merged[each] for each in sorted(merged)]}
 
 
-def _sources(op: str) -> dict[str, str]:
-    return {algorithm.name: source_hash(algorithm) for algorithm in OPS[op].algorithms}
+def _sources(op: str, device: Device) -> dict[str, str]:
+    return {algorithm.name: identity(algorithm, device) for algorithm in OPS[op].algorithms}
 
 
 def toolkit(device: Device) -> str:

@@ -135,6 +135,9 @@ class CublasLt:
     def create(self) -> int:
         return self._new()
 
+    def get_version(self) -> int:
+        return 130100
+
     def matmul_desc_create(self, compute: int, scale: int) -> int:
         assert scale == 0
         return self._new(compute=self.ComputeType(compute))
@@ -248,6 +251,10 @@ class Cusparse:
 
     def create(self) -> int:
         return next(self._handles)
+
+    def get_version(self, handle: int) -> int:
+        assert handle == 1
+        return 12602
 
     def set_stream(self, handle: int, stream: int) -> None:
         self._stream = stream

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -226,6 +227,25 @@ class TestUnavailable:
                                     backend_version_string=lambda: "9.1.0")
         assert self.loading(monkeypatch, old) == (
             "cuDNN 9.1.0 is older than 9.2: pip install 'gossamer[vendor]'")
+
+
+    def test_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loaded = types.SimpleNamespace(
+            __version__="1.32.0", backend_version=lambda: 91900,
+            backend_version_string=lambda: "9.19.0", create_handle=lambda: 1,
+            cudnnGraphNotSupportedError=ValueError)
+        assert self.loading(monkeypatch, loaded) is loaded
+        device = types.SimpleNamespace(api="cuda", current=contextlib.nullcontext)
+        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
+        assert Cudnn().version(device) == "9.19.0"  # type: ignore[arg-type]
+
+    def test_no_version_without_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = types.SimpleNamespace(api="cuda")
+        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
+        self.loading(monkeypatch, ModuleNotFoundError("No module named 'cudnn'", name="cudnn"))
+        assert Cudnn().version(device) == ""  # type: ignore[arg-type]
+        monkeypatch.setattr(cudnn_library.importlib, "import_module", None)
+        assert Cudnn().version(find("host")) == ""
 
 
 def first_plans(variants: list[Variant]) -> list[Variant]:

@@ -11,8 +11,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.expression import Expression, Step, apply
+from gossamer.ops import nvmath_library
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Weights, WeightsInfo
 from gossamer.ops.conv2d import lowering
 from gossamer.ops.conv2d.lowering_cublas import CublasLowering
@@ -215,6 +217,20 @@ def test_an_absent_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
     device.current = contextlib.nullcontext  # type: ignore[attr-defined]
     reason = unavailable(CUBLAS, device)
     assert reason == "nvmath-python is not installed: pip install 'gossamer[vendor]'"
+
+
+def test_the_libraries_tell_their_versions(double: Any) -> None:
+    for algorithm, version in ((CublasGemm(), "130100"), (CublasLowering(), "130100"),
+                               (CusparseLowering(), "12602")):
+        assert algorithm.version(double.device) == version
+
+
+def test_no_library_is_loaded_for_its_version_elsewhere(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvmath_library.importlib, "import_module", None)
+    monkeypatch.setattr(nvmath_library, "_on", nvmath_library._on.__wrapped__)
+    for algorithm in (CublasGemm(), CublasLowering(), CusparseLowering()):
+        assert algorithm.version(find("host")) == ""
 
 
 @pytest.fixture(scope="module")

@@ -1,40 +1,43 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import gossamer
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
+from gossamer.measure import Timing
 from gossamer.model.graph import Graph
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.plan.accuracy import Calibration, normalised_error, reference
+from gossamer.plan import families
+from gossamer.plan import plan as planning
+from gossamer.plan.accuracy import Calibration
+from gossamer.plan.context import Context
 from gossamer.plan.plan import Plan
+from gossamer.plan.program import Program
+from gossamer.plan.reference import normalised_error, reference
 from gossamer.plan.tuner import Trial
-from tests.model.onnx_models import save
-from tests.plan.small import expected, images, small
-from tests.tolerances import tolerance
+from tests.model.onnx_models import model, save, weights
+from tests.plan import mixing
+from tests.plan.mixing import BY_IMAGE, MIXING, node
+from tests.plan.small import images, small
 
 
 @pytest.fixture
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     return gossamer.load(str(save(small(), tmp_path_factory.mktemp("model"))))
-
-
-def test_the_reference_is_the_network(graph: Graph) -> None:
-    x = images(3)
-    y = reference(graph, {"x": x})["y"]
-    assert y.dtype == np.float64
-    assert normalised_error(expected(x), y) <= tolerance("network")
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
@@ -145,10 +148,15 @@ def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cost = Trial.cost.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Trial, "cost", property(
         lambda trial: cost(trial) / (100 if trial.variant.precision == "tf32" else 1)))
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compared from end to end."""
     monkeypatch.setattr("gossamer.plan.plan.compare", lambda *args: None)
 
 
-@pytest.mark.usefixtures("rounding")
+@pytest.mark.usefixtures("rounding", "alone")
 def test_lower_precision_is_taken_within_the_tolerance_only(graph: Graph) -> None:
     x = images(4)
 
@@ -179,3 +187,119 @@ def test_a_tolerance_needs_calibration(graph: Graph) -> None:
         gossamer.compile(graph, "host", tolerance=1e-3)
     with pytest.raises(InputError, match="goes with an effort"):
         gossamer.compile(graph, "host", precision="fp16")
+
+
+def twins() -> onnx.ModelProto:
+    """Two layers of the same problem, with weights of their own."""
+    return model([node("Conv", ["x", "w0"], ["a"], "one", pads=[1, 1, 1, 1]),
+                  node("Sigmoid", ["a"], ["b"]),
+                  node("Conv", ["b", "w1"], ["c"], "two", pads=[1, 1, 1, 1]),
+                  node("Sigmoid", ["c"], ["y"])],
+                 {"x": ["N", 3, 6, 5]}, {"y": 4},
+                 {"w0": weights(3, 3, 3, 3), "w1": weights(3, 3, 3, 3, seed=1)})
+
+
+@pytest.fixture
+def held(tmp_path: Path, rounding: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+    """Makes a plan whose tolerance holds back the second of two twins; its families take so many
+    microseconds by the number of layers in float32."""
+    def error(self: Plan, program: Program) -> float:
+        (two,) = [step for step in program.steps if step.layer.name == "two"]
+        return 0.0 if two.variant.precision == "fp32" else 1.0
+
+    monkeypatch.setattr(Plan, "_error", error)
+
+    def plan(*times: float) -> Plan:
+        def interleave(tasks: Sequence[Any], **options: Any) -> list[Timing]:
+            strict = [sum(step.variant.precision == "fp32" for step in
+                          task.work.__self__.program.steps) for task in tasks]
+            return [Timing(times[count], times[count], times[count], 5) for count in strict]
+
+        monkeypatch.setattr(families, "interleave", interleave)
+        made = gossamer.compile(str(save(twins(), tmp_path)), "host", effort="quick",
+                                precision="tf32", calibration=images(2), tolerance=1e-3)
+        made.program(2)
+        return made
+
+    return plan
+
+
+def test_a_family_takes_of_equal_layers_those_that_are_not_held_back(
+        held: Callable[..., Plan]) -> None:
+    plan = held(1.0, 10.0, 20.0)
+    accuracy = plan.report(2).accuracy
+    assert accuracy is not None
+    assert (accuracy.less_precise, accuracy.held_back) == (("one",), ("two",))
+    assert [row["outcome"] for row in plan.report(2).plans
+            if row["plan"] == "rounding everywhere"] == ["the same as measured choice"]
+
+
+def test_a_family_that_is_taken_tells_what_was_held_back(held: Callable[..., Plan]) -> None:
+    plan = held(1.0, 20.0, 10.0)
+    assert {step.algorithm.name for step in plan.program(2).steps} == {"host_im2col"}
+    accuracy = plan.report(2).accuracy
+    assert accuracy is not None
+    assert (accuracy.less_precise, accuracy.held_back) == ((), ("two",))
+
+
+@pytest.mark.usefixtures("rounding")
+def test_what_was_compared_leaves_nothing_in_memory(graph: Graph,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[Context] = weakref.WeakSet()
+
+    class Watched(Context):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            alive.add(self)
+            made.append(1)
+
+    made: list[int] = []
+    monkeypatch.setattr(planning, "Context", Watched)
+    gc.disable()
+    try:
+        plan = gossamer.compile(graph, "host", effort="quick", precision="tf32",
+                                calibration=images(4), tolerance=1e-5)
+        plan.program(4)
+        assert len(made) > 2 and len(alive) == 0
+    finally:
+        gc.enable()
+    assert plan.memory["weights"] == 0
+
+
+def calibrated(proto: onnx.ModelProto, folder: Path) -> Plan:
+    return gossamer.compile(str(save(proto, folder)), "host", calibration=mixing.images(6))
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_images_that_are_mixed_are_compared_all_at_once_only(name: str, tmp_path: Path) -> None:
+    plan = calibrated(MIXING[name], tmp_path)
+    plan.program(6)
+    accuracy = plan.report(6).accuracy
+    assert accuracy is not None and accuracy.error < 1e-5
+    for batch in (1, 4, 12):
+        with pytest.raises(InputError, match=f"calibration inputs hold 6 images, expected {batch} "
+                                             f"for batch {batch}: .*'it'"):
+            plan.program(batch)
+
+
+@pytest.mark.parametrize("name", BY_IMAGE)
+@pytest.mark.parametrize("batch", [1, 4, 6, 9])
+def test_outputs_of_several_rows_or_none_an_image_are_compared(name: str, batch: int,
+                                                               tmp_path: Path) -> None:
+    plan = calibrated(BY_IMAGE[name], tmp_path)
+    plan.program(batch)
+    accuracy = plan.report(batch).accuracy
+    assert accuracy is not None and accuracy.error < 1e-5
+
+
+def test_each_image_of_several_rows_has_an_error_of_its_own(tmp_path: Path) -> None:
+    calibration = calibrated(BY_IMAGE["rows"], tmp_path).calibration
+    assert calibration is not None
+
+    def run(inputs: Any) -> dict[str, np.ndarray]:
+        y = inputs["x"].reshape(-1, 16).astype(np.float64)
+        (last,) = np.flatnonzero((inputs["x"] == calibration._inputs["x"][5]).all(axis=(1, 2, 3)))
+        y[3 * last:3 * last + 3] *= 1.5
+        return {"y": y}
+
+    assert calibration.error(run, 6) == pytest.approx(0.5)

@@ -13,17 +13,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossamer.device import find
 from gossamer.expression import Expression, Step, apply
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Epilogue, WeightsInfo
 from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.conv2d.cudnn import Cudnn
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.plan import keys
-from gossamer.plan.keys import canonical, layout_text, problem_key, source_hash, sources
+from gossamer.plan.keys import (
+    canonical,
+    identity,
+    layout_text,
+    libraries,
+    problem_key,
+    source_hash,
+    sources,
+)
 from gossamer.tensor import TensorSpec
 
 OPS_FOLDER = Path(keys.__file__).parents[1] / "ops"
@@ -214,3 +224,18 @@ def test_a_hash_is_taken_once_a_process(abacus, tmp_path):
     module = sys.modules["abacus_algorithm"]
     (tmp_path / "abacus.cl").write_text("changed")
     assert source_hash(module.Abacus()) == first
+
+
+def test_an_identity_changes_with_the_library_that_the_device_has(monkeypatch):
+    host = find("host")
+    algorithms = {each.name: each for each in OPS["conv2d"].algorithms}
+    cudnn, ours = algorithms["cudnn"], algorithms["depthwise"]
+    before = {each: (identity(each, host), libraries(each, host)) for each in (cudnn, ours)}
+    assert before[cudnn][0] == source_hash(cudnn) and "cuDNN" not in before[cudnn][1]
+    found = {before[cudnn][0]}
+    for version in ("9.19.0", "9.20.0"):
+        monkeypatch.setattr(Cudnn, "version", lambda self, device, version=version: version)
+        found.add(identity(cudnn, host))
+        assert libraries(cudnn, host) == {**before[cudnn][1], "cuDNN": version}
+    assert len(found) == 3
+    assert (identity(ours, host), libraries(ours, host)) == before[ours]

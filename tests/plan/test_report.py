@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import gossamer
+from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Timing
@@ -17,7 +19,8 @@ from gossamer.ops import OPS
 from gossamer.plan.families import EndToEnd
 from gossamer.plan.plan import Plan
 from gossamer.plan.report import Report, make_report
-from tests.model.onnx_models import model, runtime, weights
+from gossamer.plan.tuning_cache import file_name, tuning_folder
+from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "precision", "layout",
@@ -207,3 +210,18 @@ def test_nothing_computes_it(quick_device: Device, tmp_path: Path,
     with pytest.raises(UnsupportedError, match=r"'soft': nothing computes .*out of order") as e:
         plan.program(1)
     assert "\n" not in str(e.value)
+
+
+def test_a_bad_file_of_measurements_is_told(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    bad = tuning_folder() / file_name(find("host"))
+    bad.parent.mkdir()
+    bad.write_text("{")
+    plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
+    plan.program(1)
+    (note,) = [note for note in plan.report(1).notes if "corrupt" in note]
+    assert note.startswith(f"{bad} is corrupt or cut short") and "measured again" in note
+    again = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
+    again.program(1)
+    assert not any("corrupt" in note for note in again.report(1).notes)

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -13,11 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossamer.device import kernel_cache
+from gossamer.device import find, kernel_cache
 from gossamer.errors import GossamerWarning
 from gossamer.measure import Timing
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.cudnn import Cudnn
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan import tuning_cache, tuning_file
@@ -48,7 +50,7 @@ def measured(config="tile=8", algorithm="tiled", median_us=12.0, **others):
 def algorithms(monkeypatch):
     """Two algorithms of gemm, with sources that a test may change."""
     found = {"tiled": "first source", "few_rows": "other source"}
-    monkeypatch.setattr(tuning_cache, "_sources", lambda op: found)
+    monkeypatch.setattr(tuning_cache, "_sources", lambda op, device: found)
     return found
 
 
@@ -85,7 +87,7 @@ def test_the_file_can_be_read_by_people(tmp_path):
     assert json.loads(line.strip().rstrip(",")) == {
         "config": "tile=8", "inputs": ["row"], "outputs": ["row"], "precision": "fp32",
         "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0, "cold_us": None, "error": None,
-        "failure": None}
+        "failure": None, "samples": 0, "weights": ""}
     assert any(f'"problem": "gemm {problem().describe()}"' in line for line in lines)
     assert any('"driver": "beads 1.0"' in line for line in lines)
     again = cache(tmp_path / "again")
@@ -409,7 +411,7 @@ def test_without_locks_it_works_too(tmp_path, monkeypatch):
 
 
 def _tune(folder, own, barrier):
-    tuning_cache._sources = lambda op: {"tiled": "first source"}
+    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
     stored = cache(folder)
     barrier.wait()
     for rows in range(40):
@@ -446,7 +448,7 @@ def _rows(path):
 
 
 def _tune_until_killed(folder, first, acknowledged):
-    tuning_cache._sources = lambda op: {"tiled": "first source"}
+    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
     stored = cache(folder)
     rows = first
     while True:
@@ -482,7 +484,7 @@ def test_200_kills_leave_a_readable_file_that_lost_nothing(tmp_path):
 
 
 def _tune_until_line(folder, line, rows):
-    tuning_cache._sources = lambda op: {"tiled": "first source"}
+    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
     stored = cache(folder)
     passed = 0
 
@@ -530,5 +532,36 @@ def test_real_problems_have_real_sources(tmp_path, monkeypatch):
     result = Measured(algorithm.name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        cache(tmp_path).put(conv, [result])
-    assert cache(tmp_path).get(conv) == [result]
+        TuningCache(find("host"), tmp_path).put(conv, [result])
+    assert TuningCache(find("host"), tmp_path).get(conv) == [result]
+
+
+def test_another_version_of_a_vendors_library_is_measured_again(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    conv = Conv2dProblem(1, 3, 8, 8, 4, (3, 3))
+    ours = OPS["conv2d"].algorithms[0].name
+    results = [Measured(name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
+               for name in ("cudnn", ours)]
+    monkeypatch.setattr(Cudnn, "version", lambda self, device: "9.19.0")
+    TuningCache(find("host"), tmp_path).put(conv, results)
+    assert len(TuningCache(find("host"), tmp_path).get(conv)) == 2
+    monkeypatch.setattr(Cudnn, "version", lambda self, device: "9.20.0")
+    stored = TuningCache(find("host"), tmp_path)
+    assert [each.algorithm for each in stored.get(conv)] == [ours]
+    assert stored.notices == ["measurements of 1 layer by cudnn were made before it was changed: "
+                              "measured again"]
+
+
+def test_what_is_not_on_disk_is_told(tmp_path):
+    stored = cache(tmp_path)
+    assert stored.is_kept
+    stored.put(problem(), [measured()])
+    assert stored.is_kept
+    shutil.rmtree(tmp_path)
+    tmp_path.write_text("no folder")
+    with pytest.warns(GossamerWarning, match="cannot be written"):
+        stored.put(problem(2), [measured()])
+    assert not stored.is_kept
+    tmp_path.unlink()
+    stored.put(problem(3), [measured()])
+    assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]

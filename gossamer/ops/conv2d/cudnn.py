@@ -22,7 +22,7 @@ from gossamer.ops.conv2d.cudnn_graph import (
     pointwise,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.cudnn_library import first_line, library_on, unavailable
+from gossamer.ops.cudnn_library import first_line, library_on, loaded_version, unavailable
 from gossamer.ops.epilogue import epilogue_arguments
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.tensor import to_memory
@@ -70,6 +70,9 @@ class Cudnn(Algorithm):
                         return None
                     refusals.append(offer.refusal)
         return f"cuDNN offers no engine for {problem.describe()}: {refusals[0]}"
+
+    def version(self, device: Device) -> str:
+        return loaded_version(device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         epilogues = _epilogues(problem)

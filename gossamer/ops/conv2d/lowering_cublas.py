@@ -35,7 +35,7 @@ from gossamer.ops.cublas_product import (
     offers,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
-from gossamer.ops.nvmath_library import CUBLAS, unavailable
+from gossamer.ops.nvmath_library import CUBLAS, loaded_version, unavailable
 
 _LAYOUTS = ("NHWC", "NCHW", "CHWN")
 
@@ -81,6 +81,9 @@ class CublasLowering(Algorithm):
         if problem.is_depthwise:
             return f"a product of a few rows for each of {problem.channels} channels"
         return too_large(problem)
+
+    def version(self, device: Device) -> str:
+        return loaded_version(CUBLAS, device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         forms = [(precision, layout) for precision in PRECISIONS for layout in _LAYOUTS]

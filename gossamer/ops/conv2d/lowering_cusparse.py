@@ -35,6 +35,7 @@ from gossamer.ops.nvmath_library import (
     ZERO,
     dtype_of,
     library_on,
+    loaded_version,
     unavailable,
 )
 
@@ -57,6 +58,9 @@ class CusparseLowering(Algorithm):
         if problem.out_channels * problem.depth >= 2**31:
             return "2^31 weights or more"
         return too_large(problem)
+
+    def version(self, device: Device) -> str:
+        return loaded_version(CUSPARSE, device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for algorithm in _ALGORITHMS:

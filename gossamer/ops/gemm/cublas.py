@@ -21,7 +21,7 @@ from gossamer.ops.cublas_product import (
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.nvmath_library import CUBLAS, dtype_of, unavailable
+from gossamer.ops.nvmath_library import CUBLAS, dtype_of, loaded_version, unavailable
 
 
 class CublasGemm(Algorithm):
@@ -35,6 +35,9 @@ class CublasGemm(Algorithm):
         if problem.outputs[0].size >= 2**31:
             return "2^31 results or more"
         return None
+
+    def version(self, device: Device) -> str:
+        return loaded_version(CUBLAS, device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
         empty = problem.outputs[0].size == 0
