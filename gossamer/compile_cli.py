@@ -83,8 +83,12 @@ def compile_(
     if tolerance is not None and not calibration:
         raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
     wanted = explain or []
-    checked = Calibration(graph, arguments.read_inputs(calibration, graph), tolerance) if (
-        calibration) else None
+    checked = None
+    if calibration:
+        checked = Calibration(graph, arguments.read_inputs(calibration, graph, "--calibration"),
+                              tolerance)
+        for size in sizes:
+            checked.check(size)
     place = find(device)
     with _progress() as follow:
         tuner = Tuner(place, effort, precision=precision, note=follow.note)
@@ -101,12 +105,13 @@ def compile_(
             reports = {size: _measured(plan, size) for size in sizes}
         except KeyboardInterrupt:
             follow.stop()
-            show.notice(f"interrupted: {counted(tuner.measured, 'candidate')} measured, kept in "
-                        f"{tuner.cache.path} for the next time", "error")
+            for notice in tuner.notices:
+                show.notice(notice)
+            show.notice(_interrupted(tuner), "error")
             raise typer.Exit(130) from None
     for name in wanted:
         _check_layer(name, [row["layer"] for report in reports.values() for row in report.rows])
-    for notice in tuner.cache.notices:
+    for notice in tuner.notices:
         show.notice(notice)
     if output is not None:
         plan.save(output)
@@ -117,12 +122,12 @@ def compile_(
         with replacing(html) as file:
             file.write(page(facts, list(reports.values())).encode())
     if as_json:
-        show.print_json({**facts, "notices": tuner.cache.notices,
+        show.print_json({**facts, "notices": tuner.notices,
                          "reports": [show.report_dict(report) for report in reports.values()]})
         return
     print(f"device: {place.name} ({place.description})")
     for report in reports.values():
-        _print_report(report)
+        _print_report(report, [note for note in report.notes if note not in tuner.notices])
         for row in report.rows:
             if row["layer"] in wanted:
                 _print_candidates(row, report.batch)
@@ -138,7 +143,16 @@ def _measured(plan: Plan, batch: int) -> Report:
     return plan.report(batch)
 
 
-def _print_report(report: Report) -> None:
+def _interrupted(tuner: Tuner) -> str:
+    """What came of the work so far."""
+    told = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
+    if not tuner.measured:
+        return told
+    return told + (f", kept in {tuner.cache.path} for the next time" if tuner.cache.is_kept else
+                   f", not kept: {tuner.cache.path} cannot be written")
+
+
+def _print_report(report: Report, notes: Sequence[str]) -> None:
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
              "algorithm": with_precision(row),
@@ -161,7 +175,7 @@ def _print_report(report: Report) -> None:
           + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         print(report.shares_line)
-    print(*report.notes, sep="\n")
+    print(*notes, sep="\n")
 
 
 def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
