@@ -16,6 +16,8 @@ from gossamer.bench.networks import network_case
 from gossamer.bench.rows import KEYS, read_rows
 from gossamer.bench.work import Files, Item
 from gossamer.cli import app
+from gossamer.device import find
+from gossamer.plan.tuning_cache import file_name, tuning_folder
 from tests.bench.conftest import PEAKS
 from tests.bench.networks import tiny
 
@@ -60,6 +62,18 @@ def test_json() -> None:
     document = json.loads(done.stdout)
     ((row,),) = [result["rows"] for result in document["results"]]
     assert tuple(row) == KEYS and document["peak_flops"] == PEAKS.flops
+
+
+def test_a_bad_file_of_measurements_is_told_once() -> None:
+    words = ("tiny", "--device", "host", "--batch", "1", "--against", "none", "--precision",
+             "fp32,fp16", "--json", "--case", "tin")
+    path = tuning_folder() / file_name(find("host"))
+    path.parent.mkdir()
+    path.write_text("{")
+    done = bench(*words)
+    assert done.exit_code == 0 and json.loads(done.stdout)["results"]
+    assert done.stderr.count(f"{path} is corrupt or cut short") == 1
+    assert "corrupt" not in bench(*words).stderr
 
 
 def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
