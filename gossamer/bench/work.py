@@ -56,12 +56,14 @@ class Setting:
 
     against: peers and vendors' algorithms, by name. precisions: those that each contender is
     measured in, the most precise first. tuner: that of a precision, which allows those before it.
+    effort: how much is tried before gossamer's choice.
     """
 
     device: Device
     tuner: Callable[[str], Tuner]
     against: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
+    effort: str = "normal"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Item:
     batch: int
     make: Callable[[Setting], Case]
     is_layer: bool = False
+    is_training: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from gossamer.bench.peers import PEERS, AbsentError, Network
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites import SUITES, select
+from gossamer.bench.training import BACKPROP, MANY
 from gossamer.bench.work import Case
 from gossamer.device import find
 from gossamer.device.base import Device
@@ -60,7 +61,8 @@ def test_cases_are_distinct_and_squares_know_no_batch() -> None:
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
     assert count == {"mobilenet": 2, "networks": 2, "conv-layers": 2 * len(convolutions),
-                     "gemm": 2 * len(products) - squares}
+                     "gemm": 2 * len(products) - squares, "backprop": len(BACKPROP),
+                     "train-many": len(MANY)}
 
 
 def test_cases_are_filtered_by_name() -> None:

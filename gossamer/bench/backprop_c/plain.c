@@ -1,0 +1,73 @@
+/* The same training as most would write it: a step after the other, each a loop over the weights,
+ * which lie input by input so that the compiler can work on several units at once. */
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "work.h"
+
+typedef struct {
+    int inputs, units;
+    float *weight, *bias, *out, *error;
+} Layer;
+
+static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
+{
+    for (int l = 0; l < count; l++) {
+        const Layer *layer = &layers[l];
+        const float *in = l ? layers[l - 1].out : x;
+        for (int j = 0; j < layer->units; j++)
+            layer->out[j] = layer->bias[j];
+        for (int i = 0; i < layer->inputs; i++)
+            for (int j = 0; j < layer->units; j++)
+                layer->out[j] += layer->weight[i * layer->units + j] * in[i];
+        for (int j = 0; j < layer->units; j++)
+            layer->out[j] = 1.0f / (1.0f + expf(-layer->out[j]));
+    }
+    const Layer *last = &layers[count - 1];
+    for (int j = 0; j < last->units; j++)
+        last->error[j] = last->out[j] * (1.0f - last->out[j]) * (target[j] - last->out[j]);
+    for (int l = count - 1; l > 0; l--) {
+        const Layer *layer = &layers[l], *below = &layers[l - 1];
+        for (int i = 0; i < layer->inputs; i++) {
+            float sum = 0.0f;
+            for (int j = 0; j < layer->units; j++)
+                sum += layer->error[j] * layer->weight[i * layer->units + j];
+            below->error[i] = below->out[i] * (1.0f - below->out[i]) * sum;
+        }
+    }
+    for (int l = 0; l < count; l++) {
+        const Layer *layer = &layers[l];
+        const float *in = l ? layers[l - 1].out : x;
+        for (int i = 0; i < layer->inputs; i++)
+            for (int j = 0; j < layer->units; j++)
+                layer->weight[i * layer->units + j] += rate * layer->error[j] * in[i];
+        for (int j = 0; j < layer->units; j++)
+            layer->bias[j] += rate * layer->error[j];
+    }
+}
+
+/* Trains one network; 0 where there is no memory. parameters: for each layer its weights, input by
+ * input, and then its biases. */
+int train_plainly(const Shape *shape, float *parameters, const Work *work)
+{
+    Layer layers[MOST_LAYERS];
+    int units = 0;
+    for (int l = 0; l < shape->layers; l++)
+        units += shape->sizes[l + 1];
+    float *own = malloc(2 * units * sizeof(float));
+    if (!own)
+        return 0;
+    float *out = own;
+    for (int l = 0; l < shape->layers; l++) {
+        int before = shape->sizes[l], here = shape->sizes[l + 1];
+        layers[l] = (Layer){before, here, parameters, parameters + before * here, out, out + here};
+        parameters += (before + 1) * here;
+        out += 2 * here;
+    }
+    for (int s = 0; s < work->samples; s++)
+        step(layers, shape->layers, work->x + (size_t)s * WIDE(shape->sizes[0]),
+             work->targets + (size_t)s * shape->sizes[shape->layers], work->rate);
+    free(own);
+    return 1;
+}
