@@ -21,10 +21,12 @@ SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 _MOST = 2**31
 _ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
 _HEADER = re.compile(r"\s*(\d{1,12})\s*,\s*(\d{1,12})\s*,\s*(\d{1,12})\s*")
-_VALUE = rb"\s+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
-_ENTRIES = {field: re.compile(rb"\s*\d+\s+\d+" + (b"" if field == "pattern" else _VALUE) + rb"\s*")
+_VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
+_ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)
+                              + rb"[ \t]*\r?")
             for field in ("real", "double", "integer", "unsigned-integer", "pattern")}
 """A line of each kind of MatrixMarket file that is read."""
+_BLANKS = b" \t\r"
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def read_archive(path: str | Path) -> dict[str, SparseWeights]:
 
 
 def _parse_matrix_market(name: str, data: bytes) -> SparseWeights:
-    lines = data.splitlines()
+    lines = data.removesuffix(b"\n").split(b"\n")
     try:
         rows, columns, count, kind, field, symmetry = scipy_io.mminfo(io.BytesIO(data))
     except (ValueError, OverflowError) as error:
@@ -124,7 +126,8 @@ def _parse_matrix_market(name: str, data: bytes) -> SparseWeights:
     _check_size(f"{name}: line {_entry_line(lines, 0)}", rows, columns, count)
     _check_entries(name, lines, field, count)
     try:
-        matrix = scipy_io.mmread(io.BytesIO(data))
+        # SciPy 1.17 reads on behind a last line that ends in a blank and no line break
+        matrix = scipy_io.mmread(io.BytesIO(data + b"\n"))
     except (ValueError, OverflowError) as error:
         raise _market_error(name, lines, error) from None
     keys = matrix.row.astype(np.int64) * columns + matrix.col
@@ -162,7 +165,7 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
     """The line, from 1, of the entry, from 1; entry 0 stands for the line of sizes."""
     remaining = entry
     for number, line in enumerate(lines, start=1):
-        if line.strip() and not line.lstrip().startswith(b"%"):
+        if line.strip(_BLANKS) and not line.lstrip().startswith(b"%"):
             if remaining == 0:
                 return number
             remaining -= 1
@@ -171,11 +174,11 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
 
 def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
     """What SciPy would overlook (what follows the numbers of a line, 4.5 for 4 and .5), would find
-    only after it made room for all entries, or would not survive (a NUL byte)."""
+    only after it made room for all entries, or would not survive (a NUL behind the last)."""
     expected = "row column" if field == "pattern" else "row column value"
     first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):
-        if not line.strip():
+        if not line.strip(_BLANKS):
             continue
         if not _ENTRIES[field].fullmatch(line):
             text = line.decode("ascii", "replace")[:40]
