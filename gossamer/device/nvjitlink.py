@@ -71,12 +71,20 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    run = subprocess.run([sys.executable, "-m", "gossamer.device.nvjitlink"], env=environment,
-                         input=pickle.dumps((text, options)), capture_output=True)
+    # what this process imports from, and (-P) not the folder that it happens to stand in
+    folders = os.pathsep.join(each or os.getcwd() for each in sys.path)
+    try:
+        run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.nvjitlink"],
+                             env={**os.environ, "PYTHONPATH": folders},
+                             input=pickle.dumps((text, options)), capture_output=True)
+    except OSError as error:
+        raise CompileError(f"cannot start a process that assembles PTX: {error}") from None
     if run.returncode:
-        raise CompileError("a process that assembles PTX failed: "
-                           + run.stderr.decode(errors="replace").strip()[-2000:])
+        said = run.stderr.decode(errors="replace").strip().splitlines()
+        ended = (f"was ended by signal {-run.returncode}" if run.returncode < 0 else
+                 f"failed with status {run.returncode}")
+        raise CompileError(f"a process that assembles PTX {ended}" + (
+            f": {said[-1]}" if said else "; is there too little memory?"))
     result = pickle.loads(run.stdout)
     if isinstance(result, str):
         raise CompileError(result)

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device, Limits
-from gossamer.device.ptx import Address, Bits, Code, PtxProgram
-from gossamer.errors import CompileError
+from gossamer.device.ptx import Address, Bits, Code
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant, Weights, WeightsInfo
 from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
@@ -252,14 +251,6 @@ def test_programs_build_without_spills(architecture: str, halves: bool) -> None:
     assert cubin[:4] == b"\x7fELF"
     assert info.spill_bytes == 0, f"{config} spills {info.spill_bytes} bytes"
     assert info.registers <= Division(problem, config, halves).registers
-
-
-def test_an_assembler_error_is_told() -> None:
-    nvjitlink = pytest.importorskip("gossamer.device.nvjitlink", exc_type=ImportError)
-    wrong = PtxProgram("wrong", ".visible .entry wrong() { no.such; }")
-    for apart in (False, True):
-        with pytest.raises(CompileError, match="known instruction: 'no'"):
-            nvjitlink.build(wrong, "sm_90", apart=apart)
 
 
 DENSE = Conv2dProblem(64, 128, 14, 14, 128, (3, 3), pads=(1, 1, 1, 1))
