@@ -51,7 +51,8 @@ def _made(name: str, task: Pass, timer: Device, place: Any, unroll: int) -> Read
         return jax.lax.scan(step, networks, (x, targets), unroll=unroll)[0]
 
     def begin(samples: int) -> Run:
-        networks = jax.device_put([tuple(part[0] if alone else part for part in layer)
+        # copies: what is given away may share the memory of what it was made of
+        networks = jax.device_put([tuple(np.array(part[0] if alone else part) for part in layer)
                                    for layer in task.layers], place)
         own_x, own_targets = x[:samples], targets[:samples]
 

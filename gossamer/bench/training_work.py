@@ -17,6 +17,8 @@ RATE = 0.3
 _LONGEST_US = 250_000.0
 """Of one execution: who needs longer for the pass trains on its first samples only."""
 _ROUND = 100
+_WARM_UP = 2
+"""Executions before the one that tells how long a sample takes: the second may record a graph."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def ready(contender: str, device: Device, task: Pass, begin: Callable[[int], Run
     """A contender, on the device that times it. begin(samples): networks at their start, to be
     trained on the first samples in every execution."""
     few = begin(task.checked)
-    device.time(few.work)
+    for _ in range(_WARM_UP):
+        device.time(few.work)
     us = device.time(few.work) / task.checked
     del few
     most = int(_LONGEST_US / max(us, 1e-3)) // _ROUND * _ROUND
