@@ -188,6 +188,8 @@ def _measure(names: list[str], case_part: str | None, models: list[Path], data: 
             results.append(report.result_dict(result))
         del case, result
         release()
+    for notice in dict.fromkeys(line for each in precisions for line in tuner(each).notices):
+        show.notice(notice)
     if form == "json":
         show.print_json({"device": device.name, "description": device.description,
                          "peak_flops": peaks.flops, "peak_bandwidth": peaks.bandwidth,
