@@ -13,6 +13,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Device
+from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.choice import choose
 from gossamer.train.samples import Samples
 from gossamer.train.settings import Settings
@@ -69,11 +70,12 @@ class Course:
 
 @dataclass(eq=False)
 class _Seat:
-    """A course while it is trained: the rows it trains on, its generator as it was before the
-    last pass, and whether its parameters are those after it."""
+    """A course while it is trained: the rows it trains on, the passes it came with, its generator
+    as it was before the last pass, and whether its parameters are those after it."""
 
     course: Course
     rows: np.ndarray
+    start: int
     previous: np.random.Generator
     settled: bool = True
 
@@ -88,7 +90,7 @@ class Training:
     def __init__(self, courses: Sequence[Course], data: Samples, rows: Sequence[np.ndarray],
                  device: Device, effort: str | None = None, algorithm: str | None = None) -> None:
         self.problem = courses[0].settings.problem(len(data.x), len(rows[0]), len(courses))
-        self._seats = [_Seat(course, np.asarray(own, np.int32), course.rng)
+        self._seats = [_Seat(course, np.asarray(own, np.int32), course.passes, course.rng)
                        for course, own in zip(courses, rows, strict=True)]
         self._in_order = np.stack([seat.rows for seat in self._seats])
         self._settings = np.full((len(courses), 3), np.nan, np.float32)
@@ -96,6 +98,8 @@ class Training:
         self._trainer = Trainer(self.problem, data,
                                 np.stack([course.parameters for course in courses]), choice)
         self.device, self.algorithm = choice.device, choice.algorithm.name
+        self._early = max(_FIRST, self.problem.batch)
+        self._unlearnt = _unlearnt(self.problem, data.targets)
 
     @property
     def active(self) -> bool:
@@ -106,8 +110,10 @@ class Training:
         parameters when this returns; others have theirs from settle()."""
         going = [(index, seat) for index, seat in enumerate(self._seats) if not seat.course.ended]
         order, nexts = self._next_order()
-        settings = np.array([seat.course.settings.numbers(seat.course.passes)
-                             for seat in self._seats], np.float32)
+        settings = self._settings.copy()
+        with np.errstate(over="ignore"):  # training diverges then
+            for index, seat in going:
+                settings[index] = seat.course.settings.numbers(seat.course.passes)
         if not np.array_equal(settings, self._settings):
             self._settings = settings
         start = time.perf_counter()
@@ -129,16 +135,20 @@ class Training:
     def settle(self) -> None:
         """Brings every course the parameters after its last pass; one whose last update made
         them infinite has diverged."""
-        if all(seat.settled for seat in self._seats):
+        trainer = self._trainer
+        unsettled = [(index, seat) for index, seat in enumerate(self._seats)
+                     if not seat.settled and not seat.course.failure]
+        if not unsettled:
             return
-        found = self._trainer.parameters()
-        for index, seat in enumerate(self._seats):
-            if seat.settled:
-                continue
+        if any(seat.course.passes - seat.start == trainer.begun for _, seat in unsettled):
+            trainer.accept()  # Ctrl-C may have come after the pass was counted and before this
+        found = trainer.parameters()
+        for index, seat in unsettled:
+            del seat.course.curve[seat.course.passes:]  # or before it was counted
             if np.isfinite(found[index]).all():
                 seat.course.parameters, seat.settled = found[index], True
             else:
-                self._step_back(index, seat, 1)
+                self._step_back(index, seat, 1 + trainer.begun - trainer.accepted)
 
     def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
         """The rows of the next pass of each course, and its generator after it."""
@@ -163,15 +173,15 @@ class Training:
         """Finds out which courses diverged in this pass. The samples' losses are fetched where
         the means give cause, and in a course's first pass."""
         wanted = [(index, seat) for index, seat in going if seat.course.first is None
-                  or not means[index] <= _bound(seat.course.first)]
+                  or not means[index] <= self._bound(seat.course.first)]
         losses = self._trainer.losses() if wanted else None
         for index, seat in wanted:
             assert losses is not None
             own, course = losses[index], seat.course
             first = course.first
             if first is None:
-                first = float(own[:max(_FIRST, self.problem.batch)].mean(dtype=np.float64))
-            bad = _diverged(own, first)
+                first = float(own[:self._early].mean(dtype=np.float64))
+            bad = _diverged(own, self._bound(first))
             if bad is None:
                 course.first = first
                 if not np.isfinite(means[index]):
@@ -183,16 +193,33 @@ class Training:
                 course.parameters, seat.settled = before, True
                 course.failure = (
                     f"diverged in pass {course.passes + 1} at sample {bad + 1} (row "
-                    f"{order[index, bad]}): its loss is {own[bad]:g}, the first samples' was "
-                    f"{first:g}")
+                    f"{order[index, bad]}): its loss is {own[bad]:g}"
+                    + self._compared(course, own, bad))
             else:
                 self._step_back(index, seat, 2)
+
+    def _compared(self, course: Course, own: np.ndarray, bad: int) -> str:
+        """What the loss of the sample where training diverged is held against."""
+        first = course.first
+        if first is None:
+            # of samples so early as that those before the first update
+            early = own[:self._early if bad >= self._early else min(bad, self.problem.batch)]
+            if not len(early):
+                return ""
+            first = float(early.mean(dtype=np.float64))
+        return f", the first samples' was {first:g}"
+
+    def _bound(self, first: float) -> float:
+        """The largest mean loss of a pass that does not count as diverged."""
+        least = max(first, self._unlearnt)
+        return _GROWTH * least if 0 < least < math.inf else sys.float_info.max
 
     def _count(self, seat: _Seat, rng: np.random.Generator, mean: float) -> None:
         course = seat.course
         seat.previous, seat.settled = course.rng, False
-        course.rng, course.passes = rng, course.passes + 1
         course.curve.append(mean)
+        # both at once, whenever Ctrl-C comes
+        vars(course).update(rng=rng, passes=course.passes + 1)
 
     def _step_back(self, index: int, seat: _Seat, passes: int) -> None:
         """Undoes the last pass that was counted, whose last update was not finite."""
@@ -207,18 +234,20 @@ class Training:
         return seconds * 1e6 / max(1, self.problem.samples * self.problem.networks)
 
 
-def _diverged(losses: np.ndarray, first: float) -> int | None:
-    """The first sample whose loss is not finite, or far beyond the first ones where the pass's
-    mean is; None where all is well."""
+def _diverged(losses: np.ndarray, bound: float) -> int | None:
+    """The first sample whose loss is not finite, or beyond the bound where their mean is; None
+    where all is well."""
     bad = ~np.isfinite(losses)
     if not bad.any():
-        bound = _bound(first)
         if losses.mean(dtype=np.float64) <= bound:
             return None
         bad = losses > bound
     return int(np.argmax(bad))
 
 
-def _bound(first: float) -> float:
-    """The largest mean loss of a pass that does not count as diverged."""
-    return _GROWTH * first if 0 < first < math.inf else sys.float_info.max
+def _unlearnt(problem: BackpropProblem, targets: np.ndarray) -> float:
+    """The mean loss of outputs that know nothing: all 0, or all classes as likely."""
+    if problem.loss == "cross_entropy":
+        return float(targets.mean(dtype=np.float64)) * problem.sizes[-1] * math.log(
+            problem.sizes[-1])
+    return 0.5 * float(np.einsum("ij,ij->", targets, targets, dtype=np.float64)) / len(targets)

@@ -323,7 +323,10 @@ def validation_samples(given: tuple[Any, Any], settings: Settings, data: Samples
 def _check(course: Course) -> None:
     """Raises TrainingError when training diverged."""
     if course.failure:
-        settings = course.settings
+        rate = course.settings.learning_rate
+        made = course.settings.numbers(course.passes)[0]
         raise TrainingError(
             f"training {course.failure}; the network is as it was after pass {course.passes}: "
-            f"try a learning_rate below {settings.learning_rate:g}, or numbers in x nearer to 0")
+            f"try a learning_rate below {rate:g}"
+            + (f" (which the schedule made {made:g} in this pass)" if made != rate else "")
+            + ", or numbers in x nearer to 0")

@@ -38,7 +38,10 @@ def factor(schedule: Schedule, passes: int) -> float:
         by: Any
         _, every, by = tuple(schedule)
         if _is_number(every) and every >= 1 and every == int(every) and _is_number(by) and by >= 0:
-            return float(by) ** (passes // int(every))
+            try:
+                return float(by) ** (passes // int(every))
+            except OverflowError:
+                return math.inf
     raise InputError(f"schedule {schedule!r}: {_EXPECTED}")
 
 

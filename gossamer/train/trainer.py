@@ -21,7 +21,7 @@ class Trainer:
     """Networks of the same sizes, each with its own parameters, settings and order of samples.
 
     problem: one pass over the data. parameters: the first ones, as the problem's inputs say.
-    Raises OutOfMemoryError where the device has no room.
+    `begun` and `accepted` count the passes. Raises OutOfMemoryError where the device has no room.
     """
 
     def __init__(self, problem: BackpropProblem, data: Samples, parameters: np.ndarray,
@@ -40,7 +40,7 @@ class Trainer:
         self._losses = device.empty(space, "the samples' losses")
         self._means = device.empty(len(self._pieces) * self._mean_bytes, "the mean losses")
         self._known: dict[str, np.ndarray] = {}
-        self._within_pass = False
+        self.begun = self.accepted = 0
 
     @property
     def _mean_bytes(self) -> int:
@@ -59,7 +59,7 @@ class Trainer:
         size = self._parameters.nbytes
         device.copy(self._previous[1], self._previous[0], size)
         device.copy(self._previous[0], self._parameters, size)
-        self._within_pass = True
+        self.begun += 1
         offset = 0
         for index, piece in enumerate(self._pieces):
             spec = piece.problem.outputs[1]
@@ -84,12 +84,12 @@ class Trainer:
 
     def accept(self) -> None:
         """Counts the pass that run() made; without that parameters() are those before it."""
-        self._within_pass = False
+        self.accepted = self.begun
 
     def parameters(self) -> np.ndarray:
         """(networks, parameter_count) after the last pass that was accepted."""
         self._device.synchronize()
-        return self._read(self._previous[0] if self._within_pass else self._parameters)
+        return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, passes: int) -> np.ndarray:
         """The parameters before the last pass (1), or before the one before it (2)."""

@@ -9,6 +9,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.errors import TrainingError
 from gossamer.train import MLP, Progress
+from gossamer.train.settings import Settings
 
 Blobs = tuple[np.ndarray, np.ndarray]
 
@@ -71,6 +72,42 @@ def test_the_last_update_of_a_pass(epochs: int, told: bool) -> None:
     assert mlp.n_iter_ == 1
     assert mlp.loss_curve_ == kept.loss_curve_
     np.testing.assert_array_equal(mlp.coefs_[0], kept.coefs_[0])
+
+
+@pytest.mark.parametrize(("large", "batch", "said"), [
+    ([0], 1, r"sample 1 \(row 0\): its loss is inf; the network"),
+    ([2], 1, r"sample 3 \(row 2\): its loss is inf, the first samples' was 0.509\d*; the"),
+    ([5], 8, r"sample 6 \(row 5\): its loss is inf, the first samples' was 0.509\d*; the"),
+    ([11], 1, r"sample 12 \(row 11\): its loss is inf, the first samples' was 0.[123]\d*; the")])
+def test_what_a_loss_is_compared_with(large: list[int], batch: int, said: str) -> None:
+    """Never with itself, or with what came after it."""
+    x = np.ones((60, 1), np.float32)
+    x[large] = 1e30
+    with pytest.raises(TrainingError, match=said):
+        _linear(batch=batch, learning_rate=0.1).fit(x, x[:, 0])
+
+
+def test_an_easy_beginning_is_no_measure() -> None:
+    """What begins with samples that are right by themselves, almost, has not diverged after."""
+    x = np.random.default_rng(0).uniform(-1, 1, (200, 1)).astype(np.float32)
+    x[:20] = 1e-5
+    mlp = _linear(initial="glorot").fit(x, 2 * x[:, 0])
+    assert mlp.score(x, 2 * x[:, 0]) > 0.99
+    weight, _ = Settings.of(MLP((1, 2))).start(np.random.default_rng(0)).reshape(2, 2)
+    x[:20] = 25 / (weight[1] - weight[0])
+    labels = np.arange(200) % 2
+    labels[:20] = 1
+    mlp = MLP((1, 2), loss="cross_entropy", learning_rate=1e-3, device="host", epochs=3)
+    assert mlp.fit(x, labels).n_iter_ == 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [1e300, 1e20])
+def test_a_rate_beyond_all_numbers(blobs: Blobs, factor: float) -> None:
+    mlp = MLP((4, 3), epochs=4, schedule=("step", 1, factor), device="host")
+    with pytest.raises(TrainingError, match=r"diverged in pass \d .* below 0.3 \(which the "
+                                            r"schedule made .* in this pass\), or numbers in x"):
+        mlp.fit(*blobs)
 
 
 def test_the_last_good_checkpoint_stays(blobs: Blobs, tmp_path: Path) -> None:

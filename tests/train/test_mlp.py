@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -235,6 +239,64 @@ def test_ctrl_c_within_a_pass(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     assert mlp.n_iter_ == 2
     assert _same(mlp, MLP((4, 6, 3), epochs=2, shuffle=True, device="host").fit(*blobs))
+
+
+def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
+    """Passes, parameters and checkpoint fit together wherever a pass is interrupted."""
+    x, labels = blobs[0][:6], blobs[1][:6]
+
+    def mlp(epochs: int = 2) -> MLP:
+        return MLP((4, 3), epochs=epochs, momentum=0.5, shuffle=True, device="host")
+
+    trained = {epochs: mlp(epochs).fit(x, labels) for epochs in (1, 2)}
+    lines = 0
+    interrupted: set[int] = set()
+    for place in range(1000):
+        found = mlp()
+        file = tmp_path / f"{place}"
+        tracer = _Interrupting(place)
+        with tracer, suppress(KeyboardInterrupt):
+            found.fit(x, labels, checkpoint=file)
+        if not tracer.done:
+            break
+        lines += 1
+        passes = getattr(found, "n_iter_", 0)
+        interrupted.add(passes)
+        if passes:
+            assert _same(found, trained[passes])
+            assert _same(mlp().fit(x, labels, checkpoint=file, resume=True), trained[2])
+        else:
+            assert not file.exists()
+    assert lines > 50
+    assert interrupted == {0, 1, 2}
+
+
+class _Interrupting:
+    """Ctrl-C before some line of a pass, counted over all passes."""
+
+    def __init__(self, place: int) -> None:
+        self.left = place
+        self.done = False
+
+    def __enter__(self) -> _Interrupting:
+        self.before = sys.gettrace()
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self.before)
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        if self.done or not frame.f_code.co_filename.endswith("course.py"):
+            return None
+        if event == "call" and frame.f_code.co_name == "__init__":
+            return None
+        if event == "line":
+            if self.left == 0:
+                self.done = True
+                raise KeyboardInterrupt
+            self.left -= 1
+        return self
 
 
 def test_what_is_not_trained_says_so() -> None:
