@@ -86,7 +86,7 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                          "validation")
     place = find(device) if isinstance(device, str) else device
     entries: list[_Entry] = []
-    data: dict[tuple[int, int], Samples] = {}
+    data: _Data = {}
     for index, config in enumerate(configs):
         try:
             entries += _entries(index, config, x, y, data, folds, validation)
@@ -145,10 +145,14 @@ class _Entry:
             "seconds": self.seconds, "state": course.failure or state}
 
 
+_Data = dict[tuple[int, int], tuple[Samples, Samples | None]]
+"""What was made of x and y, and of those to validate on, by inputs and outputs."""
+
+
 def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
-             data: dict[tuple[int, int], Samples], folds: int | None,
+             data: _Data, folds: int | None,
              validation: tuple[Any, Any] | None) -> list[_Entry]:
-    """A config's networks, one a fold. data: what was made of x and y, by inputs and outputs."""
+    """A config's networks, one a fold."""
     if isinstance(config, Mapping):
         mlp = MLP().set_params(**config)
     elif isinstance(config, MLP):
@@ -159,9 +163,10 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
     settings = Settings.of(mlp)
     ends = settings.sizes[0], settings.sizes[-1]
     if ends not in data:
-        data[ends] = samples(x, y, settings.sizes)
-    own = data[ends]
-    held = None if validation is None else validation_samples(validation, settings, own)
+        own = samples(x, y, settings.sizes)
+        data[ends] = own, (None if validation is None
+                           else validation_samples(validation, settings, own))
+    own, held = data[ends]
     whole = np.arange(len(own.x))
     parts = [(None, whole)] if folds is None else list(enumerate(_without_parts(own, folds)))
     return [_Entry(index, fold, MLP(**mlp.get_params()), Course.start(settings), own, rows, held)

@@ -11,6 +11,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, TrainingError
 from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
 from gossamer.train.course import Training
+from gossamer.train.samples import samples
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -63,6 +64,30 @@ def test_alike_networks_share_launches(blobs: Blobs, monkeypatch: pytest.MonkeyP
     together.clear()
     train_many(sweep(base, {"momentum": [0.0, 0.5, 0.9]}), *blobs, folds=3)
     assert together == [3, 6]
+
+
+def test_data_are_made_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, ...]] = []
+
+    def noted(x: Any, y: Any, sizes: tuple[int, ...], *more: Any) -> Any:
+        made.append(sizes)
+        return samples(x, y, sizes, *more)
+
+    monkeypatch.setattr("gossamer.train.many.samples", noted)
+    monkeypatch.setattr("gossamer.train.mlp.samples", noted)
+    configs = sweep(MLP((4, 3), epochs=1, device="host"), {
+        "sizes": [(4, 3), (4, 2, 3)], "seed": range(3)})
+    train_many(configs, *blobs, validation=blobs)
+    assert made == [(4, 3), (4, 3)]
+
+
+def test_a_schedule_is_asked_of_passes_that_are_made(blobs: Blobs) -> None:
+    configs = [MLP((4, 3), epochs=2, device="host", schedule=lambda passes: [1.0, 0.5][passes]),
+               MLP((4, 3), epochs=4, device="host")]
+    result = train_many(configs, *blobs)
+    assert [row["epochs"] for row in result.rows] == [2, 4]
+    for config, mlp in zip(configs, result.networks, strict=True):
+        np.testing.assert_array_equal(_vector(mlp), _vector(MLP(**config.get_params()).fit(*blobs)))
 
 
 def test_each_ends_by_itself(place: Device, blobs: Blobs) -> None:
