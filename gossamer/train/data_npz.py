@@ -11,7 +11,7 @@ import numpy as np
 
 from gossamer.errors import InputError
 from gossamer.show import shape_text
-from gossamer.train.dataset import Dataset, are_pixels, picture_shape
+from gossamer.train.dataset import Dataset, are_pixels, has_grey_levels, picture_shape
 
 _DAMAGED = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
@@ -60,7 +60,7 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
                              "number that names a class")
         y = y.astype(np.int64)
     sides = tuple(size for size in x.shape[1:] if size > 1) if x.ndim == 4 else x.shape[1:]
-    is_bytes = x.dtype == np.uint8
+    grey = x.dtype == np.uint8 and has_grey_levels(x)
     x, y = x[:limit], y[:limit]
     with np.errstate(over="ignore"):  # what becomes infinite is told below
         x = x.reshape(len(x), -1).astype(np.float32)
@@ -68,7 +68,7 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
     if wrong.size:
         raise InputError(f"{path}: {x_name}[{wrong[0]}] has a NaN or infinite number")
     shape = (sides[0], sides[1]) if len(sides) == 2 else picture_shape(x.shape[1])
-    return Dataset(x, y, shape, is_bytes or are_pixels(x, shape), str(path))
+    return Dataset(x, y, shape, grey or are_pixels(x, shape), str(path))
 
 
 def _array(path: Path, arrays: Any, name: str) -> np.ndarray:

@@ -83,4 +83,9 @@ def picture_shape(features: int) -> tuple[int, int] | None:
 
 def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
     """Whether numbers of no known origin look like the grey levels of pictures."""
-    return bool(shape and x.size and x.min() >= 0 and _WHITE / 2 < x.max() <= _WHITE)
+    return shape is not None and has_grey_levels(x)
+
+
+def has_grey_levels(x: np.ndarray) -> bool:
+    """Whether numbers reach from 0 to 255, or near it; those of 0 and 1, or of 0 to 16, do not."""
+    return bool(x.size and x.min() >= 0 and _WHITE / 2 < x.max() <= _WHITE)

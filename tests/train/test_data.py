@@ -100,8 +100,10 @@ def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
     ("5,1,2\n0,3\n", "line 2 has 2 cells, the lines before it have 3"),
     ("label,a,b\n5,1,2\n\n0,3,4,5\n", "line 4 has 4 cells, the lines before it have 3"),
     ("label,a,b,c\n5,1,2\n", "line 2 has 3 cells, the lines before it have 4"),
-    ("5,1,2\n0,3,x\n", "line 2, column 3 is 'x', expected a finite number"),
-    ("5,1,two\n0,3,4\n", "line 1, column 3 is 'two', expected a finite number"),
+    ("5,1,2\n0,x,3\n", "line 2, column 2 is 'x', expected a finite number"),
+    ("5,1,2\n0,3,x\n", "line 2, column 3 is 'x', expected a finite number; are labels in the last "
+                       "column?"),
+    ("a,1,two\nb,3,4\n", "line 1, column 3 is 'two', expected a finite number"),
     ("5,1,2\n0,3,\n", "line 2, column 3 is '', expected a finite number"),
     ("5,1,2\n0,nan,4\n", "line 2, column 2 is 'nan', expected a finite number"),
     ("5,1,2\n0,3,-inf\n", "line 2, column 3 is '-inf', expected a finite number"),
@@ -112,6 +114,8 @@ def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
                          "last column?"),
     ("5,1,2\ninf,3,4\n", "the first column has inf, expected labels of classes; are they in the "
                          "last column?"),
+    ("5,1,a\n0,3,b\n", "line 1, column 3 is 'a', expected a finite number; are labels in the last "
+                       "column?"),
     (f"{'a' * 64},1\nb,2\n", "has labels of more than 63 characters"),
     (b"5,1,2\n0,\xff,4\n", "is no text in UTF-8 (byte 0xff)"),
 ])
@@ -224,6 +228,10 @@ def test_folders_to_train_and_to_test_on(tmp_path):
     csv(tmp_path, "5,1\n", "my_test.csv")
     found, test = data.load(tmp_path)
     assert found.y.tolist() == [5, 6] and test.y.tolist() == [5]
+    (tmp_path / "my_train.csv").rename(tmp_path / "latest_train_values.csv")
+    found, test = data.load(tmp_path)
+    assert found.y.tolist() == [5, 6] and test.y.tolist() == [5]
+    (tmp_path / "latest_train_values.csv").rename(tmp_path / "my_train.csv")
     csv(tmp_path, "5,1\n", "train2.csv")
     assert fault(tmp_path) == ("has several csv files to take: my_train.csv, train2.csv; give one "
                                "of them")
@@ -253,6 +261,9 @@ def test_wrong_pictures(tmp_path):
     (PICTURES[..., None], LABELS.astype(float)[:, None], (9, 8), True),
     (PICTURES.reshape(6, -1) / 255, LABELS.astype(np.uint8), None, False),
     (np.zeros((6, 64)), LABELS > 0, (8, 8), False),
+    (PICTURES // 128, LABELS, (9, 8), False),
+    (PICTURES // 15, LABELS, (9, 8), False),
+    (PICTURES.reshape(6, -1), LABELS, None, True),
 ])
 def test_npz(tmp_path, x, y, shape, pixels):
     np.savez(tmp_path / "x.npz", x=x, y=y)
