@@ -24,6 +24,7 @@ _MAGIC = b"gossamer checkpoint 1\n"
 _MAY_DIFFER = ("epochs", "target_error")
 _SHARE = 0.05
 """Of the time, at most, that goes into writing checkpoints."""
+_NONE = "is no checkpoint that this gossamer wrote"
 _ANEW = "give another file, or leave resume out to begin anew"
 
 
@@ -38,6 +39,8 @@ class Keeper:
             raise InputError(f"checkpoint {path}: is a folder")
         if not path.parent.is_dir():
             raise InputError(f"checkpoint {path}: there is no folder {path.parent}")
+        if path.is_file() and not _is_one(path):
+            raise InputError(f"{path}: {_NONE}: give another file")
         self.path = path
         self._digest = data.digest()
         self._written: int | None = None
@@ -116,7 +119,7 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         raise InputError(f"{path}: the checkpoint cannot be read: "
                          f"{error.strerror or error}") from None
     if not data.startswith(_MAGIC):
-        raise InputError(f"{path}: is no checkpoint that this gossamer wrote: {_ANEW}")
+        raise InputError(f"{path}: {_NONE}: {_ANEW}")
     data = data.removeprefix(_MAGIC)
     length = hashlib.sha256().digest_size
     if hashlib.sha256(data[length:]).digest() != data[:length]:
@@ -124,6 +127,17 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     with np.load(io.BytesIO(data[length:])) as arrays:
         header = json.loads(arrays["header"].tobytes())
         return header, arrays["parameters"], arrays["curve"]
+
+
+def _is_one(path: Path) -> bool:
+    """Whether a file may be replaced by a checkpoint: of whatever version, whole or not; or empty.
+    One that cannot be read is left to what writes to it."""
+    kind = _MAGIC[:-2]
+    try:
+        with path.open("rb") as file:
+            return kind.startswith(file.read(len(kind)))
+    except OSError:
+        return True
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def model(layers: Layers, activations: Sequence[str],
     made = helper.make_model(network, opset_imports=[helper.make_opsetid("", _OPSET)],
                              ir_version=_IR_VERSION, producer_name="gossamer")
     if classes is not None:
-        helper.set_model_props(made, {"classes": json.dumps(classes.tolist())})
+        helper.set_model_props(made, {"classes": json.dumps(
+            classes.tolist(), default=lambda name: name.decode(errors="replace"))})
     return made
 
 

@@ -17,6 +17,8 @@ from gossamer.train.schedule import Schedule, factor
 INITIAL = ("uniform", "glorot")
 UNIFORM = 0.05
 """The bound of the published initial weights."""
+_MOST = 2**31 - 1
+"""Parameters that kernels can count."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         try:
-            self.problem(0, 0)
+            count = self.problem(0, 0).parameter_count
         except ValueError as error:
             raise InputError(str(error)) from None
+        if count > _MOST:
+            raise InputError(f"sizes {self.sizes}: {count} parameters, expected {_MOST} at most")
         for name, value in (("learning_rate", self.learning_rate),
                             ("target_error", self.target_error)):
             if value is not None and value <= 0:

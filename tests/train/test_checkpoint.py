@@ -110,7 +110,7 @@ def test_damaged_files_are_refused(blobs: Blobs, tmp_path: Path) -> None:
             _mlp().fit(*blobs, checkpoint=file, resume=True)
     for other in (b"", whole[:10], b"PK\3\4 another kind of file", b"gossamer checkpoint 2\n"):
         file.write_bytes(other)
-        with pytest.raises(InputError, match="is no checkpoint that this gossamer wrote"):
+        with pytest.raises(InputError, match="is no checkpoint that this gossamer wrote: give"):
             _mlp().fit(*blobs, checkpoint=file, resume=True)
 
 
@@ -154,6 +154,18 @@ def test_a_full_disk_keeps_the_previous_one(blobs: Blobs, tmp_path: Path,
                                  on_epoch=lambda p: told.append(p.epoch))
     assert told == [3, 4]
     assert _bits(resumed) == _bits(mlp)
+
+
+def test_what_is_no_checkpoint_is_not_replaced(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "samples.csv"
+    file.write_text("1,2,3")
+    with pytest.raises(InputError, match="is no checkpoint that this gossamer wrote: give another"):
+        _mlp().fit(*blobs, checkpoint=file)
+    assert file.read_text() == "1,2,3"
+    for content in (b"", b"gossamer check", b"gossamer checkpoint 0\nof another version"):
+        file.write_bytes(content)
+        assert _mlp(epochs=1).fit(*blobs, checkpoint=file).n_iter_ == 1
+        assert checkpoint._read(file)[0]["passes"] == 1
 
 
 def test_a_new_training_replaces_an_old_checkpoint(blobs: Blobs, tmp_path: Path) -> None:

@@ -56,6 +56,9 @@ def test_names_of_classes_go_along(blobs: Blobs, tmp_path: Path) -> None:
     MLP((4, 3), epochs=1, device="host").fit(blobs[0], names).save_onnx(str(file))
     (entry,) = onnx.load(file).metadata_props
     assert (entry.key, json.loads(entry.value)) == ("classes", ["ash", "elm", "oak"])
+    MLP((4, 3), epochs=1, device="host").fit(blobs[0], names.astype(bytes)).save_onnx(file)
+    (entry,) = onnx.load(file).metadata_props
+    assert json.loads(entry.value) == ["ash", "elm", "oak"]
 
 
 def test_bad_targets(blobs: Blobs, tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def test_scikit_learn_takes_it(blobs: Blobs) -> None:
     ({"sizes": 4}, "sizes 4: expected whole numbers"),
     ({"sizes": (4, 2.5, 3)}, "expected whole numbers"),
     ({"sizes": (4, 0, 3)}, r"sizes \(4, 0, 3\): expected two layers or more of a unit or more"),
+    ({"sizes": (4, 2**30, 3)}, r"sizes \(4, 1073741824, 3\): 8589934595 parameters, expected "
+                               "2147483647 at most"),
     ({"activation": "cubic"}, "activation 'cubic': expected one of sigmoid, tanh, relu"),
     ({"loss": "hinge"}, "loss 'hinge': expected one of squared_error"),
     ({"learning_rate": 0}, "learning_rate 0.0: expected a number above 0"),
