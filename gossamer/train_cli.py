@@ -20,6 +20,7 @@ from gossamer.run_cli import JsonOption
 from gossamer.train import MLP, curve, data
 from gossamer.train.dataset import Dataset, prepared, split
 from gossamer.train.samples import found_classes
+from gossamer.train.schedule import factor
 from gossamer.train.settings import INITIAL, Settings
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
@@ -102,6 +103,8 @@ def train(
                                **{name: value for name, value in given.items()
                                   if value is not None}})
     _check_settings(mlp)
+    if not 0 < threshold <= 1:
+        raise InputError(f"--threshold {threshold:g}: expected a number above 0, and 1 at most")
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
     if demo:
         if source is not None:
@@ -164,7 +167,8 @@ def _read(source: str, validation: str | None, label: str, limit: int | None,
     share = _share(validation)
     if share is not None:
         return split(training, share, seed)
-    held = data.load(validation, label=label, limit=limit)[0]
+    whole, apart = data.load(validation, label=label, limit=limit)
+    held = apart or whole
     if training.y.dtype.kind == "U":  # of which some may look like numbers
         held = replace(held, y=held.y.astype(str))
     return training, held
@@ -187,6 +191,9 @@ def _check_data(mlp: MLP, training: Dataset, held: Dataset | None) -> None:
     others; tells of an order that training suffers from."""
     sizes = mlp.sizes
     text = ",".join(map(str, sizes))
+    if sizes[-1] == 1:
+        raise InputError(f"--sizes {text}: ends in 1; expected an output for each class, of which "
+                         f"{training.source} has {len(training.names)}")
     for part in (training, held):
         if part is not None and part.x.shape[1] != sizes[0]:
             shape = f" ({part.shape[0]}x{part.shape[1]})" if part.shape else ""
@@ -235,6 +242,10 @@ def _check_outputs(outputs: Mapping[str, Path | None], read: Sequence[str | None
             raise InputError(f"{option} {path}: expected a name that ends in {_SUFFIXES[option]}")
         if path.exists() and not path.is_file():
             raise InputError(f"{option} {path}: is no regular file")
+        twin = next((other for other, file in outputs.items() if other != option and file
+                     and file.absolute() == path.absolute()), None)
+        if twin is not None:
+            raise InputError(f"{option} {path}: is the file of {twin} too; give another name")
         if path.exists() and any(other and Path(other).exists() and path.samefile(other)
                                  for other in read):
             raise InputError(f"{option} {path}: is a file of the data; give another name")
@@ -254,6 +265,8 @@ def _check_resume(checkpoint: Path | None, resume: bool) -> None:
 
 def _demo_outputs(folder: Path, given: Mapping[str, Path | None]) -> dict[str, Path | None]:
     """Files in a folder, which is made, where no others are given."""
+    if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
+        raise InputError(f"--output {folder}: expected a folder, for the demo writes several files")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -282,14 +295,18 @@ def _sizes(text: str | None) -> tuple[int, ...] | None:
 
 
 def _schedule(text: str | None) -> str | tuple[str, int, float] | None:
-    if text is None or not text.startswith("step"):
-        return text
+    if text is None:
+        return None
+    schedule: str | tuple[str, int, float] = text
     try:
-        _, every, by = text.split(":")
-        return "step", int(every), float(by)
-    except ValueError:
-        raise InputError(f"--schedule {text}: expected step:PASSES:FACTOR, like step:4:0.3"
-                         ) from None
+        if ":" in text:
+            name, every, by = text.split(":")
+            schedule = name, int(every), float(by)
+        factor(schedule, 0)
+    except (ValueError, InputError):
+        raise InputError(f"--schedule {text}: expected constant, inverse, or step:PASSES:FACTOR "
+                         "like step:4:0.3") from None
+    return schedule
 
 
 def _side(text: str | None) -> tuple[int, int] | None:

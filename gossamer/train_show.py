@@ -78,7 +78,8 @@ def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
     return {
         "data": training.source, "samples": len(training.x), "shape": training.shape,
-        "classes": list(training.names), "held_out": None if held is None else held.source,
+        "classes": [str(name) for name in mlp.classes_],
+        "held_out": None if held is None else held.source,
         "held_out_samples": 0 if held is None else len(held.x), "prepared": dict(how),
         "settings": settings, "device": mlp.device_, "description": place.description,
         "algorithm": mlp.algorithm_, "seconds_read": follow.seconds_read,
@@ -119,7 +120,8 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None]) ->
           + "".join(f", {step}" for step in steps))
     print(f"network: {_title(facts)}")
     print(f"device: {facts['device']} ({facts['description']}), algorithm {facts['algorithm']}")
-    _print_passes(facts["rows"])
+    kind = "test" if facts["held_out"] is not None else "training"
+    _print_passes(facts["rows"], f"{kind} accuracy")
     taught = facts["samples"] * len(facts["rows"])
     rate = taught / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
     print(f"{facts['passes']} passes; {taught} samples trained in {facts['seconds_trained']:.1f} s"
@@ -130,19 +132,18 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None]) ->
             print(f"written: {path}")
     if (some := outputs.get(SAMPLES)) is not None:
         print(f"try: gossamer run {outputs['--output']} --input {some}")
-    kind = "test" if facts["held_out"] is not None else "training"
     print(f"{kind} accuracy: {facts['accuracy']:.2%} ({facts['right']} of {facts['tested']} "
           f"samples of {facts['tested_on']})")
 
 
-def _print_passes(rows: list[dict[str, Any]]) -> None:
+def _print_passes(rows: list[dict[str, Any]], share: str) -> None:
     """A line a pass, of many passes only some."""
     step = -(-len(rows) // _MOST_LINES) or 1
     shown = [*rows[step - 1:-1:step], *rows[-1:]]
     key = "held_out_accuracy" if any(row["held_out_accuracy"] is not None for row in rows) \
         else "accuracy"
     show.print_table(
-        {"pass": "pass", "error": "error", "share": "accuracy", "rate": "samples/s"},
+        {"pass": "pass", "error": "error", "share": share, "rate": "samples/s"},
         [{"pass": row["pass"], "error": f"{row['error']:.6f}", "share": f"{row[key]:.2%}",
           "rate": show.human(row["samples_per_second"])} for row in shown])
 

@@ -52,7 +52,7 @@ def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
     assert lines[0] == f"data: 45 samples of {samples}, 3 classes"
     assert lines[1] == "network: 9-6-3, sigmoid, squared_error, learning rate 1, batch 2"
     assert lines[2].startswith("device: host (") and lines[2].endswith(", algorithm numpy")
-    assert lines[3].split() == ["pass", "error", "accuracy", "samples/s"]
+    assert lines[3].split() == ["pass", "error", "test", "accuracy", "samples/s"]
     assert [line.split()[0] for line in lines[4:8]] == ["1", "2", "3", "4"]
     assert lines[8].startswith("4 passes; 180 samples trained in ")
     assert lines[9] == f"written: {model}"
@@ -84,6 +84,7 @@ def test_it_learns_and_says_so(samples, model, tmp_path):
 
 def test_a_line_a_pass_but_no_more_than_twenty(samples, model):
     lines = succeeds(*train(samples, model, "--epochs", "45")).stdout.splitlines()
+    assert lines[3].split() == ["pass", "error", "training", "accuracy", "samples/s"]
     shown = [line.split()[0] for line in lines[4:-3]]
     assert len(shown) <= 20 and shown[:2] == ["3", "6"] and shown[-1] == "45"
     assert lines[-1].startswith("training accuracy: ")
@@ -141,8 +142,8 @@ def test_words_for_classes(model, tmp_path):
     (["--activation", "step"], "--activation 'step': expected one of sigmoid, tanh, relu"),
     (["--loss", "none"], "--loss 'none': expected one of squared_error, cross_entropy"),
     (["--initial", "zero"], "--initial 'zero': expected one of uniform, glorot"),
-    (["--schedule", "cosine"], "--schedule 'cosine': expected"),
-    (["--schedule", "step:two:1"], "--schedule step:two:1: expected step:PASSES:FACTOR"),
+    (["--schedule", "cosine"], "--schedule cosine: expected"),
+    (["--schedule", "step:two:1"], "--schedule step:two:1: expected constant, inverse, or"),
     (["--effort", "huge"], "--effort huge: expected one of quick, normal, max"),
     (["--sizes", "9,x,3"], "--sizes 9,x,3: expected the units of all layers, like 784,32,10"),
     (["--sizes", "9"], "--sizes (9,): expected all layers"),
@@ -170,6 +171,17 @@ def test_words_for_classes(model, tmp_path):
     (["-o", "m.bin"], "--output m.bin: expected a name that ends in .onnx"),
     (["-o", "absent/m.onnx"], "--output absent/m.onnx: there is no folder absent"),
     (["-o", "folder.onnx"], "--output folder.onnx: is no regular file"),
+    (["--checkpoint", "same.onnx", "-o", "same.onnx"], "--output same.onnx: is the file of "
+                                                       "--checkpoint too; give another name"),
+    (["--threshold", "nan"], "--threshold nan: expected a number above 0, and 1 at most"),
+    (["--threshold", "1.5"], "--threshold 1.5: expected a number above 0, and 1 at most"),
+    (["--schedule", "exp"], "--schedule exp: expected constant, inverse, or step:PASSES:FACTOR "
+                            "like step:4:0.3"),
+    (["--schedule", "step:0:1"], "--schedule step:0:1: expected constant, inverse, or step:"),
+    (["--schedule", "steps:1:1"], "--schedule steps:1:1: expected constant, inverse, or step:"),
+    (["--sizes", "9,6,1"], "--sizes 9,6,1: ends in 1; expected an output for each class, of which "
+                           "SAMPLES has 3"),
+    (["--sizes", "9,999999999999999999999,3"], "--sizes (9, 999999999999999999999, 3): "),
     (["--demo"], "--demo trains on MNIST: leave SAMPLES or --demo out"),
 ])
 def test_what_a_user_can_get_wrong(samples, model, tmp_path, monkeypatch, words, expected):
@@ -203,6 +215,21 @@ def test_test_samples_of_another_class(samples, model, tmp_path):
     other = save_csv(tmp_path / "other.csv", np.array(["a", "b", "c"])[LABELS])
     line = fails(2, *train(samples, model, "--validation", other))
     assert line == (f"error: {other}: has the label 'a', which no sample of {samples} has")
+
+
+def test_an_absent_class_keeps_its_place(model, tmp_path):
+    path = save_csv(tmp_path / "s.csv", np.array([0, 1, 3])[LABELS])
+    told = json.loads(succeeds(*train(path, model, "--json", sizes="9,6,5")).stdout)
+    assert told["classes"] == ["0", "1", "2", "3", "4"]
+    (entry,) = onnx.load(model).metadata_props
+    assert list(map(str, json.loads(entry.value))) == told["classes"]
+
+
+def test_validation_with_what_keeps_some_apart(samples, model, tmp_path):
+    np.savez(tmp_path / "x.npz", x_train=X, y_train=LABELS, x_test=X[:7], y_test=LABELS[:7])
+    told = json.loads(succeeds(*train(samples, model, "--validation", tmp_path / "x.npz",
+                                      "--json")).stdout)
+    assert told["tested"] == 7
 
 
 def test_samples_sorted_by_class_are_told_of(model, tmp_path):
@@ -282,6 +309,9 @@ def test_demo(tmp_path, monkeypatch):
     assert np.load(folder / "samples.npy").shape == (16, 1024)
     (told,) = re.findall(r"^try: gossamer (.*)$", result.stdout, re.MULTILINE)
     succeeds(*told.split(), "--device", "host")
+    assert fails(2, "train", "--demo", "-o", tmp_path / "m.onnx") == (
+        f"error: --output {tmp_path / 'm.onnx'}: expected a folder, for the demo writes several "
+        "files")
     monkeypatch.setattr(curve, "available", lambda: "matplotlib is not installed")
     (tmp_path / "file").write_text("")
     assert f"--output {tmp_path / 'file'}: cannot be made: File exists; expected a folder" in fails(
