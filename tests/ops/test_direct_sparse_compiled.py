@@ -17,7 +17,7 @@ from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse_blocks import blocks
-from gossamer.ops.conv2d.sparse_configs import configs, estimate
+from gossamer.ops.conv2d.sparse_configs import configs, estimate, lines
 from gossamer.ops.conv2d.sparse_ptx import generate
 from gossamer.ops.conv2d.sparse_shape import Config, Division
 from gossamer.tensor import from_memory, to_memory
@@ -261,6 +261,8 @@ DENSE = Conv2dProblem(64, 128, 14, 14, 128, (3, 3), pads=(1, 1, 1, 1))
     (with_density(DENSE, 0.1), "sm_75", "sm_75"),
     (with_density(replace(DENSE, channels=4096, out_channels=4096), 0.3), "sm_90",
      "million instructions would take"),
+    (with_density(replace(DENSE, channels=8192, out_channels=8192, groups=8192), 0.3), "sm_90",
+     "million instructions would take"),
     (with_density(replace(DENSE, kernel=(3, 3), dilation=(1, 2000), width=4100), 0.1), "sm_90",
      "no tile fits"),
     (with_density(replace(DENSE, height=4000, width=4000), 0.1), "sm_90", "2^31 elements"),
@@ -290,6 +292,38 @@ def test_variants_fit_and_begin_in_float32() -> None:
         assert estimate(division, H200).microseconds > 0
     odd = DirectSparseCompiled().variants(replace(problem, batch=3), PtxDevice())
     assert {variant.precision for variant in odd} == {"fp32"}
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("problem", [
+    with_density(replace(DENSE, out_channels=96), 0.1),
+    with_density(replace(DENSE, batch=2, height=2, width=2), 0.05),
+    with_density(replace(DENSE, channels=96, out_channels=96, groups=96), 0.3)])
+def test_how_long_code_gets_is_known_before(problem: Conv2dProblem, halves: bool) -> None:
+    arrays = sparse(problem, problem.weights_info.density)
+    for config in configs(problem, H200, halves)[::6]:
+        division = Division(problem, config, halves)
+        # factors of float16 are moves, which the assembler drops
+        count = sum(instruction.name != "mov.b32" for made in generate(division, arrays)
+                    for instruction in made.code.instructions)
+        assert 0.7 < lines(division) / count < 1.4
+
+
+def test_long_code_is_no_candidate() -> None:
+    """Small blocks have instructions of their own for what large ones share."""
+    problem = with_density(Conv2dProblem(1, 2048, 1, 1, 1000, (1, 1)), 0.1)
+    every = configs(problem, H200)
+    assert max(lines(Division(problem, config)) for config in every) > 60 * 13_000
+    offered = list(DirectSparseCompiled().variants(problem, PtxDevice()))
+    assert offered and all(lines(Division(problem, Config(**dict(variant.config)))) <= 60 * 13_000
+                           for variant in offered)
+
+
+@pytest.mark.parametrize("batch", [8, 33, 64])
+def test_resident_groups_are_no_more_than_a_multiprocessor_holds(batch: int) -> None:
+    problem = with_density(Conv2dProblem(batch, 64, 20, 17, 64, (3, 3), groups=4), 0.1)
+    assert all(Division(problem, config).group * config.resident <= 2048
+               for config in configs(problem, H200))
 
 
 def launched(problem: Conv2dProblem, **changes: int) -> PtxDevice:

@@ -30,11 +30,13 @@ from gossamer.ops.epilogue_pass import epilogue_pass_launches
 DENSEST = 0.5
 """Above this density nothing is gained."""
 
-MOST_SECONDS = 30.0
+MOST_SECONDS = 60.0
 """Of one processor that assembling a config may take."""
 
 _LINES_A_SECOND = 13_000
 """That one processor assembles."""
+
+_MOST_LINES = MOST_SECONDS * _LINES_A_SECOND
 
 
 class DirectSparseCompiled(Algorithm):
@@ -57,20 +59,22 @@ class DirectSparseCompiled(Algorithm):
             return "a tensor has 2^31 elements or more"
         if problem.outputs[0].size == 0:
             return None
-        if (seconds := build_seconds(problem)) > MOST_SECONDS:
-            millions = lines(problem, 32) / 1e6
-            return (f"generated code of {millions:.1f} million instructions would take "
-                    f"{seconds:.0f} s to build, at most {MOST_SECONDS:.0f} are allowed")
-        if not configs(problem, device.limits):
-            return f"no tile fits {device.limits.local_bytes_opt_in} bytes of local memory"
-        return None
+        if configs(problem, device.limits, most_lines=_MOST_LINES):
+            return None
+        if not (long := configs(problem, device.limits)):
+            return (f"no tile fits {device.limits.local_bytes_opt_in} bytes of local memory and "
+                    "what a work-item can copy there")
+        shortest = min(lines(Division(problem, config)) for config in long)
+        return (f"generated code of {shortest / 1e6:.1f} million instructions would take "
+                f"{shortest / _LINES_A_SECOND:.0f} s to build, at most {MOST_SECONDS:.0f} are "
+                "allowed")
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
             yield _variant(problem, Config(1, 1, 1, 1, 1))
             return
-        found = configs(problem, device.limits)
-        halved = (configs(problem, device.limits, halves=True)
+        found = configs(problem, device.limits, most_lines=_MOST_LINES)
+        halved = (configs(problem, device.limits, halves=True, most_lines=_MOST_LINES)
                   if problem.batch % 2 == 0 else ())
         for index in range(max(len(found), len(halved))):
             if index < len(found):
@@ -114,11 +118,6 @@ class DirectSparseCompiled(Algorithm):
             device.wait(stream, own)
         for step in state.launches[1 + len(streams):]:
             _run(device, step, inputs, outputs, stream)
-
-
-def build_seconds(problem: Conv2dProblem) -> float:
-    """Expected seconds of one processor to assemble a config."""
-    return lines(problem, 32) / _LINES_A_SECOND
 
 
 def _run(device: Device, step: Launch, inputs: Sequence[Buffer], outputs: Sequence[Buffer],

@@ -32,6 +32,8 @@ _MOST_KERNELS = 4
 _SHORT = 15
 """Microseconds below which starting several kernels costs more than it saves."""
 _MOST_RESIDENT = 8
+_ITEMS = 2048
+"""Work-items that a multiprocessor holds, at most."""
 _KEPT = 16
 
 
@@ -47,21 +49,33 @@ class Estimate:
     fetch: float
 
 
-def lines(problem: Conv2dProblem, block: int) -> float:
-    """Instructions that are generated for products and for reading their inputs, in all, where
-    blocks have so many output channels."""
-    density = problem.weights_info.density
-    met = 1 - (1 - density) ** block
-    blocks = problem.out_channels / block
-    return problem.depth * (problem.out_channels * density + blocks * met)
+def lines(division: Division) -> float:
+    """Instructions of the generated code, about; a pair of float16 is multiplied by one."""
+    d, config = division, division.config
+    density, block = d.problem.weights_info.density, division.block
+    channels = _channels(d)
+    parts = max(config.teams, config.streams)
+    stages = math.ceil(channels / config.stage)
+    copies = d.copies * (25 + channels + d.buffers * config.stage + 4 * stages)
+    results = block * d.pair * (2 * config.teams + 1)
+    one = (d.problem.depth * (block * density + 1 - (1 - density) ** block) + copies + results
+           + stages * (4 + 6 * parts * (parts > 1)) + 6 * config.teams + 60)
+    return one * d.groups[1]
+
+
+def _channels(division: Division) -> float:
+    """Input channels that a block has nonzeros of."""
+    problem = division.problem
+    weights = division.block * math.prod(problem.kernel)
+    return problem.channels / problem.groups * (
+        1 - (1 - problem.weights_info.density) ** weights)
 
 
 def estimate(division: Division, limits: Limits) -> Estimate:
     """What a launch is expected to take, from counts and a few measured rates."""
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
-    taps = math.prod(problem.kernel)
-    channels = problem.channels / problem.groups * (1 - (1 - density) ** (block * taps))
+    channels = _channels(d)
     reads = problem.depth * (1 - (1 - density) ** block)
     products = problem.depth * block * density
     stages = channels / config.stage
@@ -101,14 +115,16 @@ def _conflicts(d: Division) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False) -> tuple[Config, ...]:
-    """Configs that fit, the one expected to be fastest first; none where nothing fits. Of each
-    kind (channels, teams, images) the best, then the best of all with other numbers
-    of streams and stages of other lengths."""
+def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
+            most_lines: float = math.inf) -> tuple[Config, ...]:
+    """Configs that fit and whose code is no longer than that, the one expected to be fastest
+    first; none where nothing fits. Of each kind (channels, teams, images) the best, then the best
+    of all with other numbers of streams and stages of other lengths."""
     rated: list[tuple[float, Config]] = []
     for config in _all(problem, limits, halves):
         division = Division(problem, config, halves)
-        rated.append((estimate(division, limits).microseconds, config))
+        if lines(division) <= most_lines:
+            rated.append((estimate(division, limits).microseconds, config))
     rated.sort(key=lambda each: each[0])
     kinds: dict[tuple[int, int, int], Config] = {}
     for microseconds, config in rated:
@@ -132,10 +148,11 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Confi
         for block in channels:
             for teams in _TEAMS:
                 config = Config(block, images, rows, columns, 1, teams)
-                if Division(problem, config, halves).group > limits.group_size:
+                d = Division(problem, config, halves)
+                if d.group > limits.group_size:
                     break
-                there = -(-math.prod(Division(problem, config, halves).groups) // limits.units)
-                for resident in range(min(there, _MOST_RESIDENT), 0, -1):
+                there = -(-math.prod(d.groups) // limits.units)
+                for resident in range(min(there, _MOST_RESIDENT, _ITEMS // d.group), 0, -1):
                     staged = _staged(problem, replace(config, resident=resident), limits, halves)
                     if staged is not None:
                         yield staged
@@ -157,11 +174,12 @@ def _staged(problem: Conv2dProblem, config: Config, limits: Limits,
     stage = inputs if inputs * first.plane <= _room(config, limits) and (
         inputs <= 2 * wanted) else min(wanted, room, inputs)
     streams = 1 if config.teams > 1 else max(each for each in (1, 2, 4) if each <= max(stage, 1))
-    kernels = min(_MOST_KERNELS, first.groups[1],
-                  1 + int(lines(problem, first.block) // _LINES_A_KERNEL))
-    config = replace(config, stage=stage, streams=streams, kernels=kernels)
-    return config if stage >= config.teams and _fits(
-        Division(problem, config, halves), limits) else None
+    if stage < config.teams:
+        return None
+    config = replace(config, stage=stage, streams=streams)
+    staged = Division(problem, config, halves)
+    kernels = min(_MOST_KERNELS, staged.groups[1], 1 + int(lines(staged) // _LINES_A_KERNEL))
+    return replace(config, kernels=kernels) if _fits(staged, limits) else None
 
 
 def _fits(division: Division, limits: Limits) -> bool:
