@@ -54,7 +54,8 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
         raise InputError(f"{path}: {x_name} has {len(x)} samples, {y_name} has {len(y)} labels")
     if y.dtype.kind != "U":
         values = y.astype(np.float64)
-        wrong = np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))
+        # NaN is unlike itself
+        wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
         if wrong.size:
             raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected a whole "
                              "number that names a class")

@@ -293,6 +293,10 @@ def test_npz_in_parts(tmp_path):
                                               "save y.argmax(axis=1)"),
     ({"x": PICTURES, "y": LABELS + 0.5}, "y[0] is 0.5, expected a whole number that names a "
                                          "class"),
+    ({"x": PICTURES, "y": np.where(LABELS > 1, np.nan, 0)}, "y[2] is nan, expected a whole number "
+                                                            "that names a class"),
+    ({"x": PICTURES, "y": LABELS * 1e300}, "y[1] is 1e+300, expected a whole number that names a "
+                                           "class"),
     ({"x": PICTURES, "y": LABELS.astype(complex)}, "y is 6 complex128, expected one label a "
                                                    "sample"),
     ({"x": LABELS, "y": LABELS}, "x is 6 int64, expected numbers of shape (samples, features) or "
