@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,10 @@ _FIELDS: dict[int, str] = {
     TensorProto.FLOAT16: "int32_data", TensorProto.BFLOAT16: "int32_data",
 }
 """Where a tensor of each type that is pruned keeps its numbers unless it has raw data."""
+
+
+_Readers = dict[str, list[tuple[onnx.NodeProto, int]]]
+"""Of each value the nodes that read it, and as which input; -1: inside of their bodies."""
 
 
 @dataclass(frozen=True)
@@ -181,17 +185,22 @@ def _layers(model: onnx.ModelProto) -> list[_Layer]:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
                 tensors[node.output[0]] = attribute.t
-    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
+    readers: _Readers = defaultdict(list)
     for node in graph.node:
         for index, name in enumerate(node.input):
             readers[name].append((node, index))
+        for name in _read_inside(node):
+            readers[name].append((node, -1))
+    outputs = {value.name for value in graph.output}
     layers: list[_Layer] = []
     owners: dict[str, str] = {}
     for node in graph.node:
         if not _is_layer(node):
             continue
-        source = node.input[1]
-        while source not in tensors and source in makers and makers[source].op_type in _KEEPING:
+        source, passed = node.input[1], set()
+        while source not in tensors and source not in passed and source in makers and (
+                makers[source].op_type in _KEEPING):
+            passed.add(source)  # a damaged file may go round in a circle
             source = makers[source].input[0]
         if source not in tensors and node.op_type == "MatMul":
             continue  # a product of two values that the data decides
@@ -205,7 +214,9 @@ def _layers(model: onnx.ModelProto) -> list[_Layer]:
             layer.kept = f"has the weights of {owners[source]!r}"
             continue
         owners[source] = layer.name
-        _inspect(layer, node, _other_reader(source, readers))
+        _inspect(layer, node)
+        if not layer.kept and (other := _other_reader(source, readers, outputs)):
+            layer.kept = f"{other} its weights too"
     return layers
 
 
@@ -223,19 +234,32 @@ def _is_layer(node: onnx.NodeProto) -> bool:
     return (node.op_type in _LAYERS and node.domain in ("", "ai.onnx") and len(node.input) > 1)
 
 
-def _other_reader(name: str, readers: Mapping[str, list[tuple[onnx.NodeProto, int]]]
-                  ) -> onnx.NodeProto | None:
-    """A node that takes the constant for something else than the weights of a layer."""
-    for node, index in readers.get(name, ()):
-        if node.op_type in _KEEPING and index == 0:
-            if (other := _other_reader(node.output[0], readers)) is not None:
-                return other
-        elif not (_is_layer(node) and index == 1):
-            return node
-    return None
+def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that the bodies of a branch or loop name, whatever they mean there."""
+    bodies = [body for each in node.attribute for body in (each.g, *each.graphs)]
+    for inner in (inner for body in bodies for inner in body.node):
+        yield from inner.input
+        yield from _read_inside(inner)
 
 
-def _inspect(layer: _Layer, node: onnx.NodeProto, other: onnx.NodeProto | None) -> None:
+def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
+    """Who takes the constant for something else than the weights of a layer, as "Gather 'a'
+    reads"; empty where nobody does."""
+    waiting, passed = [name], set()
+    while waiting:
+        value = waiting.pop()
+        if value in outputs:
+            return f"the network's output {value!r} tells"
+        passed.add(value)
+        for node, index in readers.get(value, ()):
+            if node.op_type in _KEEPING and index == 0:
+                waiting += [each for each in node.output[:1] if each not in passed]
+            elif not (_is_layer(node) and index == 1):
+                return f"{node.op_type} {node.name or node.output[0]!r} reads"
+    return ""
+
+
+def _inspect(layer: _Layer, node: onnx.NodeProto) -> None:
     """Takes the weights in, or says why they are kept."""
     tensor = layer.tensor
     assert tensor is not None
@@ -253,7 +277,5 @@ def _inspect(layer: _Layer, node: onnx.NodeProto, other: onnx.NodeProto | None) 
     layer.before = int(np.count_nonzero(layer.values))
     groups = next((each.i for each in node.attribute if each.name == "group"), 1)
     layer.depthwise = node.op_type == "Conv" and groups > 1 and array.shape[1:2] == (1,)
-    if other is not None:
-        layer.kept = f"{other.op_type} {other.name or other.output[0]!r} reads its weights too"
-    elif array.ndim < 2 or not array.size:
+    if array.ndim < 2 or not array.size:
         layer.kept = f"its weights have the shape {list(array.shape)}"

@@ -186,6 +186,41 @@ def test_weights_that_others_read_are_kept() -> None:
         prune(proto, None, {"tied": 0.5})
 
 
+def test_weights_that_a_branch_or_an_output_tells_are_kept() -> None:
+    def branch(op: str) -> onnx.GraphProto:
+        node = helper.make_node(op, ["shown"] * (2 if op == "Add" else 1), ["t"])
+        return helper.make_graph([node], op, [], [
+            helper.make_tensor_value_info("t", TensorProto.FLOAT, None)])
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "shown"], ["a"], name="branched"),
+        helper.make_node("MatMul", ["a", "told"], ["b"], name="output"),
+        helper.make_node("MatMul", ["b", "w"], ["y"], name="free"),
+        helper.make_node("If", ["c"], ["z"], name="choice", then_branch=branch("Add"),
+                         else_branch=branch("Neg")),
+        helper.make_node("Identity", ["told"], ["u"]),
+    ]
+    proto = model(nodes, {"x": ["N", 4], "c": []}, {"y": 2, "z": 2, "u": 2},
+                  {"shown": weights(4, 4), "told": weights(4, 4), "w": weights(4, 4)},
+                  types={"c": TensorProto.BOOL})
+    layers = by_name(prune(proto, 0.5))
+    assert layers["branched"].kept == "If 'choice' reads its weights too"
+    assert layers["output"].kept == "the network's output 'u' tells its weights too"
+    assert not layers["free"].kept and layers["free"].after == 8
+
+
+def test_a_damaged_file_that_goes_round_in_a_circle() -> None:
+    nodes = [helper.make_node("Identity", ["b"], ["a"]), helper.make_node("Identity", ["a"], ["b"]),
+             helper.make_node("Identity", ["w"], ["c"]), helper.make_node("Identity", ["c"], ["c"]),
+             helper.make_node("Gemm", ["x", "b"], ["y"], name="circle"),
+             helper.make_node("MatMul", ["x", "c"], ["z"], name="loop"),
+             helper.make_node("MatMul", ["x", "w"], ["v"], name="layer")]
+    proto = model(nodes, {"x": ["N", 4]}, {"y": 2}, {"w": weights(4, 4)})
+    layers = by_name(prune(proto, 0.5))
+    assert layers["circle"].kept == "its weights are no dense constant"
+    assert layers["layer"].after == 8
+
+
 def test_weights_that_cannot_be_pruned() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "k"], ["a"], name="run-time"),
