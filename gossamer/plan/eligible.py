@@ -65,7 +65,8 @@ def _on_its_side(able: list[Algorithm], sparsity: float, threshold: float,
     sparse = [algorithm for algorithm in able if not algorithm.dense]
     if not dense or not sparse:
         return able
-    above = sparsity > threshold
+    # 1 - 0.7 is a little more than 0.3
+    above = round(sparsity, 12) > threshold
     reason = (f"sparsity {sparsity:.4g} is {'above' if above else 'not above'} the threshold "
               f"{threshold:g}")
     reasons.update({algorithm.name: reason for algorithm in (dense if above else sparse)})

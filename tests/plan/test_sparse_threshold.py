@@ -94,6 +94,17 @@ def test_a_layer_at_the_threshold_is_dense(tmp_path: Path, threshold: float,
     assert list(sides(compiled(tmp_path, "host", threshold)).values()) == taken
 
 
+@pytest.mark.parametrize("zeros", [30, 42, 59, 82])
+def test_sparsity_is_compared_as_it_is_written(tmp_path: Path, zeros: int) -> None:
+    """1 - 0.7 is more than 0.3 in binary."""
+    thin = weights(4, 25, 1, 1)
+    thin.reshape(-1)[:zeros] = 0
+    graph = model([helper.make_node("Conv", ["x", "w"], ["y"], "only")], {"x": ["N", 25, 5, 4]},
+                  {"y": 4}, {"w": thin})
+    plan = gossamer.compile(str(save(graph, tmp_path)), "host", sparse_threshold=zeros / 100)
+    assert sides(plan) == {"only": True}
+
+
 def test_a_layer_too_dense_for_every_sparse_algorithm_stays_dense(tmp_path: Path) -> None:
     thin = weights(4, 4, 3, 3)
     thin.reshape(-1)[:20] = 0  # of 144
