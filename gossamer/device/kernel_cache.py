@@ -6,14 +6,20 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gossamer.errors import GossamerWarning
 
 _DIGEST = hashlib.sha256().digest_size
+_MOST_KEPT = 2**29
+"""Bytes kept in memory of what could not be written; what was used least lately goes first."""
 _warned: set[Path] = set()
+_unwritten: OrderedDict[str, bytes] = OrderedDict()
+_lock = threading.Lock()
 
 
 def cache_folder() -> Path:
@@ -50,21 +56,44 @@ def write_atomically(path: Path, data: bytes) -> bool:
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
     """What build() returned when it was called with this key before, by any process; a missing
-    or damaged entry is built again."""
-    name = hashlib.sha256("\0".join(key).encode()).hexdigest()
+    or damaged entry is built again. What cannot be written is kept by this process."""
+    name = _name(key)
     path = cache_folder() / "kernels" / name
     data = _intact(path)
     if data is None:
+        data = _kept(name)
+    if data is None:
         data = build()
-        write_atomically(path, hashlib.sha256(data).digest() + data)
+        if not write_atomically(path, hashlib.sha256(data).digest() + data):
+            _keep(name, data)
     return data
 
 
 def forget(key: Sequence[str]) -> None:
     """Drops one entry, if it is there and the folder can be written."""
-    name = hashlib.sha256("\0".join(key).encode()).hexdigest()
+    name = _name(key)
+    with _lock:
+        _unwritten.pop(name, None)
     with contextlib.suppress(OSError):
         (cache_folder() / "kernels" / name).unlink(missing_ok=True)
+
+
+def _name(key: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(key).encode()).hexdigest()
+
+
+def _kept(name: str) -> bytes | None:
+    with _lock:
+        if name in _unwritten:
+            _unwritten.move_to_end(name)
+        return _unwritten.get(name)
+
+
+def _keep(name: str, data: bytes) -> None:
+    with _lock:
+        _unwritten[name] = data
+        while sum(map(len, _unwritten.values())) > _MOST_KEPT:
+            _unwritten.popitem(last=False)
 
 
 def _intact(path: Path) -> bytes | None:

@@ -1,5 +1,6 @@
 import os
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gossamer.errors import GossamerWarning
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kernel_cache, "_warned", set())
+    monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict())
     yield tmp_path / "cache"
 
 
@@ -63,7 +65,24 @@ def test_folder_that_cannot_be_written_warns_once(folder: Path) -> None:
         assert cached(("key",), lambda: b"built") == b"built"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cached(("key",), lambda: b"again") == b"again"
+        assert cached(("other",), lambda: b"other") == b"other"
+
+
+def test_what_cannot_be_written_is_kept_for_this_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write_text("a file where the folder should be")
+    monkeypatch.setattr(kernel_cache, "_MOST_KEPT", 12)
+    with pytest.warns(GossamerWarning):
+        assert cached(("a",), lambda: b"built") == b"built"
+    assert cached(("a",), lambda: b"again") == b"built"
+    cached(("b",), lambda: b"other")
+    assert cached(("a",), lambda: b"again") == b"built"
+    cached(("c",), lambda: b"third")  # there is room for two: b was used before a
+    assert cached(("a",), lambda: b"again") == b"built"
+    assert cached(("b",), lambda: b"again") == b"again"
+    kernel_cache.forget(("a",))
+    assert cached(("a",), lambda: b"new") == b"new"
 
 
 def test_failed_write_leaves_nothing_behind(
