@@ -1,0 +1,36 @@
+"""What tests of generated sparse convolution share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gossamer.device.base import Limits
+from gossamer.expression import apply
+from gossamer.ops.algorithm import Epilogue, WeightsInfo
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from tests.ops.harness import random_weights
+
+H200 = Limits(units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
+              group_size=1024, subgroup_size=32)
+
+BIAS_RESIDUAL_CLIP = Epilogue(
+    apply("add").then(apply("add")).then(apply("clip", 0.0, 6.0)), ("channel", "tensor"))
+SCALE_PRELU = Epilogue(apply("mul").then(apply("prelu")).then(apply("leaky_relu", 0.1)),
+                       ("channel", "channel"))
+BIAS_SIGMOID = Epilogue(apply("add").then(apply("sigmoid")), ("channel",))
+EPILOGUES = (Epilogue(), BIAS_RESIDUAL_CLIP, SCALE_PRELU,
+             Epilogue(apply("sub").then(apply("relu")), ("tensor",)))
+
+
+def sparse(problem: Conv2dProblem, density: float, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random constants, with weights of that density."""
+    arrays = random_weights(problem, seed)
+    kept = np.random.default_rng(seed).random(arrays["weight"].shape) < density
+    arrays["weight"] = np.where(kept, arrays["weight"], np.float32(0))
+    return arrays
+
+
+def with_density(problem: Conv2dProblem, density: float) -> Conv2dProblem:
+    return replace(problem, weights_info=WeightsInfo(density, "some"))
