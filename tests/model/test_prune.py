@@ -130,6 +130,11 @@ def test_nan_and_infinity_stay_longest() -> None:
     assert np.isnan(after[3, 1]) and after[4, 4] == -np.inf
 
 
+def test_as_many_go_where_nothing_is_a_number() -> None:
+    proto = network(v=np.full((10, 5), np.nan, np.float32))
+    assert by_name(prune(proto, None, {"classes": 0.5}))["classes"].after == 25
+
+
 @pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16"])
 @pytest.mark.parametrize("raw", [True, False])
 def test_every_type_and_storage(kind: str, raw: bool) -> None:

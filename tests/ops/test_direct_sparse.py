@@ -119,6 +119,15 @@ def test_the_last_image_of_an_odd_batch(device: Device, batch: int) -> None:
     check(problem, sparse_weights(problem, 0.3), device, variants_of(problem, device, SMALL)[:4])
 
 
+def test_large_images_with_a_residual(device: Device) -> None:
+    """On the host two are computed at once, and then the last alone."""
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: small shapes only")
+    problem = Conv2dProblem(3, 2, 20, 20, 4, (3, 3), pads=(1, 1, 1, 1),
+                            epilogue=BIAS_RESIDUAL_RELU)
+    check(problem, sparse_weights(problem, 0.4), device, variants_of(problem, device, SMALL)[:2])
+
+
 def test_layers_and_channels_of_zeros(device: Device) -> None:
     problem = Conv2dProblem(2, 4, 5, 5, 6, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
     weights = sparse_weights(problem, 0.4)
