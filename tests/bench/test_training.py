@@ -127,7 +127,8 @@ def test_everybody_trains(networks: int, tmp_path: Path) -> None:
     assert rows["gossamer"].config == "numpy, random inputs"
     for name in TRAINING_PEERS:
         assert (name in rows) != (name in result.absent)
-    assert "compared on CUDA only" in result.absent["torch-graph"]
+    assert result.absent["torch-graph"].startswith(("compared on CUDA only",
+                                                    "torch is not installed"))
     assert result.absent["jax-scan-gpu"] == "compared on CUDA only"
     assert ("torch-eager" in rows) == bool(find_spec("torch"))
     assert ("jax-scan-cpu" in rows) == bool(find_spec("jax"))
