@@ -59,10 +59,10 @@ class Cheapest:
         able, place, reasons = eligible(layer, self._device, only, sparse_threshold,
                                         self._tuner.allows)
         trials = list(self._tuner.measure(layer, able, place))
-        if only is not None and all(math.isinf(trial.cost) for trial in trials):
+        wished = only is not None or sparse_threshold is not None
+        if wished and all(math.isinf(trial.cost) for trial in trials):
             failures = {trial.algorithm.name: trial.measured.failure or "" for trial in trials}
-            able, place, others = eligible(layer, self._device, None, sparse_threshold,
-                                           self._tuner.allows)
+            able, place, others = eligible(layer, self._device, allows=self._tuner.allows)
             able = [algorithm for algorithm in able if algorithm.name not in failures]
             if able:
                 trials = list(self._tuner.measure(layer, able, place))

@@ -22,7 +22,8 @@ from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.tensor import TensorSpec
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_FOLLOWED = ("gossamer.ops", "gossamer.expression")
+_FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.ptx",
+             "gossamer.device.nvjitlink")
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
