@@ -1,5 +1,6 @@
 """Training of fully connected networks by back-propagation."""
 
+from gossamer.ops.backprop.blocked import Blocked
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.per_step import PerStep
 from gossamer.ops.backprop.persistent import Persistent
@@ -7,4 +8,5 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.ops.op import Op
 
-OP = Op("backprop", BackpropProblem, reference, (Persistent(), PerStep(), NumpyBackprop()))
+OP = Op("backprop", BackpropProblem, reference,
+        (Persistent(), PerStep(), Blocked(), NumpyBackprop()))

@@ -69,14 +69,18 @@ class PerStep(Training):
                 device: Device) -> State:
         if problem.outputs[0].size == 0:
             return State(problem, variant, device)
-        carried = problem.outputs[0].size
-        launches = [Launch(device.compile(KernelSource.of(_SOURCE, "carry")),
-                           groups_for(carried), (GROUP,),
-                           (input_buffer(PARAMETERS), output_buffer(TRAINED), carried))]
+        launches = [carry(problem, device)]
         steps = _Steps(problem, variant["threads"], device)
         for first in range(0, problem.samples, problem.batch):
             launches += steps.of_update(first, min(problem.batch, problem.samples - first))
         return State(problem, variant, device, launches)
+
+
+def carry(problem: BackpropProblem, device: Device) -> Launch:
+    """Copies the parameters to where they are trained; may be the same memory."""
+    count = problem.outputs[0].size
+    return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count), (GROUP,),
+                  (input_buffer(PARAMETERS), output_buffer(TRAINED), count))
 
 
 class _Steps:

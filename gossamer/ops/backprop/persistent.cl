@@ -17,10 +17,6 @@
 #define XS (SPLITS * SHARE)
 #define LISTS CEIL_DIV(INPUTS, 32)
 
-/* Samples are fetched by the warps that have nothing small to do. */
-#define FETCHES (item >= FIRST_FETCHER)
-#define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
-#define FETCHERS (THREADS - FIRST_FETCHER)
 #define FETCHED CEIL_DIV(INPUTS, FETCHERS)
 #define FETCHED_TARGETS CEIL_DIV(OUTPUTS, FETCHERS)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from gossamer.device.base import Argument, Device
-from gossamer.ops.algorithm import Algorithm
+from gossamer.device.base import Argument, Buffer, Device
+from gossamer.ops.algorithm import Algorithm, input_buffer, output_buffer
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.strided import cannot_compile
 
@@ -43,13 +43,22 @@ def activation_macros(problem: BackpropProblem) -> dict[str, object]:
             "SOFTMAX": int(problem.output_activation == "softmax")}
 
 
+RunTime = Callable[..., Argument]
+"""An argument that is known when a launch is queued."""
+
+RUN: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
+"""All inputs and outputs."""
+
+
 def workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
     return workspace
 
 
-def part_of_workspace(offset: int, nbytes: int) -> Callable[..., Argument]:
-    """So many bytes of the workspace; the offset is a multiple of ALIGNMENT."""
-    return lambda inputs, outputs, workspace: workspace.view(offset, nbytes)
+def part_of_workspace(offset: int, nbytes: int) -> RunTime:
+    """So many bytes of the workspace from the offset on."""
+    def part(inputs: object, outputs: object, workspace: Buffer) -> Argument:
+        return workspace.view(offset, nbytes)
+    return part
 
 
 ALIGNMENT = 4096
@@ -58,3 +67,19 @@ ALIGNMENT = 4096
 
 def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def registers_of(threads: int) -> int:
+    """Registers that a work-item of an NVIDIA GPU may use in a group of so many: warps are dealt
+    to four schedulers, which have 16384 each."""
+    return min(255, 16384 // (32 * -(-threads // 128)) // 8 * 8)
+
+
+def padded(count: int) -> int:
+    """Rounded up to fours."""
+    return -(-count // 4) * 4
+
+
+def table(numbers: Iterable[int]) -> str:
+    """The elements of an array in C."""
+    return ", ".join(map(str, numbers))

@@ -36,6 +36,11 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define SPLITS_OF(inputs, units) AT_LEAST_1(LESSER(THREADS / (units), CEIL_DIV(inputs, 16)))
 #endif
 
+/* The work-items that have nothing small to do fetch what the next sample needs. */
+#define FETCHES (item >= FIRST_FETCHER)
+#define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
+#define FETCHERS (THREADS - FIRST_FETCHER)
+
 /* Changes a parameter by its gradient, which holds the decay. */
 #if VELOCITY
 #define APPLY(parameter, velocity, gradient)                    \

@@ -1,0 +1,88 @@
+/* Work on the first layer between two blocks of samples: the weights are changed by what the block
+ * that is done says, and multiplied by the samples of the next one. A group, given by (slice of
+ * THREADS inputs, tile of UNITS_TILE units, network), has its weights in registers: a work-item
+ * those of one input.
+ *
+ * THREADS, UNITS_TILE (4 * UNITS_TILE = 32: a warp sums the products of four samples at once)
+ * BLOCK     samples of a block at most */
+
+#define WARPS (THREADS / 32)
+#define AT_ONCE 4
+#define SUMS (AT_ONCE * UNITS_TILE)
+#define LESSER(a, b) ((a) < (b) ? (a) : (b))
+
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void advance(
+    const GLOBAL float *RESTRICT x, const GLOBAL int *RESTRICT order,
+    const GLOBAL float *RESTRICT settings, const GLOBAL float *before, GLOBAL float *after,
+    const GLOBAL float *RESTRICT deltas, GLOBAL float *RESTRICT products, int inputs, int units,
+    int parameter_count, int samples, int done, int done_count, int next, int next_count)
+{
+    LOCAL ALIGNED(16) float delta[BLOCK * UNITS_TILE];
+    LOCAL float weight[UNITS_TILE * THREADS], sums[WARPS * SUMS * 33];
+    LOCAL int done_row[BLOCK], next_row[BLOCK];
+    int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
+    int network = GROUP_ID(2), first_unit = GROUP_ID(1) * UNITS_TILE;
+    int first_input = GROUP_ID(0) * THREADS, i = first_input + item;
+    int own_units = LESSER(UNITS_TILE, units - first_unit);
+    float keep = 1.0f - settings[network * 3] * settings[network * 3 + 2], kept = 1.0f;
+    const GLOBAL float *from = before + network * parameter_count + first_unit * inputs + i;
+    GLOBAL float *to = after + network * parameter_count + first_unit * inputs + i;
+    for (int n = item; n < done_count * UNITS_TILE; n += THREADS) {
+        int j = n % UNITS_TILE;
+        delta[n] = j < own_units ? deltas[(network * BLOCK + n / UNITS_TILE) * units
+                                          + first_unit + j] : 0.0f;
+    }
+    for (int n = item; n < done_count; n += THREADS)
+        done_row[n] = order[network * samples + done + n];
+    for (int n = item; n < next_count; n += THREADS)
+        next_row[n] = order[network * samples + next + n];
+    for (int n = 0; n < done_count; n++)
+        kept *= keep;
+    BARRIER();
+    float own[UNITS_TILE];
+    UNROLL for (int u = 0; u < UNITS_TILE; u++)
+        own[u] = i < inputs && u < own_units ? from[u * inputs] * kept : 0.0f;
+    if (i < inputs) {
+        for (int s = 0; s < done_count; s++) {
+            float value = x[done_row[s] * inputs + i];
+            UNROLL for (int u = 0; u < UNITS_TILE; u++)
+                own[u] = FMA(delta[s * UNITS_TILE + u], value, own[u]);
+        }
+        UNROLL for (int u = 0; u < UNITS_TILE; u++)
+            if (u < own_units)
+                to[u * inputs] = own[u];
+    }
+    UNROLL for (int u = 0; u < UNITS_TILE; u++)
+        weight[u * THREADS + item] = own[u];
+    BARRIER();
+
+    for (int turn = 0; turn < next_count; turn += WARPS * AT_ONCE) {
+        int begin = turn + warp * AT_ONCE;
+        float sum[AT_ONCE][UNITS_TILE];
+        UNROLL for (int s = 0; s < AT_ONCE; s++)
+            UNROLL for (int u = 0; u < UNITS_TILE; u++)
+                sum[s][u] = 0.0f;
+        for (int n = lane; n < LESSER(THREADS, inputs - first_input); n += 32) {
+            float value[AT_ONCE];
+            UNROLL for (int s = 0; s < AT_ONCE; s++)
+                value[s] = x[next_row[LESSER(begin + s, next_count - 1)] * inputs + first_input
+                             + n];
+            UNROLL for (int u = 0; u < UNITS_TILE; u++)
+                UNROLL for (int s = 0; s < AT_ONCE; s++)
+                    sum[s][u] = FMA(value[s], weight[u * THREADS + n], sum[s][u]);
+        }
+        UNROLL for (int s = 0; s < AT_ONCE; s++)
+            UNROLL for (int u = 0; u < UNITS_TILE; u++)
+                sums[(warp * SUMS + s * UNITS_TILE + u) * 33 + lane] = sum[s][u];
+        WARP_BARRIER();
+        /* a work-item adds up what all found for one sample and unit */
+        int s = begin + lane / UNITS_TILE, u = lane % UNITS_TILE;
+        float total = 0.0f;
+        UNROLL for (int n = 0; n < 32; n++)
+            total += sums[(warp * SUMS + lane) * 33 + n];
+        if (s < next_count && u < own_units)
+            products[((GROUP_ID(0) * GROUP_COUNT(2) + network) * BLOCK + s) * units + first_unit
+                     + u] = total;
+        WARP_BARRIER();
+    }
+}

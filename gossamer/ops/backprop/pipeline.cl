@@ -1,0 +1,368 @@
+/* Back-propagation, sample after sample, of a network with one hidden layer, by exact blocking in
+ * one work-group a network: while the first warp goes through the BLOCK samples of a block, the
+ * wide warps change the first layer's weights by the block before and multiply them by the block
+ * after. A barrier of the group stands between blocks.
+ *
+ * With W the weights after block u - 1, the sums z of sample s of block u + 1 are
+ *     W x_s + sum over the samples r of block u, and of u + 1 before s, of (x_r . x_s) delta_r
+ * where delta_r is what r's error changes the hidden units' weights by for an input of 1. The
+ * wide warps compute W x_s while block u is gone through, `gram` holds the inner products, and
+ * the first warp adds each delta_r to the sums that it still has before it (`pending`). Weight
+ * decay multiplies W by `keep` a sample, and products by its powers.
+ *
+ * The inputs are dealt to the wide warps in sectors of 8, so that each has its share of any part
+ * of a picture. A warp lists the rows (inputs) that are not 0 in all samples of a block, with
+ * their values, and goes over the rows that are listed only. In a row LANES work-items have
+ * PER_ITEM units each, and ROWS rows are worked on side by side.
+ *
+ * INPUTS, BLOCK (a multiple of 4), REACH (2 * BLOCK), TILE (as in gram.cl)
+ * THREADS, APART  with APART warps 4, 8, ... idle, and leave the first one's scheduler to it
+ * PER_ITEM, LANES (a power of two), CAPACITY (inputs of a wide warp), AHEAD (rows a step)
+ * ..._AT, FLOATS  places in local memory, and all of it, in floats
+ * and those of learner.h */
+
+#define WARPS (THREADS / 32)
+#if APART
+#define IS_WIDE (warp % 4 != 0)
+#define WIDE (WARPS / 4 * 3)
+#define WIDE_WARP (warp / 4 * 3 + warp % 4 - 1)
+#else
+#define IS_WIDE (warp != 0)
+#define WIDE (WARPS - 1)
+#define WIDE_WARP (warp - 1)
+#endif
+#define FIRST_WARP (warp == 0)
+#define WIDE_ITEMS (WIDE * 32)
+#define ROWS (32 / LANES)
+#define STEP (ROWS * AHEAD)
+#define SIDE_SAMPLES (BLOCK / ROWS)
+#define QUADS CEIL_DIV(CAPACITY, 128)
+#define PRODUCTS CEIL_DIV(BLOCK * REACH, WIDE_ITEMS)
+#define TARGETS CEIL_DIV(BLOCK * OUTPUTS, WIDE_ITEMS)
+#define CLAMPED(sample) LESSER(sample, run->count - 1)
+#define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
+#define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
+
+/* A wide warp's input in its place n: sectors are dealt in turns, each turn one warp further. */
+#define INPUT_OF(n) \
+    (((n) / 8 * WIDE + (wide + WIDE * CAPACITY - (n) / 8) % WIDE) * 8 + (n) % 8)
+
+/* PER_ITEM neighbouring floats. */
+#if PER_ITEM == 1
+#define TAKE(to, from) (to)[0] = *(from);
+#define PUT(to, from) *(to) = (from)[0];
+#elif PER_ITEM == 2
+#define TAKE(to, from) TAKE2(to, from)
+#define PUT(to, from)                                               \
+    {                                                               \
+        float2 given;                                               \
+        given.x = (from)[0], given.y = (from)[1];                   \
+        *(LOCAL_POINTER float2 *)(to) = given;                      \
+    }
+#else
+#define TAKE(to, from) TAKE4(to, from)
+#define PUT(to, from) LOCAL_STORE4(to, MAKE4((from)[0], (from)[1], (from)[2], (from)[3]));
+#endif
+#if SIDE_SAMPLES == 1
+#define TAKE_SAMPLES(to, from) (to)[0] = *(from);
+#elif SIDE_SAMPLES == 2
+#define TAKE_SAMPLES(to, from) TAKE2(to, from)
+#else
+#define TAKE_SAMPLES(to, from)                                      \
+    UNROLL for (int k = 0; k < SIDE_SAMPLES; k += 4)                \
+        TAKE4((to) + k, (from) + k)
+#endif
+
+#define VOTES_OF_WARPS ((LOCAL_POINTER uint *)(pool + VOTES_AT))
+
+/* A network's part in the run: samples `count`, from the first on. */
+typedef struct {
+    const GLOBAL float *x, *targets, *gram;
+    const GLOBAL int *order, *same;
+    GLOBAL float *losses;
+    int network, count;
+    float rate, keep;
+} Run;
+
+/* What a work-item of a wide warp has: its inputs, in fours, and which of them there are (all bits
+ * set, or none), where a sample's data and its inner products are, and how many rows its warp has
+ * listed in the block before and in this one. */
+typedef struct {
+    int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
+} Wide;
+
+/* The first layer's weights of this work-item's units, in a row that is so many bytes behind the
+ * first one. */
+#define WEIGHTS(bytes) \
+    ((LOCAL_POINTER float *)((LOCAL_POINTER char *)(pool + WEIGHT_AT + unit) + (bytes)))
+
+INLINE void load_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int warp, int item)
+{
+    int wide = IS_WIDE ? WIDE_WARP : 0;
+    UNROLL for (int q = 0; q < QUADS; q++) {
+        int n = (q * 32 + item % 32) * 4;
+        int there = IS_WIDE && n < CAPACITY && INPUT_OF(n) < INPUTS;
+        own->quad[q] = there ? INPUT_OF(n) / 4 : 0;
+        own->valid[q] = there ? -1 : 0;
+    }
+    own->next_row = run->order[CLAMPED(BLOCK + wide * 32 + item % 32)];
+    own->source = run->same[0] ? 0 : run->network;
+    own->listed_before = 0;
+    own->listed = 0;
+}
+
+/* Changes the weights by block - 1, and makes the records of block + 1. */
+INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int warp, int item,
+                      int block)
+{
+    int lane = item % 32, side = lane / LANES, unit = lane % LANES * PER_ITEM;
+    int wide = IS_WIDE ? WIDE_WARP : 0, wide_item = wide * 32 + lane;
+    int now = block & 1, next = (block + 1) * BLOCK, last = (block - 1) * BLOCK;
+    LOCAL_POINTER float *power = pool + POWER_AT, *partial = pool + PARTIAL_AT;
+    LOCAL_POINTER float *others = pool + RECORD_AT + (1 - now) * BLOCK * RECORD;
+    LOCAL_POINTER int *data_row = (LOCAL_POINTER int *)pool + DATA_ROW_AT;
+    int value[QUADS][4][BLOCK];
+    float product[PRODUCTS], target[TARGETS];
+
+    /* The next block's samples, products and targets are asked for early; what is past
+     * the last sample is one's that has been, and comes to nothing. */
+    UNROLL for (int s = 0; s < BLOCK; s++)
+        UNROLL for (int q = 0; q < QUADS; q++) {
+#if INPUTS % 4 == 0
+            int4 four =
+                ((const GLOBAL int4 *)run->x)[data_row[s] * (INPUTS / 4) + own->quad[q]];
+            value[q][0][s] = four.x, value[q][1][s] = four.y;
+            value[q][2][s] = four.z, value[q][3][s] = four.w;
+#else
+            UNROLL for (int e = 0; e < 4; e++) {
+                int i = own->quad[q] * 4 + e;
+                value[q][e][s] =
+                    i < INPUTS ? ((const GLOBAL int *)run->x)[data_row[s] * INPUTS + i] : 0;
+            }
+#endif
+        }
+    UNROLL for (int k = 0; k < PRODUCTS; k++) {
+        int n = wide_item + k * WIDE_ITEMS;
+        product[k] = 0.0f;
+        if (n < BLOCK * REACH && next + n / REACH < run->count)
+            product[k] = run->gram[(own->source * run->count + next) * REACH + n];
+    }
+    UNROLL for (int k = 0; k < TARGETS; k++) {
+        int n = LESSER(wide_item + k * WIDE_ITEMS, BLOCK * OUTPUTS - 1);
+        target[k] = run->targets[data_row[n / OUTPUTS] * OUTPUTS + n % OUTPUTS];
+    }
+    own->source = run->same[CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
+
+    if (IS_WIDE && block > 0 && wide_item < LESSER(BLOCK, run->count - last)) {
+        float loss = 0.0f;
+        for (int k = 0; k < OUTPUTS; k++)
+            loss += others[wide_item * RECORD + RECORD_TERM + k];
+        run->losses[last + wide_item] = loss;
+    }
+    if (run->keep != 1.0f && block > 0) {
+        float kept = power[LESSER(BLOCK, run->count - last)];
+        for (int n = side; IS_WIDE && n < CAPACITY; n += ROWS)
+            for (int u = 0; INPUT_OF(n) < INPUTS && u < PER_ITEM; u++)
+                WEIGHTS(INPUT_OF(n) * STRIDE * 4)[u] *= kept;
+        WARP_BARRIER();
+    }
+    LOCAL_POINTER float *list =
+        pool + LIST_AT + ((1 - now) * WIDE + wide) * CAPACITY * BLOCK;
+    LOCAL_POINTER int *row =
+        (LOCAL_POINTER int *)pool + ROWS_AT + ((1 - now) * WIDE + wide) * CAPACITY;
+    if (IS_WIDE && block > 0) {
+        float delta[BLOCK][PER_ITEM];
+        /* what is past the list's end goes where nobody looks */
+        LOCAL_POINTER float *spare = partial + (wide * BLOCK + side) * STRIDE + unit;
+        UNROLL for (int s = 0; s < BLOCK; s++)
+            TAKE(delta[s], others + s * RECORD + RECORD_DELTA + unit)
+        for (int n = side; n < own->listed_before; n += STEP) {
+            float weight[AHEAD][PER_ITEM];
+            LOCAL_POINTER float *place[AHEAD];
+            UNROLL for (int a = 0; a < AHEAD; a++) {
+                place[a] = n + a * ROWS < own->listed_before ? WEIGHTS(row[n + a * ROWS])
+                                                        : spare;
+                TAKE(weight[a], place[a])
+            }
+            UNROLL for (int a = 0; a < AHEAD; a++)
+                UNROLL for (int s = 0; s < BLOCK; s += 4) {
+                    float four[4];
+                    TAKE4(four, list + (n + a * ROWS) * BLOCK + s)
+                    UNROLL for (int u = 0; u < PER_ITEM; u++)
+                        UNROLL for (int k = 0; k < 4; k++)
+                            weight[a][u] =
+                                FMA(delta[s + k][u], four[k], weight[a][u]);
+                }
+            UNROLL for (int a = 0; a < AHEAD; a++)
+                PUT(place[a], weight[a])
+        }
+    }
+    own->listed_before = own->listed;
+    own->listed = 0;
+    WARP_BARRIER();
+    UNROLL for (int q = 0; q < QUADS; q++)
+        UNROLL for (int e = 0; e < 4; e++) {
+            uint ballot;
+            int bits = 0;
+            UNROLL for (int s = 0; s < BLOCK; s++)
+                bits |= value[q][e][s];
+            int active = (bits & own->valid[q]) != 0;
+            BALLOT(ballot, VOTES_OF_WARPS, active);
+            if (active) {
+                int n = own->listed + POPCOUNT(ballot & ((1u << lane) - 1u));
+                row[n] = (own->quad[q] * 4 + e) * (STRIDE * 4);
+                UNROLL for (int s = 0; s < BLOCK; s += 4) {
+                    int4 four;
+                    four.x = value[q][e][s], four.y = value[q][e][s + 1];
+                    four.z = value[q][e][s + 2], four.w = value[q][e][s + 3];
+                    *(LOCAL_POINTER int4 *)(list + n * BLOCK + s) = four;
+                }
+            }
+            own->listed += POPCOUNT(ballot);
+        }
+    /* up to a whole step, zeros of a row that is no input's */
+    if (IS_WIDE && lane < CEIL_DIV(own->listed, STEP) * STEP - own->listed) {
+        row[own->listed + lane] = INPUTS * STRIDE * 4;
+        for (int s = 0; s < BLOCK; s++)
+            list[(own->listed + lane) * BLOCK + s] = 0.0f;
+    }
+    WARP_BARRIER();
+    if (IS_WIDE) {
+        float sum[SIDE_SAMPLES][PER_ITEM];
+        UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
+            UNROLL for (int u = 0; u < PER_ITEM; u++)
+                sum[s][u] = 0.0f;
+        for (int n = 0; n < own->listed; n += STEP) {
+            float weight[STEP][PER_ITEM], in[STEP][SIDE_SAMPLES];
+            UNROLL for (int a = 0; a < STEP; a += 4) {
+                int4 four = *(const LOCAL_POINTER int4 *)(row + n + a);
+                TAKE(weight[a], WEIGHTS(four.x))
+                TAKE(weight[a + 1], WEIGHTS(four.y))
+                TAKE(weight[a + 2], WEIGHTS(four.z))
+                TAKE(weight[a + 3], WEIGHTS(four.w))
+            }
+            UNROLL for (int a = 0; a < STEP; a++) {
+                TAKE_SAMPLES(in[a], list + (n + a) * BLOCK + side * SIDE_SAMPLES)
+            }
+            UNROLL for (int a = 0; a < STEP; a++)
+                UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
+                    UNROLL for (int u = 0; u < PER_ITEM; u++)
+                        sum[s][u] = FMA(weight[a][u], in[a][s], sum[s][u]);
+        }
+        UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
+            PUT(partial + (wide * BLOCK + side * SIDE_SAMPLES + s) * STRIDE + unit,
+                sum[s])
+    }
+    PART_BARRIER(1, WIDE_ITEMS);
+    for (int n = wide_item; IS_WIDE && n < BLOCK * STRIDE; n += WIDE_ITEMS) {
+        int s = n / STRIDE;
+        float sum = 0.0f;
+        UNROLL for (int p = 0; p < WIDE; p++)
+            sum += partial[p * BLOCK * STRIDE + n];
+        others[s * RECORD + RECORD_BASE + n % STRIDE] =
+            power[(block < 0 ? 0 : BLOCK) + s] * sum;
+    }
+    UNROLL for (int k = 0; k < PRODUCTS; k++) {
+        int n = wide_item + k * WIDE_ITEMS, s = n / REACH, d = n % REACH;
+        if (IS_WIDE && n < BLOCK * REACH)
+            others[s * RECORD + RECORD_COEFFICIENT + d] =
+                s + 1 + d < 2 * BLOCK ? FMA(power[d], product[k], 1.0f) : 0.0f;
+    }
+    UNROLL for (int k = 0; k < TARGETS; k++) {
+        int n = wide_item + k * WIDE_ITEMS;
+        if (IS_WIDE && n < BLOCK * OUTPUTS)
+            others[n / OUTPUTS * RECORD + RECORD_WANTED + n % OUTPUTS] = target[k];
+    }
+    if (IS_WIDE && wide_item < BLOCK) {
+        int left = LESSER(BLOCK, run->count - next) - 1 - wide_item;
+        others[wide_item * RECORD + RECORD_FACTOR] = left < 0 ? 0.0f : power[left];
+        data_row[wide_item] = own->next_row;
+        own->next_row = run->order[CLAMPED(next + 2 * BLOCK + wide_item)];
+    }
+}
+
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
+    const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
+    const GLOBAL float *before, GLOBAL float *after, GLOBAL float *RESTRICT losses,
+    const GLOBAL float *RESTRICT gram, const GLOBAL int *RESTRICT same, int samples, int first,
+    int count DYNAMIC_LOCAL_PARAMETER(float4, pool4))
+{
+    DYNAMIC_LOCAL(float4, pool4)
+    LOCAL_POINTER float *pool = (LOCAL_POINTER float *)pool4;
+    int item = LOCAL_ID(0), network = GROUP_ID(0), warp = item / 32;
+    int blocks = CEIL_DIV(count, BLOCK);
+    Run here = {x, targets, gram, order + network * samples + first,
+                same + network * CEIL_DIV(count, TILE), losses + network * samples + first, network,
+                count, settings[network * 3],
+                1.0f - settings[network * 3] * settings[network * 3 + 2]};
+    const Run *run = &here;
+    before += network * PARAMETERS;
+    after += network * PARAMETERS;
+
+/* Goes over the first layer's weights: eight inputs, then the units, so that both memories are
+ * reached by several words at once. */
+#define EACH_WEIGHT(BODY)                                                        \
+    for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {     \
+        int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                \
+        if (i < INPUTS)                                                          \
+            BODY                                                                 \
+    }
+#define LEARN(keep)                                                              \
+    if (block >= 0 && block < blocks)                                            \
+        learn(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &learner, item, \
+              LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
+
+    for (int n = item; n < FLOATS; n += THREADS)
+        pool[n] = 0.0f;
+    BARRIER();
+    EACH_WEIGHT(pool[WEIGHT_AT + i * STRIDE + j] = j < HIDDEN ? before[j * INPUTS + i] : 0.0f;)
+    if (item <= 2 * BLOCK) {
+        pool[POWER_AT + item] = 1.0f;
+        for (int n = 0; n < item; n++)
+            pool[POWER_AT + item] *= run->keep;
+    }
+    if (item < BLOCK)
+        ((LOCAL_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[CLAMPED(item)];
+    BARRIER();
+
+#ifdef __OPENCL_VERSION__
+    Learner learner;
+    Wide wide;
+    if (FIRST_WARP)
+        load_learner(&learner, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);
+    load_wide(pool, &wide, run, warp, item);
+    for (int block = -1; block <= blocks; block++) {
+        LEARN(run->keep)
+        work_wide(pool, &wide, run, warp, item, block);
+        BARRIER();
+    }
+    if (FIRST_WARP)
+        store_learner(&learner, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);
+#else
+/* Each part in a loop of its own: neither keeps registers for the other's. Weights that do not
+ * decay need no multiplication. */
+#define BLOCKS_OF(PART_OF_BLOCK)                          \
+    for (int block = -1; block <= blocks; block++) {      \
+        PART_OF_BLOCK                                     \
+        PART_BARRIER(2, THREADS);                         \
+    }
+    if (FIRST_WARP) {
+        Learner learner;
+        load_learner(&learner, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);
+        if (run->keep == 1.0f)
+            BLOCKS_OF(LEARN(1.0f))
+        else
+            BLOCKS_OF(LEARN(run->keep))
+        store_learner(&learner, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);
+    } else if (IS_WIDE) {
+        Wide wide;
+        load_wide(pool, &wide, run, warp, item);
+        BLOCKS_OF(work_wide(pool, &wide, run, warp, item, block);)
+    } else {
+        BLOCKS_OF()
+    }
+    BARRIER();
+#endif
+    EACH_WEIGHT(if (j < HIDDEN) after[j * INPUTS + i] = pool[WEIGHT_AT + i * STRIDE + j];)
+}
