@@ -19,14 +19,17 @@
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL takes a branch right behind a barrier for one that all work-items take alike, even where
  * its condition was only computed before: something must stand between them. */
-#define BARRIER()                          \
+#define BARRIER_OF(memories)               \
     do {                                   \
-        barrier(CLK_LOCAL_MEM_FENCE);      \
+        barrier(memories);                 \
         __asm__ volatile("" ::: "memory"); \
     } while (0)
 #else
-#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define BARRIER_OF(memories) barrier(memories)
 #endif
+#define BARRIER() BARRIER_OF(CLK_LOCAL_MEM_FENCE)
+/* orders what the group's work-items do to global memory too */
+#define GLOBAL_BARRIER() BARRIER_OF(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define LOCAL_ID(d) ((int)get_local_id(d))
 #define GROUP_ID(d) ((int)get_group_id(d))
 #define LOCAL_SIZE(d) ((int)get_local_size(d))
@@ -83,6 +86,7 @@
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups) __launch_bounds__(threads, groups)
 #define BARRIER() __syncthreads()
+#define GLOBAL_BARRIER() __syncthreads()
 #define LOCAL_ID(d) ((int)((d) == 0 ? threadIdx.x : (d) == 1 ? threadIdx.y : threadIdx.z))
 #define GROUP_ID(d) ((int)((d) == 0 ? blockIdx.x : (d) == 1 ? blockIdx.y : blockIdx.z))
 #define LOCAL_SIZE(d) ((int)((d) == 0 ? blockDim.x : (d) == 1 ? blockDim.y : blockDim.z))

@@ -116,6 +116,7 @@ void parts(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out, GLOBAL u
     }
     BARRIER();
     out[item] = numbers[item ^ 1];
-    BALLOT(ballot, votes, numbers[item] > 0.75f);
+    GLOBAL_BARRIER();
+    BALLOT(ballot, votes, out[item ^ 1] > 0.75f);
     ballots[item] = ballot;
 }
