@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gossamer.expression import FUNCTIONS, Expression, Step
+from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import convert, slice_, transpose
@@ -65,3 +66,12 @@ PROBLEMS = {
           for source, target in [("float32", "bool"), ("bool", "float32"), ("uint8", "int32")]),
     ],
 }
+
+BUILT = {
+    **PROBLEMS,
+    "backprop": [
+        BackpropProblem((1024, 32, 10), 100, 100),
+        BackpropProblem((40, 20, 10), 100, 100, "relu", "cross_entropy", 4, velocity=True),
+    ],
+}
+"""With those that are trained, whose inputs are not any numbers."""

@@ -3,10 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.device.base import Device
+from gossamer.device import find
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, BackpropProblem
 from gossamer.ops.backprop.reference import gradient, reference
 from tests.ops.harness import check
+
+ODD = [((1, 1), 3, 1), ((33, 1, 2), 5, 1), ((4, 3, 2), 0, 2), ((4, 3, 2), 3, 0),
+       ((20, 17, 9, 5), 4, 3)]
+"""Sizes, samples and networks."""
 
 _SIZES = [(7, 3), (6, 5, 3), (5, 4, 6, 3), (4, 5, 3, 4, 2)]
 
@@ -54,19 +58,16 @@ def test_the_published_step() -> None:
 @pytest.mark.parametrize(("activation", "loss"), [
     ("sigmoid", "squared_error"), ("tanh", "squared_error"), ("relu", "cross_entropy"),
     ("sigmoid", "cross_entropy"), ("relu", "squared_error")])
-def test_every_algorithm_trains_as_the_reference(device: Device, activation: str, loss: str,
-                                                 velocity: bool, batch: int) -> None:
+def test_the_host_trains_as_the_reference(activation: str, loss: str, velocity: bool,
+                                          batch: int) -> None:
     problem = BackpropProblem((9, 5, 3), 6, 10, activation, loss, batch, velocity, networks=2)
-    inputs = problem.example_inputs(np.random.default_rng(0))
-    check(problem, device, inputs=inputs)
+    check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize(("sizes", "samples", "networks"), [
-    ((1, 1), 3, 1), ((33, 1, 2), 5, 1), ((4, 3, 2), 0, 2), ((4, 3, 2), 3, 0),
-    ((20, 17, 9, 5), 4, 3)])
-def test_odd_sizes(device: Device, sizes: tuple[int, ...], samples: int, networks: int) -> None:
+@pytest.mark.parametrize(("sizes", "samples", "networks"), ODD)
+def test_odd_sizes_on_the_host(sizes: tuple[int, ...], samples: int, networks: int) -> None:
     problem = BackpropProblem(sizes, 5, samples, networks=networks)
-    check(problem, device, inputs=problem.example_inputs(np.random.default_rng(0)))
+    check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
 
 
 def test_bad_problems_are_refused() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ops.problems import PROBLEMS
+from tests.ops.problems import BUILT
 from tests.ops.recording import kernel_sources
 
 pytest.importorskip("cuda.core")
 nvrtc = pytest.importorskip("gossamer.device.nvrtc")
 
 
-@pytest.mark.parametrize("op", PROBLEMS)
+@pytest.mark.parametrize("op", BUILT)
 def test_every_kernel_builds_without_spills(op: str) -> None:
-    sources = set().union(*map(kernel_sources, PROBLEMS[op]))
+    sources = set().union(*map(kernel_sources, BUILT[op]))
     assert sources
     for source in sources:
         for architecture in source.architectures:

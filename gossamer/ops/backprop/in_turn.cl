@@ -87,7 +87,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
     FETCH(0)
     STAGE(0)
     FETCH(1)
-    BARRIER();
+    GLOBAL_BARRIER();
 
     for (int s = 0; s < count; s++) {
         int buffer = s % 2;

@@ -30,7 +30,7 @@ from gossamer.ops.backprop.training import (
 from gossamer.ops.strided import GROUP, groups_for
 
 _SOURCE = Path(__file__).with_name("per_step.cl")
-_GROUPS = (256, 128, 64, 512)
+_GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16

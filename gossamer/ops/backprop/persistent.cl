@@ -133,7 +133,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
     FETCH(sample_at(0, samples))
     STAGE(0)
     FETCH(sample_at(1, samples))
-    BARRIER();
+    GLOBAL_BARRIER();
 
     for (int begin = 0; begin < samples; begin += BATCH) {
         int count = BATCH == 1 ? 1 : LESSER(BATCH, samples - begin);

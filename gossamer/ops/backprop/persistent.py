@@ -36,10 +36,10 @@ class Form:
 
 
 FORMS = (
-    Form("sparse", 512, 1), Form("registers", 512, 1), Form("registers", 512, 2),
-    Form("registers", 256, 2), Form("local", 512, 1), Form("sparse", 256, 1),
-    Form("registers", 256, 4), Form("registers", 128, 1), Form("local", 256, 2),
-    Form("sparse", 128, 1), Form("local", 128, 1), Form("local", 512, 4),
+    Form("sparse", 512, 1), Form("registers", 512, 1), Form("registers", 256, 2),
+    Form("registers", 512, 2), Form("local", 512, 1), Form("sparse", 256, 1),
+    Form("local", 256, 2), Form("sparse", 128, 1), Form("registers", 128, 1),
+    Form("local", 128, 1),
 )
 
 

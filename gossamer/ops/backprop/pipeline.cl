@@ -332,6 +332,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(
     if (FIRST_WARP)
         load_learner(&learner, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);
     load_wide(pool, &wide, run, warp, item);
+    GLOBAL_BARRIER();
     for (int block = -1; block <= blocks; block++) {
         LEARN(run->keep)
         work_wide(pool, &wide, run, warp, item, block);

@@ -76,9 +76,10 @@ class Pipeline:
 
 
 FORMS = (
-    Pipeline(8, 384, 0, 4), Pipeline(8, 256, 0, 4), Pipeline(8, 384, 0, 2), Pipeline(8, 384, 1, 4),
-    Pipeline(4, 384, 0, 4), Pipeline(8, 320, 0, 4), Pipeline(8, 256, 0, 2), Pipeline(4, 256, 0, 4),
-    Pipeline(8, 384, 0, 1), Pipeline(16, 256, 0, 4), Pipeline(8, 128, 0, 4), Pipeline(4, 128, 0, 4),
+    Pipeline(8, 384, 0, 4), Pipeline(8, 256, 0, 4), Pipeline(8, 384, 1, 4),
+    Pipeline(8, 320, 0, 4), Pipeline(8, 384, 0, 2), Pipeline(4, 384, 0, 4),
+    Pipeline(8, 256, 0, 2), Pipeline(4, 256, 0, 4), Pipeline(16, 256, 0, 4),
+    Pipeline(8, 128, 0, 4), Pipeline(4, 128, 0, 4),
 )
 
 
