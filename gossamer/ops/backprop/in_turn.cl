@@ -3,19 +3,18 @@
  * are known. With those and the samples' inner products the sums of the first layer's units for
  * sample s are
  *     W x_s + sum over the samples r before s of (x_r . x_s) delta_r
- * so that the first layer is one of BLOCK inputs here, whose weights are the changes delta_r (of
- * its units' weights for an input of 1). Weight decay multiplies W by `keep` a sample, and inner
- * products by its powers.
+ * where delta_r is what r's error changes the units' weights by for an input of 1: as soon as it
+ * is known it is added to the sums of all samples behind r. Weight decay multiplies W by `keep` a
+ * sample, and inner products by its powers.
  *
- * UNITS       of the first layer; SPLITS work-items share its sums
+ * UNITS       of the first layer; SPLITS work-items share what is added to a unit's sums
  * BLOCK, REACH, TILE  samples; those of a row of gram, as in gram.cl
  * SLICES      parts of the inputs of which the products are sums
- * DELTA_AT, COEFFICIENT_AT, BASE_AT, POWER_AT  places in local memory, in floats
- * and those of upper.h, with BATCH = 1 */
+ * SUM_AT, COEFFICIENT_AT, POWER_AT  places in local memory, in floats
+ * and those of upper.h, with BATCH = 2, as samples take turns, and NARROW = 0 */
 
-/* What is fetched of a sample: products, inner products with those before it, and targets. */
-#define WANTED_FROM (UNITS + BLOCK)
-#define FETCHED CEIL_DIV(WANTED_FROM + OUTPUTS, FETCHERS)
+/* What is fetched of a sample: inner products with those behind it, and targets. */
+#define FETCHED CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
 
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
     const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order,
@@ -43,80 +42,66 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
 #define FETCH(sample)                                                                    \
     if ((sample) < count && FETCHES)                                                     \
         UNROLL for (int k = 0; k < FETCHED; k++) {                                       \
-            int n = fetcher + FETCHERS * k, r = n - UNITS;                               \
-            if (n < UNITS) {                                                             \
-                fetched[k] = 0.0f;                                                       \
-                for (int slice = 0; slice < SLICES; slice++)                             \
-                    fetched[k] +=                                                        \
-                        products[(slice * networks * BLOCK + (sample)) * UNITS + n];     \
-            } else if (n < WANTED_FROM) {                                                \
-                if (r < (sample))                                                        \
-                    fetched[k] = gram[r * REACH + (sample) - 1 - r];                     \
-            } else if (n < WANTED_FROM + OUTPUTS) {                                      \
-                fetched[k] = targets[order[sample] * OUTPUTS + n - WANTED_FROM];         \
-            }                                                                            \
+            int n = fetcher + FETCHERS * k;                                              \
+            if (n < BLOCK)                                                               \
+                fetched[k] = gram[(sample) * REACH + n];                                 \
+            else if (n < BLOCK + OUTPUTS)                                                \
+                fetched[k] = targets[order[sample] * OUTPUTS + n - BLOCK];               \
         }
 #define STAGE(sample)                                                                    \
     if ((sample) < count && FETCHES)                                                     \
         UNROLL for (int k = 0; k < FETCHED; k++) {                                       \
-            int n = fetcher + FETCHERS * k, r = n - UNITS, to = (sample) % 2;            \
-            if (n < UNITS)                                                               \
-                pool[BASE_AT + to * UNITS + n] = fetched[k] * pool[POWER_AT + (sample)]; \
-            else if (n < WANTED_FROM && r < (sample))                                    \
-                pool[COEFFICIENT_AT + to * BLOCK + r] =                                  \
-                    fetched[k] * pool[POWER_AT + (sample) - 1 - r];                      \
-            else if (n >= WANTED_FROM && n < WANTED_FROM + OUTPUTS)                      \
-                pool[WANTED_AT + to * PADDED(OUTPUTS) + n - WANTED_FROM] = fetched[k];   \
+            int n = fetcher + FETCHERS * k, to = (sample) % 2, of_three = (sample) % 3;  \
+            if (n < BLOCK)                                                               \
+                pool[COEFFICIENT_AT + of_three * BLOCK + n] = fetched[k] * pool[POWER_AT + n]; \
+            else if (n < BLOCK + OUTPUTS)                                                \
+                pool[WANTED_AT + to * PADDED(OUTPUTS) + n - BLOCK] = fetched[k];         \
         }
-/* Goes over a work-item's sums: unit j, and of the samples every one from `split` on. */
-#define EACH_SUM                                                                         \
-    for (int n = item, j = n % UNITS, split = n / UNITS; n < UNITS * SPLITS;             \
-         n += THREADS, j = n % UNITS, split = n / UNITS)
 
     for (int n = item; n < FLOATS; n += THREADS)
         pool[n] = 0.0f;
     BARRIER();
     load_upper(pool, before, item);
-    for (int n = item; n < count; n += THREADS) {
+    for (int n = item; n < BLOCK; n += THREADS) {
         float power = 1.0f;
         for (int k = 0; k < n; k++)
             power *= 1.0f - rate * decay;
         pool[POWER_AT + n] = power;
     }
     BARRIER();
+    for (int n = item; n < count * UNITS; n += THREADS) {
+        float sum = 0.0f;
+        UNROLL for (int slice = 0; slice < SLICES; slice++)
+            sum += products[slice * networks * BLOCK * UNITS + n];
+        pool[SUM_AT + n] = sum * pool[POWER_AT + n / UNITS];
+    }
     FETCH(0)
     STAGE(0)
     FETCH(1)
     GLOBAL_BARRIER();
 
     for (int s = 0; s < count; s++) {
-        int buffer = s % 2;
-        EACH_SUM {
-            float sum = 0.0f;
-            for (int r = split; r < s; r += SPLITS)
-                sum = FMA(pool[DELTA_AT + r * UNITS + j],
-                          pool[COEFFICIENT_AT + buffer * BLOCK + r], sum);
-            pool[PARTIAL_AT + n] = sum;
-        }
-        BARRIER();
-        for (int j = item; j < UNITS; j += THREADS) {
-            float z = pool[BIAS_AT + j] + pool[BASE_AT + buffer * UNITS + j];
-            for (int split = 0; split < SPLITS; split++)
-                z += pool[PARTIAL_AT + split * UNITS + j];
-            give_out(pool, 0, j, z, 0, buffer);
-        }
+        int turn = s % 2;
+        LOCAL_POINTER const float *coefficient = pool + COEFFICIENT_AT + s % 3 * BLOCK;
+        for (int j = item; j < UNITS; j += THREADS)
+            give_out(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], turn, turn);
         STAGE(s + 1)
         FETCH(s + 2)
-        pass_upper(pool, item, 0, buffer);
+        pass_upper(pool, item, turn, turn);
         BARRIER();
-        update_upper(pool, losses + s, item, 1, rate, 0.0f, decay);
-        EACH_SUM
-            if (split == s % SPLITS)
-                pool[DELTA_AT + s * UNITS + j] = -rate * pool[ERROR_AT + j];
+        /* the next sample's sums by the work-items that go on with them */
+        for (int n = item; n < UNITS * SPLITS; n += THREADS) {
+            int j = n % UNITS;
+            float delta = -rate * pool[ERROR_AT + turn * WIDTH + j];
+            for (int r = s + 1 + n / UNITS; r < count; r += SPLITS)
+                pool[SUM_AT + r * UNITS + j] =
+                    FMA(coefficient[r - s - 1], delta, pool[SUM_AT + r * UNITS + j]);
+            if (n < UNITS)
+                deltas[s * UNITS + j] = delta * pool[POWER_AT + count - 1 - s];
+        }
+        update_upper(pool, losses + s, item, turn, 1, rate, 0.0f, decay);
     }
 
+    BARRIER();
     store_upper(pool, after, item);
-    EACH_SUM
-        for (int r = split; r < count; r += SPLITS)
-            deltas[r * UNITS + j] = pool[DELTA_AT + r * UNITS + j] * pool[POWER_AT + count - 1 - r];
 }

@@ -121,10 +121,9 @@ class _InTurnLayout(Layout):
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]
         splits = max(1, min(form.threads // units, form.block))
-        super().__init__(problem, form.threads, 1, splits * units)
+        super().__init__(problem, form.threads, 2, 0)
         self.macros.update(
-            UNITS=units, SPLITS=splits, BLOCK=form.block, REACH=form.reach, TILE=TILE,
-            SLICES=-(-problem.sizes[0] // _SLICE), DELTA_AT=self.take(form.block * units),
-            COEFFICIENT_AT=self.take(2 * form.block), BASE_AT=self.take(2 * units),
-            POWER_AT=self.take(form.block))
+            NARROW=0, UNITS=units, SPLITS=splits, BLOCK=form.block, REACH=form.reach, TILE=TILE,
+            SLICES=-(-problem.sizes[0] // _SLICE), SUM_AT=self.take(form.block * units),
+            COEFFICIENT_AT=self.take(3 * form.block), POWER_AT=self.take(form.block))
         self.macros["FLOATS"] = self.floats

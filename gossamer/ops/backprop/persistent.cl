@@ -178,7 +178,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
             BARRIER();
         }
 
-        update_upper(pool, losses + begin, item, count, rate, momentum, decay);
+        update_upper(pool, losses + begin, item, 0, count, rate, momentum, decay);
         float step = 1.0f / (float)count;
 #if !VELOCITY
         scale *= 1.0f - rate * decay;

@@ -61,8 +61,11 @@ class Persistent(Training):
                 f"{device.name} has {device.limits.local_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
+        # what a processor keeps in registers of many work-items, it keeps in memory
+        forms = FORMS if device.limits.subgroup_size > 1 else sorted(
+            FORMS, key=lambda form: (form.weights == "registers", form.threads))
         seen = set()
-        for form in FORMS:
+        for form in forms:
             layout = _Layout(problem, form)
             key = (form.weights, form.threads, layout.splits, layout.share)
             if _fits(problem, form, device) and key not in seen:

@@ -90,7 +90,6 @@ INLINE void load_upper(LOCAL_POINTER float *pool, const GLOBAL float *before, in
     }
 }
 
-/* By the work-items that update_upper has changed them with: no barrier stands between. */
 INLINE void store_upper(LOCAL_POINTER const float *pool, GLOBAL float *after, int item)
 {
     UNROLL for (int l = 0; l < LAYERS; l++) {
@@ -181,27 +180,44 @@ INLINE void pass_upper(LOCAL_POINTER float *pool, int item, int b, int buffer)
     }
 }
 
-/* Changes weights and biases by `count` samples, and adds up those samples' losses. */
-INLINE void update_upper(LOCAL_POINTER float *pool, GLOBAL float *losses, int item, int count,
-                         float rate, float momentum, float decay)
+/* Changes weights and biases by `count` samples of the batch from `first` on, and adds up their
+ * losses. */
+INLINE void update_upper(LOCAL_POINTER float *pool, GLOBAL float *losses, int item, int first,
+                         int count, float rate, float momentum, float decay)
 {
-    LOCAL_POINTER const float *out = pool + OUT_AT, *error = pool + ERROR_AT;
+    LOCAL_POINTER const float *out = pool + OUT_AT + first * WIDTH;
+    LOCAL_POINTER const float *error = pool + ERROR_AT + first * WIDTH;
+    LOCAL_POINTER const float *term = pool + TERM_AT + first * PADDED(OUTPUTS);
     float share = 1.0f / (float)count;
     for (int b = THREADS - 1 - item; b < count; b += THREADS) {
         float loss = 0.0f;
         for (int k = 0; k < OUTPUTS; k++)
-            loss += pool[TERM_AT + b * PADDED(OUTPUTS) + k];
+            loss += term[b * PADDED(OUTPUTS) + k];
         losses[b] = loss;
     }
-    UNROLL for (int l = 0; l < LAYERS; l++) {
-        for (int n = item; l > 0 && n < sizes[l] * sizes[l + 1]; n += THREADS) {
-            float gradient = 0.0f;
-            for (int b = 0; b < count; b++)
-                gradient = FMA(error[b * WIDTH + unit_at[l] + UPPER_J],
-                               out[b * WIDTH + unit_at[l - 1] + UPPER_I], gradient);
-            gradient = FMA(decay, pool[UPPER_HERE], gradient * share);
-            APPLY(pool[UPPER_HERE], pool[UPPER_HERE + UPPER_VELOCITY], gradient)
-        }
+    UNROLL for (int l = 1; l < LAYERS; l++) {
+        /* a work-item has one unit's weights for every so many fours of inputs */
+        int units = sizes[l + 1], fours = CEIL_DIV(sizes[l], 4), row = ROW(units);
+        int splits = AT_LEAST_1(LESSER(THREADS / units, fours));
+        for (int n = item; n < units * splits; n += THREADS)
+            for (int i = n / units * 4; i < 4 * fours; i += 4 * splits) {
+                LOCAL_POINTER float *weight = pool + weight_at[l] + i * row + n % units;
+                float gradient[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                for (int b = 0; b < count; b++) {
+                    float4 in = LOCAL_LOAD4(out + b * WIDTH + unit_at[l - 1] + i);
+                    float part = error[b * WIDTH + unit_at[l] + n % units] * share;
+                    gradient[0] = FMA(part, in.x, gradient[0]);
+                    gradient[1] = FMA(part, in.y, gradient[1]);
+                    gradient[2] = FMA(part, in.z, gradient[2]);
+                    gradient[3] = FMA(part, in.w, gradient[3]);
+                }
+                UNROLL for (int k = 0; k < 4; k++) {
+                    float change = FMA(decay, weight[k * row], gradient[k]);
+                    APPLY(weight[k * row], weight[k * row + UPPER_VELOCITY], change)
+                }
+            }
+    }
+    UNROLL for (int l = 0; l < LAYERS; l++)
         for (int j = item; j < sizes[l + 1]; j += THREADS) {
             float gradient = 0.0f;
             for (int b = 0; b < count; b++)
@@ -209,5 +225,4 @@ INLINE void update_upper(LOCAL_POINTER float *pool, GLOBAL float *losses, int it
             gradient *= share;
             APPLY(pool[BIAS_HERE], pool[BIAS_HERE + WIDTH], gradient)
         }
-    }
 }
