@@ -62,12 +62,30 @@ def cat(tmp_path) -> Path:
     return tmp_path
 
 
+def _readme_in_python(containing):
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```",
+                                           (ROOT / "README.md").read_text(), re.DOTALL)
+               if containing in code]
+    return code
+
+
 def test_readme_in_python(cat):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    code = _readme_in_python("mobilenet_v2")
     done = subprocess.run([sys.executable, "-c", code], cwd=cat, capture_output=True, text=True,
                           check=True)
     assert done.stdout.startswith("[285] ")
     assert "features.1.conv.0.0" in done.stdout and "end to end" in done.stdout
+
+
+def test_readme_trains_in_python(tmp_path):
+    data = ("import numpy as np\n"
+            "y = np.arange(60) % 10\n"
+            "x = 255 * np.random.default_rng(0).random((10, 784), np.float32)[y]\n")
+    done = subprocess.run([sys.executable, "-c", data + _readme_in_python("gossamer.MLP")],
+                          cwd=tmp_path, capture_output=True, text=True, check=True)
+    scores = re.findall(r"\[[0-9. ]+\]", done.stdout)
+    assert len(re.findall(r"[0-9.]+", scores[-1])) == 6, done.stdout
+    assert (tmp_path / "digits.onnx").is_file()
 
 
 def test_readme_lists_the_operators():
