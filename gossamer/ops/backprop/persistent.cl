@@ -38,6 +38,14 @@
         ALONG_SHARE for (int k = 0; k < SHARE; k++)   \
             UNROLL for (int u = 0; u < PER_ITEM; u++)
 
+/* Goes over what is listed of a sample of those inputs that are a work-item's, AT_ONCE a step: a
+ * list ends with zeros of a row that is no input's. */
+#define AT_ONCE 4
+#define EACH_LISTED                                                                     \
+    for (int list = split; list < LISTS; list += SPLITS)                                \
+        for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
+             n < end; n += AT_ONCE)
+
 /* Samples in the order in which they are wanted in local memory: with mini-batches, those of an
  * update once for their errors and once more for the changes. */
 INLINE int sample_at(int position, int samples)
@@ -103,8 +111,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 pool[X_AT + n] = fetched[k];                                            \
                 listed[n] = i;                                                          \
             }                                                                           \
+            int count = POPCOUNT(ballot), end = CEIL_DIV(count, AT_ONCE) * AT_ONCE;     \
+            if (FETCHES && i < LISTS * 32 && i % 32 >= count && i % 32 < end) {         \
+                pool[X_AT + list * 32 + i % 32] = 0.0f;                                 \
+                listed[list * 32 + i % 32] = XS + i / 32 % SPLITS;                      \
+            }                                                                           \
             if (FETCHES && i < INPUTS && i % 32 == 0)                                   \
-                lengths[list] = POPCOUNT(ballot);                                       \
+                lengths[list] = end;                                                    \
         }                                                                               \
     }
 #else
@@ -144,14 +157,16 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 UNROLL for (int u = 0; u < PER_ITEM; u++)
                     sum[u] = 0.0f;
 #if SPARSE
-                for (int list = split; list < LISTS; list += SPLITS) {
-                    int start = (buffer * LISTS + list) * 32;
-                    int end = start + lengths[buffer * LISTS + list];
-                    for (int n = start; n < end; n++) {
-                        LOCAL_POINTER const float *row = first + listed[n] * STRIDE + lane;
+                EACH_LISTED {
+                    float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
+                    UNROLL for (int a = 0; a < AT_ONCE; a++) {
+                        in[a] = pool[X_AT + n + a];
                         UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            sum[u] = FMA(row[u * LANES], pool[X_AT + n], sum[u]);
+                            weight[a][u] = first[listed[n + a] * STRIDE + FIRST_J];
                     }
+                    UNROLL for (int a = 0; a < AT_ONCE; a++)
+                        UNROLL for (int u = 0; u < PER_ITEM; u++)
+                            sum[u] = FMA(weight[a][u], in[a], sum[u]);
                 }
 #else
                 ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
@@ -198,14 +213,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 UNROLL for (int u = 0; u < PER_ITEM; u++)
                     delta[u] = step * pool[ERROR_AT + b * WIDTH + FIRST_J];
 #if SPARSE
-                for (int list = split; list < LISTS; list += SPLITS) {
-                    int start = (buffer * LISTS + list) * 32;
-                    int end = start + lengths[buffer * LISTS + list];
-                    for (int n = start; n < end; n++) {
-                        LOCAL_POINTER float *row = first + listed[n] * STRIDE + lane;
+                EACH_LISTED {
+                    LOCAL_POINTER float *place[AT_ONCE];
+                    float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
+                    UNROLL for (int a = 0; a < AT_ONCE; a++) {
+                        in[a] = pool[X_AT + n + a];
+                        place[a] = first + listed[n + a] * STRIDE + lane;
                         UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            row[u * LANES] = FMA(delta[u], pool[X_AT + n], row[u * LANES]);
+                            weight[a][u] = place[a][u * LANES];
                     }
+                    UNROLL for (int a = 0; a < AT_ONCE; a++)
+                        UNROLL for (int u = 0; u < PER_ITEM; u++)
+                            place[a][u * LANES] = FMA(delta[u], in[a], weight[a][u]);
                 }
 #else
                 ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {

@@ -102,7 +102,7 @@ class _Layout(Layout):
             PER_ITEM=form.units, REGISTERS=int(registers), SPARSE=int(sparse),
             X_AT=self.take(2 * 32 * lists if sparse else 2 * xs),
             LISTED_AT=self.take(2 * 32 * lists * sparse), LENGTHS_AT=self.take(2 * lists * sparse),
-            FIRST_AT=self.take(0 if registers else xs * stride),
+            FIRST_AT=self.take(0 if registers else (xs + self.splits * sparse) * stride),
             VELOCITY_AT=self.take(xs * stride if problem.velocity else 0))
         self.macros["FLOATS"] = self.floats
 

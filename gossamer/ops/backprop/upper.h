@@ -41,13 +41,16 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
 #define FETCHERS (THREADS - FIRST_FETCHER)
 
-/* Changes a parameter by its gradient, which holds the decay. */
+/* Changes a parameter by its gradient, and by its decay. */
 #if VELOCITY
-#define APPLY(parameter, velocity, gradient)                    \
-    (velocity) = FMA(momentum, velocity, gradient);             \
-    (parameter) = FMA(-rate, velocity, parameter);
+#define APPLY(parameter, velocity, gradient, decay)                                  \
+    {                                                                                \
+        (velocity) = FMA(momentum, velocity, FMA(decay, parameter, gradient));       \
+        (parameter) = FMA(-rate, velocity, parameter);                               \
+    }
 #else
-#define APPLY(parameter, velocity, gradient) (parameter) = FMA(-rate, gradient, parameter);
+#define APPLY(parameter, velocity, gradient, decay)                                  \
+    (parameter) = FMA(-rate, gradient, (1.0f - rate * (decay)) * (parameter));
 #endif
 
 /* Weight n of layer l, in local and in global memory. */
@@ -199,23 +202,27 @@ INLINE void update_upper(LOCAL_POINTER float *pool, GLOBAL float *losses, int it
         /* a work-item has one unit's weights for every so many fours of inputs */
         int units = sizes[l + 1], fours = CEIL_DIV(sizes[l], 4), row = ROW(units);
         int splits = AT_LEAST_1(LESSER(THREADS / units, fours));
-        for (int n = item; n < units * splits; n += THREADS)
+        for (int n = item; n < units * splits; n += THREADS) {
+            LOCAL_POINTER const float *part = error + unit_at[l] + n % units;
+            float first_part = part[0] * share;
             for (int i = n / units * 4; i < 4 * fours; i += 4 * splits) {
                 LOCAL_POINTER float *weight = pool + weight_at[l] + i * row + n % units;
-                float gradient[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                for (int b = 0; b < count; b++) {
-                    float4 in = LOCAL_LOAD4(out + b * WIDTH + unit_at[l - 1] + i);
-                    float part = error[b * WIDTH + unit_at[l] + n % units] * share;
-                    gradient[0] = FMA(part, in.x, gradient[0]);
-                    gradient[1] = FMA(part, in.y, gradient[1]);
-                    gradient[2] = FMA(part, in.z, gradient[2]);
-                    gradient[3] = FMA(part, in.w, gradient[3]);
+                LOCAL_POINTER const float *in = out + unit_at[l - 1] + i;
+                float4 four = LOCAL_LOAD4(in);
+                float gradient[4] = {first_part * four.x, first_part * four.y,
+                                     first_part * four.z, first_part * four.w};
+                for (int b = 1; b < count; b++) {
+                    float other_part = part[b * WIDTH] * share;
+                    four = LOCAL_LOAD4(in + b * WIDTH);
+                    gradient[0] = FMA(other_part, four.x, gradient[0]);
+                    gradient[1] = FMA(other_part, four.y, gradient[1]);
+                    gradient[2] = FMA(other_part, four.z, gradient[2]);
+                    gradient[3] = FMA(other_part, four.w, gradient[3]);
                 }
-                UNROLL for (int k = 0; k < 4; k++) {
-                    float change = FMA(decay, weight[k * row], gradient[k]);
-                    APPLY(weight[k * row], weight[k * row + UPPER_VELOCITY], change)
-                }
+                UNROLL for (int k = 0; k < 4; k++)
+                    APPLY(weight[k * row], weight[k * row + UPPER_VELOCITY], gradient[k], decay)
             }
+        }
     }
     UNROLL for (int l = 0; l < LAYERS; l++)
         for (int j = item; j < sizes[l + 1]; j += THREADS) {
@@ -223,6 +230,6 @@ INLINE void update_upper(LOCAL_POINTER float *pool, GLOBAL float *losses, int it
             for (int b = 0; b < count; b++)
                 gradient += error[b * WIDTH + unit_at[l] + j];
             gradient *= share;
-            APPLY(pool[BIAS_HERE], pool[BIAS_HERE + WIDTH], gradient)
+            APPLY(pool[BIAS_HERE], pool[BIAS_HERE + WIDTH], gradient, 0.0f)
         }
 }
