@@ -11,9 +11,10 @@
  * decay multiplies W by `keep` a sample, and products by its powers.
  *
  * The inputs are dealt to the wide warps in sectors of 8, so that each has its share of any part
- * of a picture. A warp lists the rows (inputs) that are not 0 in all samples of a block, with
- * their values, and goes over the rows that are listed only. In a row LANES work-items have
- * PER_ITEM units each, and ROWS rows are worked on side by side.
+ * of a picture. A warp lists those of its inputs that are not 0 in some sample of a block, with
+ * their values, and goes over the rows of weights of these only. In a row LANES work-items have
+ * PER_ITEM units each; ROWS rows are changed side by side, or multiplied by as many parts of the
+ * block.
  *
  * INPUTS, BLOCK (a multiple of 4), REACH (2 * BLOCK), TILE (as in gram.cl)
  * THREADS, APART  with APART warps 4, 8, ... idle, and leave the first one's scheduler to it
