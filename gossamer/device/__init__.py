@@ -10,7 +10,7 @@ from gossamer.device.base import Device, Found, self_check
 from gossamer.device.host import HostDevice
 from gossamer.errors import DeviceError, GossamerError, GossamerWarning
 
-__all__ = ["devices", "find"]
+__all__ = ["devices", "find", "find_or_best"]
 
 
 class _Candidate:
@@ -79,6 +79,16 @@ def find(name: str | None = None) -> Device:
             return device
     usable = ", ".join(found.name for found in devices() if found.problem is None)
     raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}")
+
+
+def find_or_best(name: str) -> Device:
+    """The device of that name; the best one, with a warning, where it cannot be had here."""
+    try:
+        return find(name)
+    except DeviceError as error:
+        found = find()
+        warnings.warn(f"{error}; {found.name} takes its place", GossamerWarning, stacklevel=2)
+        return found
 
 
 def _best() -> Device:

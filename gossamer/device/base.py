@@ -174,6 +174,18 @@ class Device(abc.ABC):
         or in that of the stream it is called with. None where the device has no graphs."""
         return None
 
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Device:
+        return self
+
+    def __reduce__(self) -> Any:
+        """By name: another process opens the device itself."""
+        from gossamer.device import find_or_best
+
+        return find_or_best, (self.name,)
+
     def __repr__(self) -> str:
         return f"<{self.name}: {self.description}>"
 

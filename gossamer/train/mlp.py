@@ -245,7 +245,8 @@ class MLP:
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, Tags, TargetTags
 
-        labels = hasattr(self, "classes_") or self.loss == "cross_entropy"
+        # before it is trained, y alone tells: scikit-learn looks at it too
+        labels = hasattr(self, "classes_") or not hasattr(self, "_course")
         return Tags("classifier" if labels else None, TargetTags(required=True),
                     classifier_tags=ClassifierTags() if labels else None)
 
