@@ -79,8 +79,8 @@ def train(
     device: Annotated[str | None, typer.Option(
         help="host, opencl:N or cuda:N (default: the best one).")] = None,
     effort: Annotated[str | None, typer.Option(
-        help=f"Measure the algorithms and take the fastest: {', '.join(EFFORTS)} (default: take "
-             "the first that can).")] = None,
+        help=f"Measure the algorithms and take the fastest: {', '.join(EFFORTS)} (default: the "
+             "one expected to be).")] = None,
     checkpoint: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Keep here what is needed to go on.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from --checkpoint.")] = False,

@@ -11,6 +11,7 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.backprop.blocked import Blocked
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.plan.program import Layer
 from gossamer.plan.tuner import EFFORTS, Tuner, usable
@@ -41,8 +42,8 @@ class Choice:
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            only: str | None) -> Choice:
     """How a pass is trained: the algorithm called `only`; else the fastest, measured, where an
-    effort is given; else the first that can. Trains on the host, with a warning, where the device
-    has none that can.
+    effort is given; else the one that is expected to be, see _expected(). Trains on the host, with
+    a warning, where the device has none that can.
 
     Raises InputError for an unknown effort or algorithm, or where that algorithm cannot.
     """
@@ -66,7 +67,18 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
             raise UnsupportedError(f"nothing trains {problem.describe()}: {told}")
         warnings.warn(f"{device.name} cannot train {problem.describe()} ({told}); the host does",
                       GossamerWarning, stacklevel=4)
+    able = _expected(problem, able)
     return able[0] if effort is None else _fastest(problem, able, effort)
+
+
+def _expected(problem: BackpropProblem, able: Sequence[Choice]) -> list[Choice]:
+    """The fastest first: the order of the op's list, from one launch a pass over launches a block
+    to launches a step. But exact blocking comes first where it takes one launch too: it has the
+    least to do in turn then (docs/notes/performance.md)."""
+    def follows(choice: Choice) -> bool:
+        return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
+            problem.of_samples(choice.samples), choice.device))
+    return sorted(able, key=follows)
 
 
 def _supporting(problem: BackpropProblem,

@@ -9,4 +9,4 @@ from gossamer.ops.backprop.reference import reference
 from gossamer.ops.op import Op
 
 OP = Op("backprop", BackpropProblem, reference,
-        (Persistent(), PerStep(), Blocked(), NumpyBackprop()))
+        (Persistent(), Blocked(), PerStep(), NumpyBackprop()))

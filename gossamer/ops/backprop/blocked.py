@@ -37,6 +37,11 @@ class Blocked(Training):
         unfit = [form.unfit(problem, device) for form in _FORMS.values()]
         return None if None in unfit else f"pipeline: {unfit[0]}; launches: {unfit[-1]}"
 
+    def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
+        """Whether one work-group can train a network; it does so in the first variants then."""
+        return self.supports(problem, device) is None and any(
+            form.unfit(problem, device) is None for form in pipeline.FORMS)
+
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
         for config, form in _FORMS.items():
             if form.unfit(problem, device) is None:
