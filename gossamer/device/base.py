@@ -29,6 +29,7 @@ class Limits:
     graph: bool = False
     ballot: bool = False
     fp16: bool = False
+    mma: bool = False
     b1_mma: bool = False
     cooperative: bool = False
 

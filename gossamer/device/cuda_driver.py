@@ -112,6 +112,7 @@ def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
         graph=True,
         ballot=True,
         fp16=True,
+        mma=capability >= (8, 0),
         b1_mma=capability >= (8, 0),
         cooperative=bool(attribute("COOPERATIVE_LAUNCH")),
     ), capability

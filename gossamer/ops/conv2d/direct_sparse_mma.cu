@@ -1,0 +1,184 @@
+/* Pruned convolution on tensor cores: only the columns that some row of a block needs are
+ * multiplied.
+ *
+ * A block is 16 * TILES output channels, its columns the (channel, tap) pairs where one of them has
+ * a nonzero, DEPTH of which make a step. A unit is VECTOR images of one output pixel, 16 bytes that
+ * lie together in x and in y. A warp computes a block for 8 * SETS units: the lanes 4 u to 4 u + 3
+ * fetch the columns of unit u, of each step every fourth ROWS of them, so that what they hold of
+ * VECTOR images are the operands of VECTOR instructions, one an image, as they lie.
+ *
+ * HALVES    x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
+ * TILES     instructions' tiles of 16 output channels
+ * SETS      units of a lane
+ * WARPS     warps of a group side by side
+ * SPLIT     sets of warps that share the steps of a block
+ * PADDED    whether windows leave the image */
+
+#if HALVES
+#define VECTOR 8
+#define ROWS 4
+#else
+#define VECTOR 4
+#define ROWS 2
+#endif
+#define UNITS (8 * SETS)
+#define PRODUCTS (VECTOR * SETS)
+#define SUMS (4 * TILES * PRODUCTS)
+
+/* Where a lane's columns of a step are: for each, how many units behind the start of a window, and
+ * the bits of `outside` under which there is nothing. */
+struct Places {
+    int4 of_two[ROWS / 2];
+};
+
+/* What a lane multiplies in a step. */
+struct Step {
+    uint4 rows[SETS][ROWS];
+    uint4 weights[TILES];
+};
+
+/* sum: rows lane / 4 and lane / 4 + 8 of the tile, of units 2 (lane % 4) and the next. */
+INLINE void multiply(float (&sum)[4], const uint4 &weights, uint low, uint high)
+{
+#if HALVES
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(low), "r"(high));
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(low), "r"(high));
+#endif
+}
+
+INLINE uint word(const uint4 &row, int index)
+{
+    return index == 0 ? row.x : index == 1 ? row.y : index == 2 ? row.z : row.w;
+}
+
+/* Image `index` of two rows. */
+INLINE uint pair(const uint4 &first, const uint4 &second, int index)
+{
+    return __byte_perm(word(first, index / 2), word(second, index / 2),
+                       index % 2 ? 0x7632 : 0x5410);
+}
+
+INLINE void multiply_step(float (&sums)[TILES][PRODUCTS][4], const Step &step)
+{
+    UNROLL for (int set = 0; set < SETS; set++)
+        UNROLL for (int image = 0; image < VECTOR; image++) {
+            const uint4 *rows = step.rows[set];
+#if HALVES
+            uint low = pair(rows[0], rows[1], image), high = pair(rows[2], rows[3], image);
+#else
+            uint low = word(rows[0], image), high = word(rows[1], image);
+#endif
+            UNROLL for (int tile = 0; tile < TILES; tile++)
+                multiply(sums[tile][set * VECTOR + image], step.weights[tile], low, high);
+        }
+}
+
+KERNEL LAUNCH_BOUNDS(32 * WARPS * SPLIT, 1) void columns(
+    const uint4 *RESTRICT x, const int *RESTRICT starts, const Places *RESTRICT places,
+    const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y, int units,
+    DIVISOR(pixel_units), DIVISOR(out_width), int height, int width, int kernel_height,
+    int kernel_width, int stride_y, int stride_x, int dilation_y, int dilation_x, int pad_top,
+    int pad_left, int y_channel EPILOGUE_PARAMETERS)
+{
+#if SPLIT > 1
+    LOCAL float partial[SPLIT - 1][WARPS][SUMS][32];
+#endif
+    int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32 % WARPS;
+    int part = LOCAL_ID(0) / (32 * WARPS);
+    int unit = lane / 4, quarter = lane % 4;
+    int first_unit = (GROUP_ID(0) * WARPS + warp) * UNITS;
+    int window[SETS];
+    uint outside[SETS];
+    UNROLL for (int set = 0; set < SETS; set++) {
+        int wanted = first_unit + set * 8 + unit;
+        int own = wanted < units ? wanted : units - 1;
+        int pixel = (int)QUOTIENT(own, pixel_units);
+        int row = (int)QUOTIENT(pixel, out_width);
+        int top = row * stride_y - pad_top;
+        int left = (pixel - row * out_width) * stride_x - pad_left;
+        window[set] = (top * width + left - pixel) * pixel_units + own;
+        outside[set] = 0;
+        for (int r = 0; r < kernel_height; r++)
+            outside[set] |= (uint)(top + r * dilation_y) < (uint)height ? 0 : 1u << r;
+        for (int s = 0; s < kernel_width; s++)
+            outside[set] |= (uint)(left + s * dilation_x) < (uint)width ? 0 : 0x10000u << s;
+    }
+    int start = starts[GROUP_ID(1)], count = starts[GROUP_ID(1) + 1] - start;
+    int next = start + count * part / SPLIT, end = start + count * (part + 1) / SPLIT;
+    Places place;
+
+    auto find = [&](int number) {
+        if (number < end)
+            place = places[number * 4 + quarter];
+    };
+    auto fetch = [&](Step &step, int number) {
+        UNROLL for (int set = 0; set < SETS; set++)
+            UNROLL for (int row = 0; row < ROWS; row++) {
+                const int4 &two = place.of_two[row / 2];
+                int offset = row % 2 ? two.z : two.x;
+                uint sides = (uint)(row % 2 ? two.w : two.y);
+                step.rows[set][row] = make_uint4(0, 0, 0, 0);
+                if (!PADDED || !(outside[set] & sides))
+                    step.rows[set][row] = x[window[set] + offset];
+            }
+        UNROLL for (int tile = 0; tile < TILES; tile++)
+            step.weights[tile] = weights[(number * TILES + tile) * 32 + lane];
+        find(number + 1);
+    };
+
+    float sums[TILES][PRODUCTS][4] = {};
+    Step even, odd;
+    find(next);
+    if (next < end)
+        fetch(even, next);
+    for (; next < end; next += 2) {
+        if (next + 1 < end)
+            fetch(odd, next + 1);
+        multiply_step(sums, even);
+        if (next + 1 < end) {
+            if (next + 2 < end)
+                fetch(even, next + 2);
+            multiply_step(sums, odd);
+        }
+    }
+
+#if SPLIT > 1
+    float *flat = &sums[0][0][0];
+    if (part > 0)
+        UNROLL for (int k = 0; k < SUMS; k++)
+            partial[part - 1][warp][k][lane] = flat[k];
+    BARRIER();
+    if (part == 0)
+        UNROLL for (int other = 0; other < SPLIT - 1; other++)
+            UNROLL for (int k = 0; k < SUMS; k++)
+                flat[k] += partial[other][warp][k][lane];
+#endif
+    if (part == 0)
+        UNROLL for (int tile = 0; tile < TILES; tile++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                int row = tile * 16 + half * 8 + unit;
+                int channel = channels[GROUP_ID(1) * 16 * TILES + row];
+                if (channel >= 0)
+                    UNROLL for (int set = 0; set < SETS; set++)
+                        UNROLL for (int side = 0; side < 2; side++) {
+                            int own = first_unit + set * 8 + 2 * quarter + side;
+                            if (own < units)
+                                UNROLL for (int image = 0; image < VECTOR; image += 4) {
+                                    const float (*of)[4] = sums[tile] + set * VECTOR + image;
+                                    int place = half * 2 + side;
+                                    float4 value = make_float4(of[0][place], of[1][place],
+                                                               of[2][place], of[3][place]);
+                                    int index = channel * y_channel + own * VECTOR + image;
+                                    EPILOGUE4(value, channel, index)
+                                    STORE_REAL4(y, index, value);
+                                }
+                        }
+            }
+}

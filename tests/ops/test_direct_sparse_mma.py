@@ -1,0 +1,160 @@
+"""Sparse convolution on tensor cores: what its tables say, and the kernel run by the emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
+from gossamer.ops.conv2d.direct_sparse_mma import DENSEST, DirectSparseMma
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.reference import reference
+from gossamer.tensor import to_memory
+from tests.ops.recording import RecordingDevice
+from tests.ops.test_direct_sparse import of, sparse_weights
+from tests.tolerances import normalised_error
+
+VECTOR = {"tf32": 4, "fp16": 8}
+
+
+class Keeping(RecordingDevice):
+    """Keeps what was uploaded, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uploaded: list[np.ndarray] = []
+
+    def upload(self, array: np.ndarray, purpose: str):
+        self.uploaded.append(array)
+        return super().upload(array, purpose)
+
+
+def variants(problem: Conv2dProblem, precision: str) -> list[Variant]:
+    return [each for each in DirectSparseMma().variants(problem, RecordingDevice())
+            if each.precision == precision]
+
+
+def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: Variant,
+              x: np.ndarray) -> np.ndarray:
+    """The convolution without its epilogue as the tables state it, in float64."""
+    device = Keeping()
+    DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
+    starts, places, values, channels = device.uploaded
+    vector, depth = VECTOR[variant.precision], places.shape[1]
+    units = to_memory(x, variant.inputs[0]).reshape(-1, vector).astype(np.float64)
+    steps = values.view(np.float16 if variant.precision == "fp16" else np.float32)
+    # step, tile, row, quarter, columns' half, rows' half, columns that share a register
+    steps = steps.reshape(len(places), -1, 8, 4, 2, 2, depth // 8).astype(np.float64)
+    matrix = steps.transpose(0, 1, 5, 2, 3, 4, 6).reshape(len(places), channels.shape[1], depth)
+    pixel_units = problem.batch // vector
+    y = np.full((problem.out_channels, problem.out_height, problem.out_width, problem.batch),
+                np.nan)
+    for block, members in enumerate(channels):
+        used = members >= 0
+        for row, column in np.ndindex(y.shape[1:3]):
+            top = row * problem.stride[0] - problem.pads[0]
+            left = column * problem.stride[1] - problem.pads[1]
+            outside = sum(1 << r for r in range(problem.kernel[0])
+                          if not 0 <= top + r * problem.dilation[0] < problem.height)
+            outside |= sum(1 << 16 + s for s in range(problem.kernel[1])
+                           if not 0 <= left + s * problem.dilation[1] < problem.width)
+            total = np.zeros((len(members), pixel_units, vector))
+            for step in range(starts[block], starts[block + 1]):
+                for k, (offset, sides) in enumerate(places[step].tolist()):
+                    if not outside & sides & 0xFFFFFFFF:
+                        first = (top * problem.width + left) * pixel_units + offset
+                        total += matrix[step, :, k, None, None] * units[first:first + pixel_units]
+            y[members[used], row, column] = total[used].reshape(used.sum(), -1)
+    return y.transpose(3, 0, 1, 2)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Conv2dProblem:
+    groups = draw(st.sampled_from([1, 1, 2]))
+    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
+    two = st.tuples(*[st.integers(1, 2)] * 2)
+    return Conv2dProblem(
+        draw(st.sampled_from([8, 16])), groups * draw(st.sampled_from([1, 3, 8])),
+        draw(st.integers(5, 7)), draw(st.integers(5, 7)),
+        groups * draw(st.sampled_from([1, 16, 21, 40])),
+        draw(st.tuples(*[st.integers(1, 3)] * 2)), draw(two), pads, draw(two), groups)
+
+
+@given(problem=problems(), precision=st.sampled_from(["tf32", "fp16"]),
+       density=st.sampled_from([0.0, 0.05, 0.3]), choice=st.integers(0, 7))
+@settings(max_examples=30)
+def test_the_tables_state_the_convolution(problem: Conv2dProblem, precision: str, density: float,
+                                          choice: int) -> None:
+    weights = sparse_weights(problem, density)
+    found = variants(of(weights, problem), precision)
+    x = np.random.default_rng(3).standard_normal(problem.inputs[0].shape).astype(
+        found[0].inputs[0].dtype)
+    actual = by_tables(problem, weights, found[choice % len(found)], x)
+    (expected,) = reference(problem, [x], weights)
+    assert normalised_error(actual, expected) <= 1e-3
+
+
+def test_weights_are_rounded_to_nearest() -> None:
+    """TF32 has 10 bits of mantissa; what is cut off would make all weights smaller."""
+    problem = Conv2dProblem(4, 64, 3, 3, 16, (3, 3))
+    weights = sparse_weights(problem, 0.3)
+    device = Keeping()
+    variant = variants(of(weights, problem), "tf32")[0]
+    DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
+    stored = device.uploaded[2].view(np.float32)
+    assert not (stored.view(np.uint32) & 0x1FFF).any()
+    stored, exact = np.sort(stored[stored != 0]), np.sort(weights["weight"][weights["weight"] != 0])
+    assert np.abs(stored / exact - 1).max() <= 2**-11
+    assert abs(np.mean(stored / exact - 1)) < 2**-15
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_so(value: float) -> None:
+    problem = Conv2dProblem(8, 1, 1, 1, 1, (1, 1))
+    weights = {"weight": np.full((1, 1, 1, 1), value, np.float32)}
+    for precision in VECTOR:
+        device = Keeping()
+        variant = variants(problem, precision)[0]
+        DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
+        stored = device.uploaded[2].view(
+            np.float16 if precision == "fp16" else np.float32).reshape(-1)
+        np.testing.assert_array_equal(stored[~np.isfinite(stored)], [value])
+
+
+def test_alike_rows_share_a_block() -> None:
+    """Sixteen kinds of rows in turn: in order each block would need every column."""
+    problem = Conv2dProblem(8, 64, 1, 1, 64, (1, 1))
+    weight = np.zeros((64, 64, 1, 1), np.float32)
+    for row in range(64):
+        weight[row, row % 4 * 16:row % 4 * 16 + 16] = 1 + row
+    device = Keeping()
+    for precision, steps in (("tf32", 2), ("fp16", 1)):
+        variant = next(each for each in variants(problem, precision) if each["tiles"] == 1)
+        device.uploaded.clear()
+        DirectSparseMma().prepare(Weights({"weight": weight}, device), problem, variant, device)
+        starts, _, _, channels = device.uploaded
+        np.testing.assert_array_equal(np.diff(starts), steps)
+        assert {tuple(sorted(block % 4)) for block in channels} == {(k,) * 16 for k in range(4)}
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"batch": 6}, "four or eight at a time"),
+    ({"kernel": (17, 1)}, "at most 16"),
+    ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "density 31%"),
+    ({"batch": 2**12, "channels": 2**10}, "32-bit"),
+])
+def test_reasons(change: dict, reason: str) -> None:
+    problem = Conv2dProblem(8, 4, 32, 32, 8, (3, 3), weights_info=WeightsInfo(0.1, "a pattern"))
+    algorithm, device = DirectSparseMma(), RecordingDevice()
+    assert algorithm.supports(problem, device) is None
+    assert reason in (algorithm.supports(replace(problem, **change), device) or "")
+
+
+def test_other_devices_are_told_what_is_missing(device) -> None:
+    problem = Conv2dProblem(8, 4, 8, 8, 8, (3, 3), weights_info=WeightsInfo(0.1, "a pattern"))
+    if not device.limits.mma:
+        assert "tensor cores" in (DirectSparseMma().supports(problem, device) or "")
