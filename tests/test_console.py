@@ -24,6 +24,13 @@ def test_console_script(tmp_path):
     assert len(done.stderr.splitlines()) == 1 and "absent.onnx" in done.stderr
 
 
+def test_as_a_module(tiny):
+    """Where the script is not on the path."""
+    done = subprocess.run([sys.executable, "-m", "gossamer", "inspect", tiny],
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, script("inspect", tiny).stdout)
+
+
 @pytest.mark.parametrize("words, expected", [
     ("run", "error: missing argument 'MODEL'; `gossamer run --help` shows how it is used"),
     ("run tiny.onnx --batch 0", "error: --batch 0: expected 1 or more"),
