@@ -19,6 +19,7 @@ from gossamer.errors import InputError
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.accuracy import Calibration
 from gossamer.plan.html import (
+    build_text,
     by_time,
     error_text,
     page,
@@ -175,6 +176,8 @@ def _print_report(report: Report, notes: Sequence[str]) -> None:
           + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         print(report.shares_line)
+    if report.build_line:
+        print(report.build_line)
     print(*notes, sep="\n")
 
 
@@ -183,13 +186,15 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
           f"{row['algorithm']} on {row['device']}")
     rows = [{**each, "layouts": " ".join(each["layouts"]), "us": time_text(each["median_us"]),
              "spread": quartiles_text(each), "cold": time_text(each["cold_us"]),
-             "error": error_text(each["error"])} for each in by_time(row)]
+             "error": error_text(each["error"]), "build": build_text(each)}
+            for each in by_time(row)]
     named = {each["algorithm"] for each in rows}
     rows += [{"algorithm": name, "reason": reason} for name, reason in row["rejected"].items()
              if name not in named]
     show.print_table({"algorithm": "algorithm", "config": "config", "layouts": "layouts",
                       "precision": "precision", "us": "us", "spread": "quartiles",
-                      "cold": "cold us", "error": "error", "reason": "outcome"}, rows)
+                      "cold": "cold us", "error": "error", "build": "build",
+                      "reason": "outcome"}, rows)
 
 
 def _batches(text: str) -> list[int]:

@@ -201,6 +201,7 @@ def report_dict(report: Any) -> dict[str, Any]:
     """A plan's report as plain data."""
     return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
             "end_to_end_cached": report.end_to_end_cached, "shares": dict(report.shares),
+            "build_s": report.build_s, "device_bytes": report.device_bytes,
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
             "notes": list(report.notes), "plans": list(report.plans), "rows": list(report.rows)}
 

@@ -28,7 +28,7 @@ from gossamer.image import PRESETS
 from gossamer.measure import Timing
 from gossamer.model import zoo
 from gossamer.plan import families
-from gossamer.plan.html import page
+from gossamer.plan.html import build_text, page
 from gossamer.plan.report import Report
 from gossamer.plan.tuner import Trial, Tuner
 from tests.model.onnx_models import model, save, weights
@@ -67,7 +67,7 @@ def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network:
 
 def test_the_second_compilation_measures_nothing_and_saves_the_same(
         run: Run, network: Path, tmp_path: Path) -> None:
-    counts, ends = [], []
+    counts, ends, builds = [], [], []
     for name in ("a", "b"):
         result = compile_(run, network, "--json", "-o", tmp_path / f"{name}.plan")
         assert result.exit_code == 0, result.output
@@ -75,10 +75,14 @@ def test_the_second_compilation_measures_nothing_and_saves_the_same(
         counts.append((described["measured"], described["reused"]))
         (report,) = described["reports"]
         ends.append((report["end_to_end_us"], report["end_to_end_cached"]))
+        builds.append([(row["build_s"], row["build_when"]) for row in report["rows"]])
+        assert report["build_s"] == sum(row["build_s"] for row in report["rows"])
     assert counts[0][0] > 0 == counts[0][1]
     assert counts[1] == counts[0][::-1]
     assert ends == [(ends[0][0], False), (ends[0][0], True)] and ends[0][0] > 0
+    assert builds[0] == builds[1] and {when for _, when in builds[0]} == {"measured"}
     text = compile_(run, network).stdout
+    assert re.search(r"^built in [\d.]+ m?s when measured \(slowest: ", text, re.M)
     assert f"end to end, batch 1: {ends[0][0]:.1f} us (from the cache)\n" in text
     assert (tmp_path / "a.plan").read_bytes() == (tmp_path / "b.plan").read_bytes()
 
@@ -211,8 +215,9 @@ def test_explain_shows_every_candidate_with_a_reason(run: Run, network: Path) ->
         assert [each["reason"] for each in row["candidates"]].count("taken") == 1
         for each in row["candidates"]:
             assert each["reason"] and (each["median_us"] is not None or each["reason"] != "taken")
+            assert (each["build_s"] is None) == (each["median_us"] is None)
             if explained:
-                assert each["reason"] in result.stdout
+                assert each["reason"] in result.stdout and build_text(each) in result.stdout
         for name, reason in row["rejected"].items():
             if explained:
                 assert re.search(rf"^{name} .*{re.escape(reason)}", result.stdout, re.M)
@@ -336,10 +341,12 @@ def test_the_page_escapes_names() -> None:
     row = {"layer": name, "op": name, "problem": name, "density": None, "algorithm": name,
            "config": name, "precision": "fp32", "layout": name, "device": name, "flops": 0,
            "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None,
-           "best_dense_us": None, "speedup": None, "rejected": {name + "2": name},
+           "best_dense_us": None, "speedup": None, "build_s": None, "build_when": None,
+           "build_cached": None, "device_bytes": None, "rejected": {name + "2": name},
            "candidates": [{"algorithm": name, "config": name, "layouts": [name],
                            "precision": name, "median_us": None, "p25_us": None, "p75_us": None,
-                           "cold_us": None, "error": float("nan"), "reason": name}]}
+                           "cold_us": None, "error": float("nan"), "build_s": 1.0,
+                           "build_cached": True, "device_bytes": 0, "reason": name}]}
     facts = {"model": name, "device": name, "description": name, "effort": name,
              "precision": name, "measured": 1, "reused": 0}
     found = _Page(page(facts, [Report(name, 1, [row], [name])]))

@@ -92,6 +92,10 @@ class Kernel(abc.ABC):
     """Registers a thread, where the compiler tells."""
     spill_bytes: int | None = None
     """Bytes a thread keeps in off-chip local memory, where the compiler tells."""
+    code_bytes: int | None = None
+    """Of its binary, where that is known."""
+    from_cache: bool = False
+    """Whether it was compiled before and read from the disk cache."""
 
 
 Argument = Buffer | int | float | np.generic | None

@@ -126,8 +126,17 @@ class CudaDevice(Device):
 
     def _loaded(self, source: KernelSource, key: Sequence[str],
                 build: Callable[[], bytes]) -> CudaKernel:
+        built = False
+
+        def building() -> bytes:
+            nonlocal built
+            built = True
+            return build()
+
         try:
-            return CudaKernel(source, kernel_cache.cached(key, build), self)
+            kernel = CudaKernel(source, kernel_cache.cached(key, building), self)
+            kernel.from_cache = not built
+            return kernel
         except DriverError:
             # an entry that is whole but does not load
             kernel_cache.forget(key)

@@ -63,6 +63,7 @@ class CudaKernel(Kernel):
     def __init__(self, source: KernelSource, cubin: bytes, device: CudaDevice) -> None:
         self.name = source.function
         self.source = source
+        self.code_bytes = len(cubin)
         self._device = device
         image = np.frombuffer(cubin, np.uint8)
         with device.current():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -127,6 +128,14 @@ class Variant:
         return " ".join(f"{key}={value}" for key, value in self.config)
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A packed form of constants on the device, and the seconds that making it took."""
+
+    buffer: Buffer
+    seconds: float
+
+
 class Weights:
     """A layer's constants, and their packed forms on one device, made once and shared by every
     batch size."""
@@ -135,20 +144,26 @@ class Weights:
         self.arrays = dict(arrays)
         self.layer = layer
         self._device = device
-        self._packed: dict[str, Buffer] = {}
+        self._packed: dict[str, Packed] = {}
         self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Buffer:
         """The device memory of pack(arrays), made at the first call with this key."""
+        return self.form(key, pack).buffer
+
+    def form(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Packed:
+        """As packed(), with what it took when it was made."""
         with self._lock:
             if key not in self._packed:
+                start = time.perf_counter()
                 array = np.ascontiguousarray(pack(self.arrays))
-                self._packed[key] = self._device.upload(array, f"weights of {self.layer}")
+                buffer = self._device.upload(array, f"weights of {self.layer}")
+                self._packed[key] = Packed(buffer, time.perf_counter() - start)
             return self._packed[key]
 
     @property
     def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._packed.values())
+        return sum(packed.buffer.nbytes for packed in self._packed.values())
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State, Weights
+from gossamer.plan.building import Build, build
 from gossamer.plan.memory import Lifetime, place
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import shown
@@ -38,6 +39,8 @@ class Context:
         self._buffers = self._allocate(name)
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
+        self.builds: list[Build | None] = []
+        """What preparing each step took; None where there is nothing to compute."""
         self._works = [self._prepare(step, weights(step)) for step in program.steps]
         self._graph: Callable[..., None] | None = None
         self._executions = 0
@@ -233,8 +236,10 @@ class Context:
 
     def _prepare(self, step: Step, weights: Weights) -> tuple[Step, State, Work]:
         if all(spec.size == 0 for spec in step.variant.outputs):
+            self.builds.append(None)
             return step, State(step.problem, step.variant, step.device), lambda stream: None
-        state = step.algorithm.prepare(weights, step.problem, step.variant, step.device)
+        state, built = build(step.algorithm, weights, step.problem, step.variant, step.device)
+        self.builds.append(built)
         if step.device is not self.device:
             return step, state, _host_work(step, state, self.device,
                                            [self.buffer(value) for value in step.inputs],

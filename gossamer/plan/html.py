@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from gossamer.plan.report import Report
+from gossamer.plan.report import Report, seconds_text
 
 _STYLE = """
 :root { color-scheme: light dark; font: 14px/1.5 system-ui, sans-serif; }
@@ -60,6 +60,13 @@ def error_text(value: float | None) -> str:
     return "" if value is None else f"{value:.0e}"
 
 
+def build_text(built: Mapping[str, Any]) -> str:
+    """What preparing a row or a candidate took, with "cached" where a kernel was there."""
+    if built["build_s"] is None:
+        return ""
+    return seconds_text(built["build_s"]) + (" (cached)" if built["build_cached"] else "")
+
+
 def _section(report: Report) -> str:
     longest = max((_longest(row) for row in report.rows), default=0.0)
     whole = "" if report.end_to_end_us is None else f": {report.end_to_end_us:.1f} us end to end"
@@ -69,9 +76,10 @@ def _section(report: Report) -> str:
         f"<h2>batch {report.batch}{whole}</h2>", *map(_paragraph, report.notes),
         *([_plans(report.plans)] if report.plans else []),
         *([_paragraph(report.shares_line)] if report.shares else []),
+        *([_paragraph(report.build_line)] if report.build_line else []),
         _paragraph("Green: the algorithm taken. Grey: the best dense one."),
         _table(["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
-                "dense us", "speed-up", "error", ""],
+                "dense us", "speed-up", "error", "build", "MiB", ""],
                [_layer(row, longest) for row in report.rows]),
         *(_candidates(row) for row in report.rows if row.get("candidates") or row["rejected"])])
 
@@ -97,7 +105,8 @@ def _layer(row: Mapping[str, Any], longest: float) -> str:
         _text(row["layer"]), _text(row["problem"]), _number(density), _text(with_precision(row)),
         _text(row["config"]), _number(time_text(median)), _number(quartiles_text(row)),
         _number(time_text(dense)), _number("" if speedup is None else f"{speedup:.2f}"),
-        _number(error_text(row.get("error"))),
+        _number(error_text(row.get("error"))), _number(build_text(row)),
+        _number(_mebibytes(row["device_bytes"])),
         '<td class="bar">', _bar(median, longest), _bar(dense, longest, "other"), "</td></tr>"])
 
 
@@ -112,16 +121,20 @@ def _candidates(row: Mapping[str, Any]) -> str:
             _text(each["algorithm"]), _text(each["config"]), _text(" ".join(each["layouts"])),
             _text(each["precision"]), _number(time_text(each["median_us"])),
             _number(quartiles_text(each)), _number(time_text(each["cold_us"])),
-            _number(error_text(each["error"])),
-            _text(each["reason"]), '<td class="bar">',
+            _number(error_text(each["error"])), _number(build_text(each)),
+            _number(_mebibytes(each["device_bytes"])), _text(each["reason"]), '<td class="bar">',
             _bar(each["median_us"], longest, "" if taken else "other"), "</td></tr>"]))
     named = {each["algorithm"] for each in candidates}
-    lines += ["<tr>" + _text(name) + '<td colspan="7"></td>' + _text(reason) + "<td></td></tr>"
+    lines += ["<tr>" + _text(name) + '<td colspan="9"></td>' + _text(reason) + "<td></td></tr>"
               for name, reason in row["rejected"].items() if name not in named]
     return "\n".join([
         f"<details><summary>{escape(row['layer'])}: why {escape(row['algorithm'])}</summary>",
         _table(["algorithm", "config", "layouts", "precision", "us", "quartiles", "cold us",
-                "error", "outcome", ""], lines), "</details>"])
+                "error", "build", "MiB", "outcome", ""], lines), "</details>"])
+
+
+def _mebibytes(nbytes: int | None) -> str:
+    return "" if nbytes is None else f"{nbytes / 2**20:.2f}"
 
 
 def _longest(row: Mapping[str, Any]) -> float:

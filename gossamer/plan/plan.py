@@ -257,7 +257,8 @@ class Plan:
         program = self.program(batch)
         report = make_report(program, self.device, self._timings.get(batch),
                              self._wholes.get(batch), self._comparisons.get(batch),
-                             self._accuracies.get(batch))
+                             self._accuracies.get(batch),
+                             self._contexts[batch].builds if batch in self._contexts else None)
         report.notes.extend(self._choice_notes.get(batch, ()))
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)

@@ -10,24 +10,33 @@ from typing import TYPE_CHECKING, Any
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import State
+from gossamer.plan.building import Build
 from gossamer.plan.program import Program, Step
 from gossamer.plan.tuner import Trial
+from gossamer.plan.tuning_file import counted
 
 if TYPE_CHECKING:
     from gossamer.plan.accuracy import Accuracy
     from gossamer.plan.families import Comparison, EndToEnd
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
+_WHEN = {"measured": "when measured", "now": "now"}
+_SLOWEST = 3
+"""Layers that are named."""
 
 
 @dataclass(frozen=True)
 class Report:
     """rows: one dict a step, in order, with layer, op, problem, density, algorithm, config,
     precision, layout, device, flops and rejected (for each other algorithm why it was not
-    taken); when profiled median_us, p25_us, p75_us, share; where the choice was measured cold_us,
-    error, best_dense_us, speedup over that, and candidates: one dict each, with its times or the
-    reason why it is excluded. notes: what the user should know. end_to_end_us: one execution,
-    inputs and outputs on the device; end_to_end_cached: whether it was known from before.
+    taken); build_s, build_when, build_cached and device_bytes: what preparing it took (packing
+    weights, generating and compiling kernels), "measured" when its candidates were or "now" for
+    this plan, whether the disk cache had a kernel of it, and the bytes of packed weights and code
+    that it keeps on the device; None where that is not known; when profiled median_us, p25_us,
+    p75_us, share; where the choice was measured cold_us, error, best_dense_us, speedup over that,
+    and candidates: one dict each, with its times or the reason why it is excluded. notes: what the
+    user should know. end_to_end_us: one execution, inputs and outputs on the device;
+    end_to_end_cached: whether it was known from before.
 
     plans: where the measured choice was timed against the best plan of each single algorithm, one
     dict each: plan, median_us, p25_us, p75_us from end to end, and outcome.
@@ -50,6 +59,39 @@ class Report:
     plans: list[dict[str, Any]] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
     accuracy: Accuracy | None = None
+
+    @property
+    def build_s(self) -> float | None:
+        """Seconds that preparing the layers took, of those of which it is known."""
+        known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
+        return sum(known) if known else None
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Of the layers' packed weights and code, where they are known."""
+        known = [row["device_bytes"] for row in self.rows if row["device_bytes"] is not None]
+        return sum(known) if known else None
+
+    @property
+    def build_line(self) -> str:
+        """'built in 3.41 s when measured (slowest: conv1 1.20 s, conv2 0.90 s), 31.4 MiB on the
+        device'; "" where nothing is known."""
+        if self.build_s is None:
+            return ""
+        known = [row for row in self.rows if row["build_s"] is not None]
+        when = " or ".join(sorted({_WHEN[row["build_when"]] for row in known}, reverse=True))
+        slowest = sorted(known, key=lambda row: -row["build_s"])[:_SLOWEST]
+        told = f"built in {seconds_text(self.build_s)} {when}"
+        if len(known) > 1:
+            told += " (slowest: " + ", ".join(
+                f"{row['layer']} {seconds_text(row['build_s'])}" for row in slowest) + ")"
+        if self.device_bytes is not None:
+            told += f", {self.device_bytes / 2**20:.1f} MiB on the device"
+        if cached := sum(row["build_cached"] for row in known):
+            told += f"; kernels of {counted(cached, 'layer')} came from the disk cache"
+        if unknown := len(self.rows) - len(known):
+            told += f"; not known of {counted(unknown, 'layer')}"
+        return told
 
     @property
     def shares_line(self) -> str:
@@ -78,8 +120,15 @@ class Report:
                         f"{self.end_to_end_us:.1f} us")
         if self.shares:
             text.append(self.shares_line)
+        if self.build_line:
+            text.append(self.build_line)
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
         return "\n".join([*text, *self.notes])
+
+
+def seconds_text(seconds: float) -> str:
+    """'3.41 s', '12.3 ms'."""
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
 
 
 def shown(step: Step, elapsed_us: float, state: State, level: int) -> str:
@@ -109,8 +158,11 @@ def why_not(trial: Trial, taken: Trial, why: str = "") -> str:
 
 def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
                 whole: EndToEnd | None = None, comparison: Comparison | None = None,
-                accuracy: Accuracy | None = None) -> Report:
-    rows = [_row(step, comparison.why if comparison else "") for step in program.steps]
+                accuracy: Accuracy | None = None,
+                builds: Sequence[Build | None] | None = None) -> Report:
+    """builds: what preparing each step took for this plan, where that was done."""
+    rows = [_row(step, comparison.why if comparison else "", built) for step, built
+            in zip(program.steps, builds or [None] * len(program.steps), strict=True)]
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for row, timing in zip(rows, timings, strict=True):
@@ -138,7 +190,7 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]], whole_us: float) -
     return {name: time / total for name, time in spent.items() if time > 0}
 
 
-def _row(step: Step, why: str) -> dict[str, Any]:
+def _row(step: Step, why: str, built: Build | None) -> dict[str, Any]:
     return {
         "layer": step.layer.name,
         "op": step.layer.op,
@@ -151,14 +203,32 @@ def _row(step: Step, why: str) -> dict[str, Any]:
         "device": step.device.name,
         "flops": step.problem.flops,
         "rejected": dict(step.rejected),
+        **_built(step, built),
         **(_measured(step, why) if step.trials else {}),
     }
 
 
-def _measured(step: Step, why: str) -> dict[str, Any]:
-    """The columns of a step whose candidates were measured; times are those of the tuning."""
+def _taken(step: Step) -> Trial:
     (taken,) = [trial for trial in step.trials
                 if (trial.algorithm, trial.variant) == (step.algorithm, step.variant)]
+    return taken
+
+
+def _built(step: Step, now: Build | None) -> dict[str, Any]:
+    """What was measured goes before what it takes now, when the kernels are in the cache."""
+    measured = _taken(step).measured if step.trials else None
+    if measured is not None and measured.build_s is not None:
+        return {"build_s": measured.build_s, "build_when": "measured",
+                "build_cached": measured.build_cached, "device_bytes": measured.device_bytes}
+    if now is not None:
+        return {"build_s": now.seconds, "build_when": "now", "build_cached": now.from_cache,
+                "device_bytes": now.nbytes}
+    return dict.fromkeys(("build_s", "build_when", "build_cached", "device_bytes"))
+
+
+def _measured(step: Step, why: str) -> dict[str, Any]:
+    """The columns of a step whose candidates were measured; times are those of the tuning."""
+    taken = _taken(step)
     dense = min((trial.cost for trial in step.trials if trial.algorithm.dense), default=math.inf)
     comparable = math.isfinite(dense) and taken.cost > 0
     return {
@@ -185,6 +255,9 @@ def _candidate(trial: Trial, taken: Trial, why: str) -> dict[str, Any]:
         "p75_us": measured.p75_us,
         "cold_us": measured.cold_us,
         "error": measured.error,
+        "build_s": measured.build_s,
+        "build_cached": measured.build_cached,
+        "device_bytes": measured.device_bytes,
         "reason": "taken" if trial is taken else why_not(trial, taken, why),
     }
 

@@ -15,7 +15,8 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.measure import Task, prepared, sampled
 from gossamer.ops import OPS
-from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Variant, Weights
+from gossamer.plan.building import Build, build
 from gossamer.plan.program import Layer
 from gossamer.plan.tuning_cache import Measured
 from gossamer.tensor import TensorSpec, from_memory, to_memory
@@ -44,6 +45,7 @@ class _Ready:
     index: int
     work: Work
     error: float
+    build: Build
 
 
 class Trials:
@@ -80,12 +82,12 @@ class Trials:
         tasks = []
         for index, (algorithm, variant) in enumerate(pairs):
             try:
-                work, error = self._checked(algorithm, variant)
+                work, error, made = self._checked(algorithm, variant)
                 if not error <= LARGEST_ERROR[variant.precision]:
                     results[index] = self._failed(algorithm, variant, _wrong(error))
                     continue
                 tasks.append(prepared(Task(self.place, work), _SAMPLE_US))
-                ready.append(_Ready(index, work, error))
+                ready.append(_Ready(index, work, error, made))
             except Exception as failure:  # a candidate may fail in any way; it is named and left
                 fail(index, failure)
         for each, timing in zip(ready, sampled(tasks, samples, _BUDGET_US), strict=True):
@@ -93,7 +95,8 @@ class Trials:
                 if isinstance(timing, Exception):
                     raise timing
                 found = Measured.of(*pairs[each.index], timing, error=each.error,
-                                    cold_us=self._cold(each.work), weights=self.digest)
+                                    cold_us=self._cold(each.work), weights=self.digest,
+                                    build=each.build)
                 # of what was asked for: a slow candidate stops earlier
                 results[each.index] = replace(found, samples=samples)
             except Exception as failure:
@@ -105,7 +108,7 @@ class Trials:
         """Why a candidate may not be used with the layer's constants; None where it may."""
         try:
             self._share_workspace([variant])
-            _, error = self._checked(algorithm, variant)
+            _, error, _ = self._checked(algorithm, variant)
         except Exception as failure:
             return f"does not run: {_line(failure)}"
         return None if error <= LARGEST_ERROR[variant.precision] else _wrong(error)
@@ -147,11 +150,11 @@ class Trials:
                                    "(a candidate's workspace)")
         return self._workspace
 
-    def _checked(self, algorithm: Algorithm, variant: Variant) -> tuple[Work, float]:
-        """The candidate as work, and its error; infinite where it wrote round its output or left
-        a part of it as it was."""
+    def _checked(self, algorithm: Algorithm, variant: Variant) -> tuple[Work, float, Build]:
+        """The candidate as work, its error (infinite where it wrote round its output or left a
+        part of it as it was), and what preparing it took."""
         place = self.place
-        state: State = algorithm.prepare(self._weights, self.problem, variant, place)
+        state, made = build(algorithm, self._weights, self.problem, variant, place)
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = place.alignment
         guarded = [self._guarded(index, spec) for index, spec in enumerate(variant.outputs)]
@@ -165,7 +168,7 @@ class Trials:
         work(None)
         place.synchronize()
         return work, max(self._error(*each) for each in
-                         zip(guarded, variant.outputs, self._expected, strict=True))
+                         zip(guarded, variant.outputs, self._expected, strict=True)), made
 
     def _cold(self, work: Work) -> float | None:
         """The median time of single executions, each after the cache was filled with other data;

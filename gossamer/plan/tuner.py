@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,7 +100,7 @@ class Tuner:
         stored = {each.candidate: each for each in cache.get(problem) or ()}
         if any(self._is_missing(stored.get(candidate(*pair)), layer) for pair in wanted):
             # together, whatever is known of some: times of one session compare
-            fresh = self._fresh(layer, problem, wanted, place)
+            fresh = self._fresh(layer, problem, wanted, place, stored)
             stored.update({each.candidate: each for each in fresh})
         else:
             self.reused += len(wanted)
@@ -116,13 +116,15 @@ class Tuner:
         return known.samples < self.samples
 
     def _fresh(self, layer: Layer, problem: Problem,
-               wanted: Sequence[tuple[Algorithm, Variant]], place: Device) -> list[Measured]:
+               wanted: Sequence[tuple[Algorithm, Variant]], place: Device,
+               known: Mapping[Candidate, Measured]) -> list[Measured]:
         if all(spec.size == 0 for spec in problem.outputs):
             nothing = Timing(0.0, 0.0, 0.0, self.samples)
             return [Measured.of(*pair, nothing, error=0.0, weights=self._digest(layer))
                     for pair in wanted]
         self._note(f"{layer.name}: {len(wanted)} candidates")
         fresh, transient = Trials(layer, place).run(wanted, self.samples)
+        fresh = [_with_first_build(each, known.get(each.candidate)) for each in fresh]
         self.measured += len(fresh)
         self._cache_of(place).put(problem, [each for index, each in enumerate(fresh)
                                             if index not in transient])
@@ -170,6 +172,13 @@ class Tuner:
         groups = itertools.groupby(allowed, key=lambda v: v.config)
         for _, variants in itertools.islice(groups, self.configs):
             yield from variants
+
+
+def _with_first_build(fresh: Measured, before: Measured | None) -> Measured:
+    """A measurement, with what its build took before the kernels were in the cache."""
+    if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
+        return fresh
+    return replace(fresh, build_s=before.build_s, build_cached=False)
 
 
 def usable(layer: Layer, trials: Sequence[Trial], place: Device) -> list[Trial]:

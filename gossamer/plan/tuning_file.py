@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.building import Build
 from gossamer.plan.keys import layout_text
 
 try:
@@ -25,7 +26,7 @@ FORMAT = "gossamer measurements"
 VERSION = 1
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
-_TIMES = ("median_us", "p25_us", "p75_us", "cold_us")
+_TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
 _ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
 _DEPTHS = {"device": 0, "made_by": 0, "fields": 0, "plans": 1}
 """To which what stands under a key is spread over lines, other than all else."""
@@ -48,7 +49,8 @@ class Measured:
     and for times that cannot be.
 
     samples: of which the times are the quartiles. weights: a digest of the constants with which
-    it was checked."""
+    it was checked. build_s, build_cached, device_bytes: what preparing it took when it was
+    measured, as of Build; None where that is not known."""
 
     algorithm: str
     config: str
@@ -63,6 +65,9 @@ class Measured:
     failure: str | None = None
     samples: int = 0
     weights: str = ""
+    build_s: float | None = None
+    build_cached: bool = False
+    device_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.median_us is None and self.failure is None:
@@ -70,14 +75,15 @@ class Measured:
         for name in (*_TIMES, "error"):
             value = getattr(self, name)
             if value is not None:
-                if name in _TIMES and not 0 <= value < math.inf:
+                if name != "error" and not 0 <= value < math.inf:
                     raise ValueError(f"{self.algorithm} has {name} {value}")
                 object.__setattr__(self, name, _rounded(value))
 
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
            cold_us: float | None = None, error: float | None = None,
-           failure: str | None = None, weights: str = "") -> Measured:
+           failure: str | None = None, weights: str = "",
+           build: Build | None = None) -> Measured:
         name, config, inputs, outputs, precision = candidate(algorithm, variant)
         return Measured(
             name, config, inputs, outputs, precision,
@@ -85,7 +91,10 @@ class Measured:
             p25_us=timing.p25_us if timing else None,
             p75_us=timing.p75_us if timing else None,
             cold_us=cold_us, error=error, failure=failure,
-            samples=timing.repeats if timing else 0, weights=weights)
+            samples=timing.repeats if timing else 0, weights=weights,
+            build_s=build.seconds if build else None,
+            build_cached=build.from_cache if build else False,
+            device_bytes=build.nbytes if build else None)
 
     @property
     def candidate(self) -> Candidate:
@@ -94,6 +103,9 @@ class Measured:
 
 
 _FIELDS = {field.name for field in fields(Measured)} - {"algorithm"}
+_LATER = {"samples": 0, "weights": "", "build_s": None, "build_cached": False,
+          "device_bytes": None}
+"""What older files do not have."""
 _TIMING = tuple(field.name for field in fields(Timing))
 
 
@@ -116,7 +128,7 @@ def encode(measured: Measured) -> dict[str, Any]:
 
 def decode(algorithm: str, line: dict[str, Any]) -> Measured:
     """Raises ValueError for what encode() did not write."""
-    line = {"samples": 0, "weights": "", **line}
+    line = {**_LATER, **line}
     if set(line) != _FIELDS:
         raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
     inputs, outputs, error = line["inputs"], line["outputs"], line["error"]
@@ -131,9 +143,14 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measured:
         raise ValueError(f"a candidate of {algorithm} has the times {times}")
     if type(line["samples"]) is not int or line["samples"] < 0:
         raise ValueError(f"a candidate of {algorithm} has {line['samples']} samples")
+    cached, nbytes = line["build_cached"], line["device_bytes"]
+    if type(cached) is not bool or (nbytes is not None
+                                    and (type(nbytes) is not int or nbytes < 0)):
+        raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
     return Measured(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
                     error=None if error is None else float(error), failure=line["failure"],
-                    samples=line["samples"], weights=line["weights"], **times)
+                    samples=line["samples"], weights=line["weights"], build_cached=cached,
+                    device_bytes=nbytes, **times)
 
 
 def rounded(timing: Timing) -> Timing:

@@ -24,7 +24,7 @@ from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "precision", "layout",
-           "device", "flops", "rejected"}
+           "device", "flops", "rejected", "build_s", "build_when", "build_cached", "device_bytes"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 
 
@@ -85,6 +85,33 @@ def test_text_has_a_line_for_every_step_and_note(plan: Plan, quick_device: Devic
     for line, row in zip(lines[1:], report.rows, strict=False):
         assert line.startswith(row["layer"]) and row["problem"] in line
     assert lines[-1] == f"{quick_device.name} ran all {len(report.rows)} layers"
+
+
+def test_what_preparing_took_is_told_once_it_was_done(plan: Plan, quick_device: Device) -> None:
+    assert plan.report(2).build_line == "" and plan.report(2).build_s is None
+    plan(images(2))
+    report = plan.report()
+    assert {row["build_when"] for row in report.rows} == {"now"}
+    assert report.build_s == sum(row["build_s"] for row in report.rows)
+    assert report.build_line.startswith("built in ") and " now (slowest: " in report.build_line
+    assert report.build_line in str(report).splitlines()
+    kept = plan.memory["weights"]
+    assert (report.device_bytes is not None) == quick_device.compiles
+    assert not quick_device.compiles or report.device_bytes == kept > 0
+
+
+def test_what_preparing_took_in_words() -> None:
+    def row(layer: str, seconds: float | None, nbytes: int | None, cached: bool) -> dict[str, Any]:
+        return {"layer": layer, "build_s": seconds, "build_cached": cached,
+                "build_when": "measured", "device_bytes": nbytes}
+
+    rows = [row("a", 0.5, 2**20, False), row("b", 2.0, 2**19, True), row("c", 0.0123, None, False),
+            row("d", 0.001, 0, False), row("e", None, None, False)]
+    assert Report("host", 1, rows).build_line == (
+        "built in 2.51 s when measured (slowest: b 2.00 s, a 0.50 s, c 12.3 ms), 1.5 MiB on the "
+        "device; kernels of 1 layer came from the disk cache; not known of 1 layer")
+    rows[1]["build_when"] = "now"
+    assert Report("host", 1, rows[:2]).build_line.startswith("built in 2.50 s when measured or now")
 
 
 def test_report_is_of_the_last_batch(plan: Plan) -> None:

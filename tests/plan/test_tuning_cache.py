@@ -64,7 +64,8 @@ def cache(folder, **changed):
 
 
 def test_what_was_put_comes_back(tmp_path):
-    put = [measured("tile=8", median_us=123.456789, cold_us=200.04, error=1.23456e-7),
+    put = [measured("tile=8", median_us=123.456789, cold_us=200.04, error=1.23456e-7,
+                    build_s=3.21098765, build_cached=True, device_bytes=4096),
            measured("tile=16", failure="wrong numbers (error inf)", error=float("inf")),
            Measured("few_rows", "", ("NHWC float16 c8 b1,1,1,1", "row"), ("row",), "fp16",
                     failure="did not compile: no such thing\nas \"this\"")]
@@ -75,6 +76,7 @@ def test_what_was_put_comes_back(tmp_path):
     assert second.get(problem()) == first.get(problem()) == [put[2], put[1], put[0]]
     assert second.get(problem(2)) is None
     assert first.notices == second.notices == []
+    assert put[0].build_s == 3.211
     assert put[0].median_us == 123.5 and put[0].error == 1.235e-7
 
 
@@ -87,7 +89,8 @@ def test_the_file_can_be_read_by_people(tmp_path):
     assert json.loads(line.strip().rstrip(",")) == {
         "config": "tile=8", "inputs": ["row"], "outputs": ["row"], "precision": "fp32",
         "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0, "cold_us": None, "error": None,
-        "failure": None, "samples": 0, "weights": ""}
+        "failure": None, "samples": 0, "weights": "", "build_s": None, "build_cached": False,
+        "device_bytes": None}
     assert any(f'"problem": "gemm {problem().describe()}"' in line for line in lines)
     assert any('"driver": "beads 1.0"' in line for line in lines)
     again = cache(tmp_path / "again")

@@ -1,0 +1,69 @@
+"""A variant made ready, with the time that takes and the memory it keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.ops.algorithm import Algorithm, Packed, Problem, State, Variant, Weights
+
+
+@dataclass(frozen=True)
+class Build:
+    """What preparing a variant took: packing weights, generating and compiling kernels.
+
+    seconds: a packed form that another variant had made counts as much as it took then; a kernel
+    that this process had compiled already takes none. from_cache: whether a kernel was read from
+    the disk cache instead of compiled. nbytes: packed weights and, where it is known, the code of
+    kernels; None on the host. What a vendor's library keeps for itself is not known.
+    """
+
+    seconds: float
+    from_cache: bool
+    nbytes: int | None
+
+
+def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
+          device: Device) -> tuple[State, Build]:
+    """algorithm.prepare(...), and what that took."""
+    watched = _Watched(weights)
+    start = time.perf_counter()
+    state = algorithm.prepare(watched, problem, variant, device)
+    seconds = time.perf_counter() - start - watched.waited
+    seconds += sum(packed.seconds for packed in watched.forms.values())
+    kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()
+    return state, Build(seconds, any(kernel.from_cache for kernel in kernels),
+                        _kept(state, watched) if device.compiles else None)
+
+
+def _kept(state: State, watched: _Watched) -> int:
+    buffers = [packed.buffer for packed in watched.forms.values()]
+    buffers += [argument for launch in state.launches for argument in launch.arguments
+                if isinstance(argument, Buffer)]
+    code = {id(launch.kernel): launch.kernel.code_bytes or 0 for launch in state.launches}
+    return sum({id(buffer): buffer.nbytes for buffer in buffers}.values()) + sum(code.values())
+
+
+class _Watched(Weights):
+    """Constants that note which of their packed forms are asked for, and how long that took."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.arrays = weights.arrays
+        self.layer = weights.layer
+        self.forms: dict[str, Packed] = {}
+        self.waited = 0.0
+        self._weights = weights
+
+    def form(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Packed:
+        start = time.perf_counter()
+        self.forms[key] = self._weights.form(key, pack)
+        self.waited += time.perf_counter() - start
+        return self.forms[key]
+
+    @property
+    def nbytes(self) -> int:
+        return self._weights.nbytes
