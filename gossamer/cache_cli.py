@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gossamer import show
-from gossamer.device.kernel_cache import cache_folder
+from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
 from gossamer.errors import InputError
 from gossamer.plan.tuning_cache import file_name, tuning_folder
 from gossamer.plan.tuning_file import BadFile, count, counted, locked, parse
@@ -38,7 +38,8 @@ def list_caches(
     size = sum(path.stat().st_size for path in kernels)
     if as_json:
         show.print_json({"folder": str(cache_folder()), "measurements": list(map(asdict, files)),
-                         "kernels": {"number": len(kernels), "bytes": size}})
+                         "kernels": {"number": len(kernels), "bytes": size,
+                                     "most_bytes": MOST_BYTES}})
         return
     print(f"folder: {cache_folder()}")
     rows = []
@@ -55,7 +56,8 @@ def list_caches(
                           "file": "file"}, rows)
     else:
         print("no measurements")
-    print(f"{counted(len(kernels), 'compiled kernel')}, {show.bytes_text(size)}")
+    print(f"{counted(len(kernels), 'compiled kernel')}, {show.bytes_text(size)} of at most "
+          f"{show.bytes_text(MOST_BYTES)}")
 
 
 def clear(

@@ -62,9 +62,10 @@ def run(*words):
 
 def test_nothing_there(folder):
     assert run("list").splitlines() == [f"folder: {folder}", "no measurements",
-                                        "0 compiled kernels, 0 B"]
+                                        "0 compiled kernels, 0 B of at most 1 GiB"]
     assert json.loads(run("list", "--json")) == {
-        "folder": str(folder), "measurements": [], "kernels": {"number": 0, "bytes": 0}}
+        "folder": str(folder), "measurements": [], "kernels": {
+            "number": 0, "bytes": 0, "most_bytes": 2**30}}
     assert run("clear", "--kernels").splitlines() == [
         f"no measurements in {folder / 'tuning'}", "removed 0 compiled kernels, 0 B"]
     assert not folder.exists()
@@ -91,7 +92,7 @@ def test_list_as_json(full):
              "layers": layers, "candidates": 2 * layers, "plans": 1}
             for driver, layers in (("1.0", 2), ("2.0", 1))]}
     assert files[full.bad.name]["problem"] == "set aside: corrupt"
-    assert listed["kernels"] == {"number": 2, "bytes": 2 * 38}
+    assert listed["kernels"] == {"number": 2, "bytes": 2 * 38, "most_bytes": 2**30}
 
 
 @pytest.mark.parametrize("text, problem", [("{}", "no file of measurements"), ("", "corrupt")])

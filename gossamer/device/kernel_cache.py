@@ -7,18 +7,28 @@ import hashlib
 import os
 import tempfile
 import threading
+import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gossamer.errors import GossamerWarning
 
+MOST_BYTES = 2**30
+"""Of compiled kernels on disk, about; what was used least lately goes first."""
+
 _DIGEST = hashlib.sha256().digest_size
 _MOST_KEPT = 2**29
 """Bytes kept in memory of what could not be written; what was used least lately goes first."""
+_LOOK_EVERY = 2**24
+"""Bytes that a process writes between two looks at how large the folder is."""
+_ABANDONED_SECONDS = 3600
+"""After which a file that is only half written has lost its writer."""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
+_unseen = _LOOK_EVERY
+"""Bytes written since the last look; a process looks when it first writes."""
 _lock = threading.Lock()
 
 
@@ -56,7 +66,8 @@ def write_atomically(path: Path, data: bytes) -> bool:
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
     """What build() returned when it was called with this key before, by any process; a missing
-    or damaged entry is built again. What cannot be written is kept by this process."""
+    or damaged entry is built again. What cannot be written is kept by this process; what was used
+    least lately is removed where the folder grows beyond MOST_BYTES."""
     name = _name(key)
     path = cache_folder() / "kernels" / name
     data = _intact(path)
@@ -64,7 +75,9 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
         data = _kept(name)
     if data is None:
         data = build()
-        if not write_atomically(path, hashlib.sha256(data).digest() + data):
+        if write_atomically(path, hashlib.sha256(data).digest() + data):
+            _bound(path.parent, len(data))
+        else:
             _keep(name, data)
     return data
 
@@ -102,4 +115,42 @@ def _intact(path: Path) -> bytes | None:
     except OSError:
         return None
     digest, data = stored[:_DIGEST], stored[_DIGEST:]
-    return data if hashlib.sha256(data).digest() == digest else None
+    if hashlib.sha256(data).digest() != digest:
+        return None
+    with contextlib.suppress(OSError):
+        # the time of its last use
+        os.utime(path)
+    return data
+
+
+def _bound(folder: Path, written: int) -> None:
+    """Removes what was used least lately, where the folder may have outgrown its bound. Other
+    processes may do the same meanwhile, or read: what they find gone they build again."""
+    global _unseen
+    with _lock:
+        _unseen += written
+        if _unseen < _LOOK_EVERY:
+            return
+        _unseen = 0
+    entries = sorted(_entries(folder))
+    excess = sum(size for _, size, _ in entries) - MOST_BYTES
+    for _, size, path in entries:
+        if excess <= 0:
+            return
+        try:
+            path.unlink(missing_ok=True)
+            excess -= size
+        except OSError:
+            continue
+
+
+def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    """When each was last used, its size and path. Half-written ones that were abandoned go."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                if not path.name.startswith("."):
+                    yield status.st_mtime_ns, status.st_size, path
+                elif time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    path.unlink(missing_ok=True)

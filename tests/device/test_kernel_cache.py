@@ -1,4 +1,7 @@
 import os
+import subprocess
+import sys
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kernel_cache, "_warned", set())
     monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict())
+    monkeypatch.setattr(kernel_cache, "_unseen", kernel_cache._LOOK_EVERY)
     yield tmp_path / "cache"
 
 
@@ -50,6 +54,105 @@ def test_damaged_entry_is_built_again(folder: Path, damage: bytes) -> None:
     entry.write_bytes(damage)
     assert cached(("key",), lambda: b"good again") == b"good again"
     assert cached(("key",), lambda: b"never") == b"good again"
+
+
+def _make(folder: Path, names: str, age: int) -> None:
+    """An entry of 100 bytes for each letter, all last used so many seconds ago."""
+    for name in names:
+        before = set(_files(folder))
+        assert cached((name,), lambda: b"x" * 68) == b"x" * 68
+        (fresh,) = set(_files(folder)) - before
+        then = time.time() - age
+        os.utime(fresh, (then, then))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted((folder / "kernels").glob("[!.]*"))
+
+
+def _built(names: str) -> str:
+    """Those of the keys that have to be built."""
+    missing = []
+    for name in names:
+        cached((name,), lambda name=name: missing.append(name) or b"x" * 68)  # type: ignore[misc]
+    return "".join(missing)
+
+
+@pytest.fixture
+def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for five entries, looked at after each that is written."""
+    monkeypatch.setattr(kernel_cache, "MOST_BYTES", 500)
+    monkeypatch.setattr(kernel_cache, "_LOOK_EVERY", 1)
+    return folder
+
+
+def test_what_was_used_least_lately_goes_first(small: Path) -> None:
+    _make(small, "ab", age=400)
+    _make(small, "cd", age=300)
+    _make(small, "e", age=200)
+    assert _built("a") == "" and len(_files(small)) == 5
+    _make(small, "f", age=100)
+    assert len(_files(small)) == 5
+    assert _built("acdef") == ""
+    assert _built("b") == "b" and len(_files(small)) == 5
+
+
+def test_the_folder_is_looked_at_from_time_to_time(small: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "_LOOK_EVERY", 150)
+    monkeypatch.setattr(kernel_cache, "_unseen", 0)
+    _make(small, "abcdefg", age=100)
+    assert len(_files(small)) == 6
+
+
+def test_what_others_have_removed_or_only_begun_is_no_error(
+        small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _make(small, "abcde", age=100)
+    young, old = (small / "kernels" / f".partial-{name}" for name in ("young", "old"))
+    for path in (young, old):
+        path.write_bytes(b"x" * 1000)
+    os.utime(old, (1.0, 1.0))
+    unlink = Path.unlink
+
+    def late(path: Path, missing_ok: bool = False) -> None:
+        unlink(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", late)
+    assert cached(("f",), lambda: b"x" * 68) == b"x" * 68
+    assert len(_files(small)) == 5
+    assert young.exists() and not old.exists()
+
+
+def test_entries_that_cannot_be_removed_do_not_stop_the_others(
+        small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _make(small, "a", age=500)
+    _make(small, "bcde", age=100)
+    kept = min(_files(small), key=lambda path: path.stat().st_mtime)
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path == kept:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    cached(("f",), lambda: b"x" * 68)
+    assert kept in _files(small) and len(_files(small)) == 5
+
+
+def test_processes_that_share_a_small_folder(small: Path) -> None:
+    program = """if True:
+        from gossamer.device import kernel_cache
+        kernel_cache.MOST_BYTES, kernel_cache._LOOK_EVERY = 500, 1
+        for turn in range(3):
+            for number in range(40):
+                data = number.to_bytes(68, "big")
+                assert kernel_cache.cached((str(number),), lambda: data) == data
+    """
+    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(3)]
+    assert [each.wait() for each in running] == [0, 0, 0]
+    assert 0 < len(_files(small)) <= 5
 
 
 def test_forgotten_entry_is_built_again(folder: Path) -> None:
