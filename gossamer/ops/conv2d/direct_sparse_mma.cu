@@ -10,7 +10,9 @@
  * HALVES    x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
  * TILES     instructions' tiles of 16 output channels
  * SETS      units of a lane
- * WARPS     warps of a group side by side
+ * WARPS     warps of a group side by side: their units follow one another
+ * BLOCKS    blocks of a group: they go through like columns of the same units, which come from the
+ *           L1 cache but once
  * SPLIT     sets of warps that share the steps of a block
  * PADDED    whether windows leave the image */
 
@@ -80,7 +82,7 @@ INLINE void multiply_step(float (&sums)[TILES][PRODUCTS][4], const Step &step)
         }
 }
 
-KERNEL LAUNCH_BOUNDS(32 * WARPS * SPLIT, 1) void columns(
+KERNEL LAUNCH_BOUNDS(32 * WARPS * BLOCKS * SPLIT, 1) void columns(
     const uint4 *RESTRICT x, const int *RESTRICT starts, const Places *RESTRICT places,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y, int units,
     DIVISOR(pixel_units), DIVISOR(out_width), int height, int width, int kernel_height,
@@ -88,12 +90,13 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS * SPLIT, 1) void columns(
     int pad_left, int y_channel EPILOGUE_PARAMETERS)
 {
 #if SPLIT > 1
-    LOCAL float partial[SPLIT - 1][WARPS][SUMS][32];
+    LOCAL float partial[SPLIT - 1][WARPS * BLOCKS][SUMS][32];
 #endif
-    int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32 % WARPS;
-    int part = LOCAL_ID(0) / (32 * WARPS);
+    int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32 % (WARPS * BLOCKS);
+    int part = LOCAL_ID(0) / (32 * WARPS * BLOCKS);
+    int block = GROUP_ID(1) * BLOCKS + warp / WARPS;
+    int first_unit = (GROUP_ID(0) * WARPS + warp % WARPS) * UNITS;
     int unit = lane / 4, quarter = lane % 4;
-    int first_unit = (GROUP_ID(0) * WARPS + warp) * UNITS;
     int window[SETS];
     uint outside[SETS];
     UNROLL for (int set = 0; set < SETS; set++) {
@@ -110,7 +113,7 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS * SPLIT, 1) void columns(
         for (int s = 0; s < kernel_width; s++)
             outside[set] |= (uint)(left + s * dilation_x) < (uint)width ? 0 : 0x10000u << s;
     }
-    int start = starts[GROUP_ID(1)], count = starts[GROUP_ID(1) + 1] - start;
+    int start = starts[block], count = starts[block + 1] - start;
     int next = start + count * part / SPLIT, end = start + count * (part + 1) / SPLIT;
     Places place;
 
@@ -164,7 +167,7 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS * SPLIT, 1) void columns(
         UNROLL for (int tile = 0; tile < TILES; tile++)
             UNROLL for (int half = 0; half < 2; half++) {
                 int row = tile * 16 + half * 8 + unit;
-                int channel = channels[GROUP_ID(1) * 16 * TILES + row];
+                int channel = channels[block * 16 * TILES + row];
                 if (channel >= 0)
                     UNROLL for (int set = 0; set < SETS; set++)
                         UNROLL for (int side = 0; side < 2; side++) {

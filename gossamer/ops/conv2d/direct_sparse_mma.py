@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import DIALECT, Device, KernelSource
+from gossamer.device.base import DIALECT, Device, KernelSource, Limits
 from gossamer.ops.algorithm import (
     Algorithm,
     Launch,
@@ -47,21 +47,29 @@ DENSEST = 0.3
 
 @dataclass(frozen=True)
 class Shape:
-    """tiles: of 16 output channels in a block. warps: of a group side by side. split: sets of
-    warps that share a block's columns. sets: units of a lane."""
+    """tiles: of 16 output channels in a block. blocks: of a group, for the same units. warps: of a
+    group for each block, side by side. split: sets of warps that share a block's columns. sets:
+    units of a lane."""
 
     tiles: int
+    blocks: int
     warps: int
     split: int
     sets: int
 
     @property
-    def block(self) -> int:
+    def rows(self) -> int:
+        """Output channels of a block."""
         return _ROWS * self.tiles
 
+    @property
     def units(self) -> int:
         """Of a group."""
         return _UNITS * self.sets * self.warps
+
+    @property
+    def group(self) -> int:
+        return 32 * self.warps * self.blocks * self.split
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,8 @@ class _Kind:
 
 
 _KINDS = {"tf32": _Kind(4, 8, 2), "fp16": _Kind(8, 16, 1)}
-_SHAPES = tuple((tiles, warps, split) for tiles in (1, 2) for warps, split in
-                ((8, 1), (4, 1), (4, 2), (2, 4), (1, 8)) if tiles * warps * (split - 1) <= 11)
+_SHAPES = ((2, 4, 2, 1), (2, 2, 4, 1), (2, 1, 4, 1), (4, 2, 2, 1), (4, 1, 4, 1), (1, 8, 2, 1),
+           (1, 4, 4, 1), (2, 2, 1, 2), (1, 2, 2, 2), (1, 1, 2, 4), (1, 1, 1, 8))
 
 
 class DirectSparseMma(Algorithm):
@@ -114,7 +122,7 @@ class DirectSparseMma(Algorithm):
             if problem.batch % kind.vector:
                 continue
             shapes = [Shape(*each, kind.sets) for each in _SHAPES]
-            for shape in sorted(shapes, key=lambda each: _cost(problem, each, kind, device)):
+            for shape in sorted(shapes, key=lambda each: _cost(problem, each, kind, device.limits)):
                 x, y = (spec.with_layout("CHWN")
                         for spec in (problem.inputs[0], problem.outputs[0]))
                 variant = Variant(tuple(asdict(shape).items()),
@@ -130,12 +138,13 @@ class DirectSparseMma(Algorithm):
             return State(problem, variant, device)
         pixel_units = problem.batch // kind.vector
         units = problem.out_height * problem.out_width * pixel_units
-        tables = _Tables(problem, weights.arrays["weight"], shape.block, kind)
+        tables = _Tables(problem, weights.arrays["weight"], shape, kind)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
             "HALVES": int(variant.precision == "fp16"), "TILES": shape.tiles, "SETS": shape.sets,
-            "WARPS": shape.warps, "SPLIT": shape.split, "PADDED": int(any(problem.pads)),
+            "WARPS": shape.warps, "BLOCKS": shape.blocks, "SPLIT": shape.split,
+            "PADDED": int(any(problem.pads)),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
             architectures=("sm_80", "sm_100"), headers=(DIALECT,)))
         arguments = (
@@ -143,18 +152,21 @@ class DirectSparseMma(Algorithm):
             *divisor(problem.out_width), problem.height, problem.width, *problem.kernel,
             *problem.stride, *problem.dilation, *problem.pads[:2], y.strides[1],
             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
-        groups = (-(-units // shape.units()), _blocks(problem, shape.block))
-        return State(problem, variant, device, [Launch(
-            kernel, groups, (32 * shape.warps * shape.split,), arguments)])
+        groups = (-(-units // shape.units), _blocks(problem, shape) // shape.blocks)
+        return State(problem, variant, device,
+                     [Launch(kernel, groups, (shape.group,), arguments)])
 
 
-def _blocks(problem: Conv2dProblem, block: int) -> int:
-    return problem.groups * -(-(problem.out_channels // problem.groups) // block)
+def _blocks(problem: Conv2dProblem, shape: Shape) -> int:
+    """Of the layer, with those without channels that fill the last group."""
+    blocks = problem.groups * -(-(problem.out_channels // problem.groups) // shape.rows)
+    return -(-blocks // shape.blocks) * shape.blocks
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """The tables of a layer: blocks with most steps first.
+    """The tables of a layer: blocks with most steps first, so that those of a group have like
+    numbers of them.
 
     starts: of each block, the first of its steps, and behind the last. places: of each column of
     a step, its units behind the start of a window, and two bits, r and 16 + s, for row r and
@@ -164,13 +176,13 @@ class _Tables:
 
     problem: Conv2dProblem
     weight: np.ndarray
-    block: int
+    shape: Shape
     kind: _Kind
 
     def key(self, part: str) -> str:
         p = self.problem
         size = f" in {(p.batch, p.height, p.width)}" if part == "places" else ""
-        return f"{part} of {self.block} rows, {self.kind}{size}"
+        return f"{part} of {self.shape.rows} rows by {self.shape.blocks}, {self.kind}{size}"
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         return lambda arrays: self.parts[part]
@@ -183,25 +195,26 @@ class _Tables:
         blocks = []
         for group in range(problem.groups):
             rows = np.arange(group * per_group, (group + 1) * per_group)
-            for each in cluster(matrix[rows] != 0, self.block):
+            for each in cluster(matrix[rows] != 0, self.shape.rows):
                 members = rows[each]
                 blocks.append((members, np.flatnonzero(matrix[members].any(axis=0)), group))
         blocks.sort(key=lambda each: -len(each[1]))
-        steps = [-(-len(columns) // kind.depth) for _, columns, _ in blocks]
+        steps = np.zeros(_blocks(problem, self.shape), np.int64)
+        steps[:len(blocks)] = [-(-len(columns) // kind.depth) for _, columns, _ in blocks]
         starts = np.concatenate([[0], np.cumsum(steps)]).astype(np.int32)
         # a table without an entry would have no address
         places = np.zeros((max(1, starts[-1]), kind.depth, 2), np.int32)
-        values = np.zeros((len(places), self.block, kind.depth), np.float32)
-        channels = np.full((len(blocks), self.block), -1, np.int32)
+        values = np.zeros((len(places), self.shape.rows, kind.depth), np.float32)
+        channels = np.full((len(steps), self.shape.rows), -1, np.int32)
         for index, (members, columns, group) in enumerate(blocks):
             channels[index, :len(members)] = members
             if len(columns):
                 span = slice(starts[index], starts[index + 1])
                 repeated = np.resize(columns, (steps[index], kind.depth))
                 places[span] = self._places(repeated, group)
-                part = np.zeros((self.block, repeated.size), np.float32)
+                part = np.zeros((self.shape.rows, repeated.size), np.float32)
                 part[:len(members), :len(columns)] = matrix[np.ix_(members, columns)]
-                values[span] = part.reshape(self.block, -1, kind.depth).swapaxes(0, 1)
+                values[span] = part.reshape(self.shape.rows, -1, kind.depth).swapaxes(0, 1)
         return {"starts": starts, "places": places, "weights": _fragments(values, kind),
                 "channels": channels}
 
@@ -241,19 +254,25 @@ def _tf32(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), rounded, bits).view(np.float32)
 
 
-def _cost(problem: Conv2dProblem, shape: Shape, kind: _Kind, device: Device) -> float:
-    """Cycles of a multiprocessor, about: for each step the instructions that a warp issues, one a
-    cycle on each of four schedulers, and the 16 cycles of its loads; where few warps share a
-    scheduler, each step's wait for memory."""
-    depth = problem.depth
-    union = depth * (1 - (1 - problem.weights_info.density) ** shape.block)
-    steps = union / kind.depth / shape.split
-    fetched = kind.columns * shape.sets
-    issued = 8 + 6 * fetched + (16 if kind.vector == 8 else 0) + shape.tiles * (1 + 12)
-    units = problem.out_height * problem.out_width * problem.batch // kind.vector
-    groups = _blocks(problem, shape.block) * -(-units // shape.units())
-    warps = shape.warps * shape.split
-    busy = -(-groups // max(device.limits.units, 1)) * warps
-    per_step = max(issued / 4, 4.0 * fetched)
-    waiting = 400 / max(1.0, min(busy, 16) / 4)
-    return steps * max(busy * per_step, -(-busy // 16) * waiting) + 200 * (shape.split > 1)
+def _cost(problem: Conv2dProblem, shape: Shape, kind: _Kind, limits: Limits) -> float:
+    """Expected cycles of a multiprocessor: for each step of a warp its instructions on one of four
+    schedulers, those of tensor cores, its loads from the L1 cache at 128 bytes a cycle, and what of
+    them comes from the L2 cache at 27; where few warps take turns, each step's wait."""
+    density, (height, width) = problem.weights_info.density, problem.kernel
+    columns = max(1.0, problem.depth * (1 - (1 - density) ** shape.rows))
+    steps = columns / kind.depth / shape.split
+    loads = kind.columns * shape.sets
+    products = shape.tiles * kind.vector * shape.sets
+    pixel_units = problem.batch // kind.vector
+    # 16 bytes of each place of the input that a group's windows of one channel cover
+    pixels = max(1.0, shape.units / pixel_units)
+    patch = height * (pixels + width - 1) * min(shape.units, pixel_units)
+    new = problem.channels / problem.groups * patch / (shape.blocks * shape.warps * shape.split)
+    cached = min(32.0 * loads, new / steps) * 16 + 512 * shape.tiles / shape.warps
+    issued = 16 + 8 * loads + 2 * kind.vector * (kind.depth // 8 - 1) + products + shape.tiles
+    busy = max(issued / 4, 1.6 * products, 4.0 * (loads + shape.tiles), cached / 27)
+    units = problem.out_height * problem.out_width * pixel_units
+    groups = _blocks(problem, shape) // shape.blocks * -(-units // shape.units)
+    warps = -(-groups // max(limits.units, 1)) * shape.group // 32
+    at_once = min(warps, 64 // (2 + 2 * shape.tiles))
+    return steps * warps * max(busy, 300 / at_once) + 500 * (shape.split > 1)
