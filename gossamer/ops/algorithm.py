@@ -112,6 +112,8 @@ class Variant:
     precision: str = "fp32"
     workspace: int = 0
     """Bytes of scratch memory that a launch needs."""
+    build_seconds: float = 0.0
+    """That one processor is expected to build it for, where that may be too long."""
 
     def __getitem__(self, key: str) -> Any:
         return dict(self.config)[key]

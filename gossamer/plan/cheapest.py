@@ -57,12 +57,12 @@ class Cheapest:
     def _option(self, layer: Layer, only: str | None, sparse_threshold: float | None,
                 less_precise: Collection[str] | None) -> _Option:
         able, place, reasons = eligible(layer, self._device, only, sparse_threshold,
-                                        self._tuner.allows)
+                                        self._tuner.refusal)
         trials = list(self._tuner.measure(layer, able, place))
         wished = only is not None or sparse_threshold is not None
         if wished and all(math.isinf(trial.cost) for trial in trials):
             failures = {trial.algorithm.name: trial.measured.failure or "" for trial in trials}
-            able, place, others = eligible(layer, self._device, allows=self._tuner.allows)
+            able, place, others = eligible(layer, self._device, refusal=self._tuner.refusal)
             able = [algorithm for algorithm in able if algorithm.name not in failures]
             if able:
                 trials = list(self._tuner.measure(layer, able, place))

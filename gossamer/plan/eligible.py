@@ -11,24 +11,48 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.plan.program import Layer
 
-Allows = Callable[[Algorithm, Problem, Device], bool]
+Refusal = Callable[[Algorithm, Problem, Device], str | None]
+
+UNMEASURED_SECONDS = 60.0
+"""Of one processor that building a variant may be expected to take where nothing is measured."""
 
 
-def in_float32(algorithm: Algorithm, problem: Problem, place: Device) -> bool:
-    """Whether an algorithm can compute a problem in strict float32, or states float16 itself, as
-    a change of precision does."""
+def refusal(algorithm: Algorithm, problem: Problem, place: Device) -> str | None:
+    """Why an algorithm cannot compute a problem in strict float32, or in the float16 that a change
+    of precision states itself, without being built for long; None where it can."""
     stated = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-    return any(variant.precision == "fp32" or stated
-               for variant in algorithm.variants(problem, place))
+    return nothing_allowed((variant for variant in algorithm.variants(problem, place)
+                            if variant.precision == "fp32" or stated), UNMEASURED_SECONDS,
+                           "without an effort")
+
+
+def nothing_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
+    """Why none of the variants, all of precisions that are allowed, may be taken; None where one
+    may. why: whence the seconds that building may take."""
+    shortest: Variant | None = None
+    for variant in variants:
+        if variant.build_seconds <= seconds:
+            return None
+        if shortest is None or variant.build_seconds < shortest.build_seconds:
+            shortest = variant
+    if shortest is None:
+        return "has nothing to offer in a precision that is allowed"
+    return too_long(shortest, seconds, why)
+
+
+def too_long(variant: Variant, seconds: float, why: str) -> str:
+    """Why a variant that takes long to build is left out."""
+    return (f"would take about {variant.build_seconds:.0f} s to build, {why} at most "
+            f"{seconds:.0f} s are allowed")
 
 
 def eligible(layer: Layer, device: Device, only: str | None = None,
-             sparse_threshold: float | None = None, allows: Allows = in_float32
+             sparse_threshold: float | None = None, refusal: Refusal = refusal
              ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """The algorithms that can compute the layer on the device, else those of the host; and why
     the device's others cannot. `only`, where it is one of them, stands alone; on which side of
-    the sparse threshold the layer is leaves those that skip zeros, or the others. allows: whether
-    an algorithm has a variant of a precision that is allowed.
+    the sparse threshold the layer is leaves those that skip zeros, or the others. refusal: why
+    none of an algorithm's variants is allowed, None where one is.
 
     Raises UnsupportedError where none can.
     """
@@ -38,8 +62,8 @@ def eligible(layer: Layer, device: Device, only: str | None = None,
         able = []
         for algorithm in OPS[layer.op].algorithms:
             reason = algorithm.supports(layer.problem, place)
-            if reason is None and not allows(algorithm, layer.problem, place):
-                reason = "has nothing to offer in a precision that is allowed"
+            if reason is None:
+                reason = refusal(algorithm, layer.problem, place)
             if reason is None:
                 able.append(algorithm)
             elif place is device:
@@ -75,12 +99,14 @@ def _on_its_side(able: list[Algorithm], sparsity: float, threshold: float,
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm],
                    place: Device) -> tuple[Algorithm, list[Variant]]:
-    """The first algorithm that computes the layer in strict float32, and its first config in all
-    layouts; for a change of precision, the first algorithm. Raises UnsupportedError for none."""
+    """The first algorithm that computes the layer in strict float32, and the first of its configs
+    that do not take long to build, in all layouts; for a change of precision, the first
+    algorithm. Raises UnsupportedError for none."""
     assert layer.problem is not None
     for algorithm in algorithms:
         strict = [variant for variant in algorithm.variants(layer.problem, place)
-                  if variant.precision == "fp32" or layer.inserted]
+                  if (variant.precision == "fp32" or layer.inserted)
+                  and variant.build_seconds <= UNMEASURED_SECONDS]
         if strict:
             return algorithm, [v for v in strict if v.config == strict[0].config]
     raise UnsupportedError(f"{layer.source or layer.name}: nothing on {place.name} computes "

@@ -146,7 +146,7 @@ class _Known:
 
     def __init__(self, tuner: Tuner, chosen: Program) -> None:
         self.precision = tuner.precision
-        self.allows = tuner.allows
+        self.refusal = tuner.refusal
         self._tuner = tuner
         # by name: of two layers with one problem the tolerance may hold back one
         self._trials = {(step.layer.name, step.device.name): step.trials

@@ -13,12 +13,16 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.plan.eligible import nothing_allowed, too_long
 from gossamer.plan.program import Layer
 from gossamer.plan.trials import WRONG, Trials, digest
 from gossamer.plan.tuning_cache import Candidate, Measured, TuningCache, candidate
 
 EFFORTS: dict[str, tuple[int | None, int]] = {"quick": (2, 5), "normal": (6, 10), "max": (None, 20)}
 """By name: configs that are tried of each algorithm (None: all), and samples of each time."""
+
+BUILD_SECONDS = {"quick": 15.0, "normal": 60.0, "max": 240.0}
+"""By effort: of one processor, that building a candidate may be expected to take."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,9 @@ class Tuner:
                  cache: TuningCache | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
         self.device = device
+        self.effort = effort
         self.configs, self.samples = EFFORTS[effort]
+        self.build_seconds = BUILD_SECONDS[effort]
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -84,7 +90,8 @@ class Tuner:
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 place: Device) -> list[Trial]:
-        """Every candidate of the algorithms, in their order of preference."""
+        """Every candidate of the algorithms, in their order of preference; those that would take
+        too long to build are excluded."""
         problem = layer.problem
         assert problem is not None
         key = (problem, place.name, tuple(algorithm.name for algorithm in algorithms))
@@ -94,8 +101,9 @@ class Tuner:
 
     def _measure(self, layer: Layer, problem: Problem, algorithms: Sequence[Algorithm],
                  place: Device) -> list[Trial]:
-        wanted = [(algorithm, variant) for algorithm in algorithms
-                  for variant in self._variants(algorithm, problem, place)]
+        tried = [(algorithm, variant) for algorithm in algorithms
+                 for variant in self._tried(algorithm, problem, place)]
+        wanted = [pair for pair in tried if pair[1].build_seconds <= self.build_seconds]
         cache = self._cache_of(place)
         stored = {each.candidate: each for each in cache.get(problem) or ()}
         if any(self._is_missing(stored.get(candidate(*pair)), layer) for pair in wanted):
@@ -104,8 +112,15 @@ class Tuner:
             stored.update({each.candidate: each for each in fresh})
         else:
             self.reused += len(wanted)
-        return [Trial(algorithm, variant, stored[candidate(algorithm, variant)])
-                for algorithm, variant in wanted]
+        return [Trial(algorithm, variant, stored[candidate(algorithm, variant)]
+                      if variant.build_seconds <= self.build_seconds else
+                      Measured.of(algorithm, variant, failure=too_long(
+                          variant, self.build_seconds, self._why)))
+                for algorithm, variant in tried]
+
+    @property
+    def _why(self) -> str:
+        return f"with effort {self.effort}"
 
     def _is_missing(self, known: Measured | None, layer: Layer) -> bool:
         if known is None:
@@ -159,19 +174,31 @@ class Tuner:
             self._caches[place.name] = TuningCache(place, self.cache.path.parent)
         return self._caches[place.name]
 
-    def allows(self, algorithm: Algorithm, problem: Problem, place: Device) -> bool:
-        """Whether an algorithm has a variant of a precision that is allowed."""
-        return next(iter(self._variants(algorithm, problem, place)), None) is not None
+    def refusal(self, algorithm: Algorithm, problem: Problem, place: Device) -> str | None:
+        """Why an algorithm has no variant of a precision and a build time that are allowed; None
+        where it has one."""
+        return nothing_allowed(self._precise(algorithm, problem, place), self.build_seconds,
+                               self._why)
 
-    def _variants(self, algorithm: Algorithm, problem: Problem,
-                  place: Device) -> Iterable[Variant]:
+    def _tried(self, algorithm: Algorithm, problem: Problem,
+               place: Device) -> Iterable[Variant]:
+        """Those of as many configs as the effort asks for, and those before them that would take
+        too long to build."""
+        count = 0
+        for _, variants in itertools.groupby(self._precise(algorithm, problem, place),
+                                             key=lambda variant: variant.config):
+            if count == self.configs:
+                return
+            group = list(variants)
+            count += any(variant.build_seconds <= self.build_seconds for variant in group)
+            yield from group
+
+    def _precise(self, algorithm: Algorithm, problem: Problem,
+                 place: Device) -> Iterable[Variant]:
         # what states float16 itself is a change of precision, forced by what was allowed
         forced = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-        allowed = (variant for variant in algorithm.variants(problem, place)
-                   if forced or variant.precision in self.precisions)
-        groups = itertools.groupby(allowed, key=lambda v: v.config)
-        for _, variants in itertools.islice(groups, self.configs):
-            yield from variants
+        return (variant for variant in algorithm.variants(problem, place)
+                if forced or variant.precision in self.precisions)
 
 
 def _with_first_build(fresh: Measured, before: Measured | None) -> Measured:

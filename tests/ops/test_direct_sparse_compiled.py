@@ -12,7 +12,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Epilogue, Variant, Weights
 from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse_configs import configs, estimate, lines
+from gossamer.ops.conv2d.sparse_configs import _all, configs, estimate, lines
 from gossamer.ops.conv2d.sparse_ptx import generate
 from gossamer.ops.conv2d.sparse_shape import Config, Division
 from tests.ops.harness import check
@@ -70,7 +70,7 @@ class PtxDevice(Device):
     (with_density(DENSE, 0.1), "sm_75", "sm_75"),
     (with_density(replace(DENSE, channels=4096, out_channels=4096), 0.3), "sm_90",
      "million instructions would take"),
-    (with_density(replace(DENSE, channels=8192, out_channels=8192, groups=8192), 0.3), "sm_90",
+    (with_density(replace(DENSE, channels=65536, out_channels=65536, groups=65536), 0.3), "sm_90",
      "million instructions would take"),
     (with_density(replace(DENSE, kernel=(3, 3), dilation=(1, 2000), width=4100), 0.1), "sm_90",
      "no tile fits"),
@@ -122,10 +122,27 @@ def test_long_code_is_no_candidate() -> None:
     """Small blocks have instructions of their own for what large ones share."""
     problem = with_density(Conv2dProblem(1, 2048, 1, 1, 1000, (1, 1)), 0.1)
     every = configs(problem, H200)
-    assert max(lines(Division(problem, config)) for config in every) > 60 * 13_000
-    offered = list(DirectSparseCompiled().variants(problem, PtxDevice()))
-    assert offered and all(lines(Division(problem, Config(**dict(variant.config)))) <= 60 * 13_000
-                           for variant in offered)
+    longest = max(lines(Division(problem, config)) for config in every)
+    offered = configs(problem, H200, most_lines=longest / 2)
+    assert offered and all(lines(Division(problem, config)) <= longest / 2 for config in offered)
+
+
+def test_the_time_that_building_takes_is_expected_of_its_length() -> None:
+    problem = with_density(replace(DENSE, channels=512, out_channels=512), 0.2)
+    variants = list(DirectSparseCompiled().variants(problem, PtxDevice()))
+    for variant in variants:
+        division = Division(problem, Config(**dict(variant.config)), variant.precision == "fp16")
+        assert variant.build_seconds == pytest.approx(lines(division) / 13_000, abs=0.05)
+    assert 15 < max(variant.build_seconds for variant in variants) <= 240
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_the_config_with_the_shortest_code_is_among_them(halves: bool) -> None:
+    problem = with_density(Conv2dProblem(2, 1024, 1, 1, 1000, (1, 1)), 0.1)
+    shortest = min(lines(Division(problem, config, halves))
+                   for config in _all(problem, H200, halves))
+    assert min(lines(Division(problem, config, halves))
+               for config in configs(problem, H200, halves)) <= shortest
 
 
 @pytest.mark.parametrize("batch", [8, 33, 64])

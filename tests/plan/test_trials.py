@@ -245,6 +245,55 @@ def test_an_algorithm_of_lower_precision_alone_is_named(with_stub: Callable[[Stu
                 assert "in a precision that is allowed" in step.rejected["stub"]
 
 
+def _slow_to_build(*seconds: float) -> Stub:
+    return Stub(variants=lambda variant: [replace(variant, config=(("n", n),), build_seconds=each)
+                                          for n, each in enumerate(seconds)])
+
+
+@pytest.mark.parametrize(("effort", "tried"), [
+    ("quick", [False, True, False, True]), ("normal", [False, True, True, True, True]),
+    ("max", [True] * 5)])
+def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
+        tuner: Callable[[str], Tuner], effort: str, tried: list[bool]) -> None:
+    stub, each = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
+    trials = each.measure(layer(), [stub], HOST)
+    assert [trial.measured.failure is None for trial in trials] == tried
+    assert each.measured == sum(tried)
+    if effort == "quick":
+        assert [trial.measured.failure for trial in trials[::2]] == [
+            "would take about 200 s to build, with effort quick at most 15 s are allowed",
+            "would take about 60 s to build, with effort quick at most 15 s are allowed"]
+
+
+def test_more_effort_measures_what_was_left_out(tuner: Callable[[str], Tuner]) -> None:
+    stub = _slow_to_build(30.0, 1.0)
+    tuner("quick").measure(layer(), [stub], HOST)
+    trials = tuner("normal").measure(layer(), [stub], HOST)
+    assert [trial.measured.failure for trial in trials] == [None, None]
+
+
+@pytest.mark.parametrize(("effort", "told"), [
+    (None, "would take about 61 s to build, without an effort at most 60 s are allowed"),
+    ("quick", "would take about 61 s to build, with effort quick at most 15 s are allowed")])
+def test_an_algorithm_that_takes_too_long_to_build_says_so(
+        with_stub: Callable[[Stub], str], effort: str | None, told: str) -> None:
+    for only in (None, "stub"):
+        plan = gossamer.compile(with_stub(_slow_to_build(61.0, 70.0)), "host", effort=effort,
+                                only=only)
+        for step in plan.program(1).steps:
+            if step.layer.op == "conv2d":
+                assert step.algorithm.name != "stub" and step.rejected["stub"] == told
+
+
+def test_without_an_effort_the_first_config_that_builds_soon_is_taken(
+        with_stub: Callable[[Stub], str]) -> None:
+    path = with_stub(_slow_to_build(61.0, 60.0, 1.0))
+    plan = gossamer.compile(path, "host", only="stub")
+    configs = {step.variant["n"] for step in plan.program(1).steps
+               if step.algorithm.name == "stub"}
+    assert configs == {1}
+
+
 def test_a_graph_too_entangled_gives_up_layouts(monkeypatch: pytest.MonkeyPatch,
                                                 with_stub: Callable[[Stub], str]) -> None:
     path = with_stub(Stub())

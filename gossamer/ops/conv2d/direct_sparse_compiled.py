@@ -30,8 +30,8 @@ from gossamer.ops.epilogue_pass import epilogue_pass_launches
 DENSEST = 0.5
 """Above this density nothing is gained."""
 
-MOST_SECONDS = 60.0
-"""Of one processor that assembling a config may take."""
+MOST_SECONDS = 240.0
+"""Of one processor that assembling a config may take, whatever the effort."""
 
 _LINES_A_SECOND = 13_000
 """That one processor assembles."""
@@ -71,16 +71,17 @@ class DirectSparseCompiled(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
-            yield _variant(problem, Config(1, 1, 1, 1, 1))
+            yield _variant(problem, Config(1, 1, 1, 1, 1), 0.0)
             return
         found = configs(problem, device.limits, most_lines=_MOST_LINES)
         halved = (configs(problem, device.limits, halves=True, most_lines=_MOST_LINES)
                   if problem.batch % 2 == 0 else ())
         for index in range(max(len(found), len(halved))):
             if index < len(found):
-                yield _variant(problem, found[index])
+                yield _variant(problem, found[index], _seconds(problem, found[index]))
             if index < len(halved):
-                yield _variant(problem, halved[index]).halved
+                yield _variant(problem, halved[index],
+                               _seconds(problem, halved[index], halves=True)).halved
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Any) -> State:
@@ -128,10 +129,14 @@ def _run(device: Device, step: Launch, inputs: Sequence[Buffer], outputs: Sequen
                   local_bytes=step.local_bytes, stream=stream)
 
 
-def _variant(problem: Conv2dProblem, config: Config) -> Variant:
+def _seconds(problem: Conv2dProblem, config: Config, halves: bool = False) -> float:
+    return round(lines(Division(problem, config, halves)) / _LINES_A_SECOND, 1)
+
+
+def _variant(problem: Conv2dProblem, config: Config, seconds: float) -> Variant:
     x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
     return Variant(tuple((field.name, getattr(config, field.name)) for field in fields(config)),
-                   (x, *[y] * problem.epilogue.tensor_count), (y,))
+                   (x, *[y] * problem.epilogue.tensor_count), (y,), build_seconds=seconds)
 
 
 def _architecture(device: Any) -> str:

@@ -119,12 +119,15 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[Config, ...]:
     """Configs that fit and whose code is no longer than that, the one expected to be fastest
     first; none where nothing fits. Of each kind (channels, teams, images) the best, then the best
-    of all with other numbers of streams and stages of other lengths."""
+    of all with other numbers of streams and stages of other lengths; last, where it is none of
+    these, the one with the shortest code, for where little time may go into building."""
     rated: list[tuple[float, Config]] = []
     for config in _all(problem, limits, halves):
         division = Division(problem, config, halves)
         if lines(division) <= most_lines:
             rated.append((estimate(division, limits).microseconds, config))
+    if not rated:
+        return ()
     rated.sort(key=lambda each: each[0])
     kinds: dict[tuple[int, int, int], Config] = {}
     for microseconds, config in rated:
@@ -138,7 +141,10 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
                      if streams != config.streams and streams <= config.stage]
             best += [longer for longer in (replace(config, stage=2 * config.stage),)
                      if _fits(Division(problem, longer, halves), limits)]
-    return tuple(dict.fromkeys(best))
+    # the first of equals: one that was kept already
+    shortest = min([*best, *(config for _, config in rated)],
+                   key=lambda config: lines(Division(problem, config, halves)))
+    return tuple(dict.fromkeys([*best, shortest]))
 
 
 def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Config]:
