@@ -43,8 +43,8 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
 def preprocessing(model: str, graph: Graph, preset: str | None, *,
                   channels: str | None, size: str | None, resize: int | None,
                   scale: float | None, mean: str | None, std: str | None) -> Preprocessing:
-    """What the options ask for; else what the zoo knows of the model; else ImageNet's, with a
-    notice. The size is that of the network's input unless it is given. Raises InputError where
+    """What the options ask for; else what the zoo or the model's file knows; else ImageNet's, with
+    a notice. The size is that of the network's input unless it is given. Raises InputError where
     photos prepared like this do not fit the network."""
     if len(graph.inputs) > 1:
         raise InputError(f"{model}: takes the inputs {_names(graph)}, and photos are one; give "
@@ -70,6 +70,8 @@ def preprocessing(model: str, graph: Graph, preset: str | None, *,
         base = PRESETS[preset]
     elif model in zoo.MODELS:
         base = zoo.MODELS[model].preprocessing
+    elif graph.meaning.picture:
+        base = Preprocessing(graph.meaning.picture, channels="grey")
     elif explicit or channels:
         base = PRESETS["none"]
     else:

@@ -69,13 +69,16 @@ class Preprocessing:
 
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
         """This preprocessing at the size that a network's input shape asks for: (N, C, H, W), or
-        (N, C * H * W) for a network that takes flat square photos. The length of the short side
-        keeps its proportion to the size. Open dimensions leave things as they are."""
+        (N, C * H * W) for a network that takes flat photos, square ones unless they have its size.
+        The length of the short side keeps its proportion to the size. Open dimensions leave things
+        as they are."""
+        channels = 1 if self.channels == "grey" else 3
         size = None
         if len(shape) == 4 and shape[2] and shape[3]:
             size = (shape[2], shape[3])
-        elif len(shape) == 2 and shape[1]:
-            side = math.isqrt(shape[1] // (1 if self.channels == "grey" else 3))
+        elif len(shape) == 2 and shape[1] and (
+                self.size is None or math.prod(self.size) * channels != shape[1]):
+            side = math.isqrt(shape[1] // channels)
             size = (side, side)
         if size is None or size == self.size:
             return self

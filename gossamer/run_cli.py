@@ -31,6 +31,8 @@ ModelArgument = Annotated[str, typer.Argument(
 ShapeOption = Annotated[list[str] | None, typer.Option(
     metavar="[NAME=]3,224,224",
     help="An input's shape without the batch, where the file leaves it open; may be repeated.")]
+_MOST_ANSWERS = 20
+"""Rows of an array whose classes are printed."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -132,7 +134,9 @@ def run(
                for info, parts in zip(graph.outputs, zip(*results, strict=True), strict=True)}
 
     main = graph.outputs[0].name
-    classify = bool(photos or labels) and show.is_scores(outputs[main], len(names))
+    meaning = graph.meaning
+    classify = bool(photos or labels or meaning.classes) and show.is_scores(
+        outputs[main], len(names))
     if labels and not classify:
         raise InputError(f"--labels {labels}: output {main!r} is "
                          f"{show.shape_text(outputs[main].shape)} {outputs[main].dtype}: no "
@@ -140,9 +144,9 @@ def run(
     broken = _warn_of_broken_numbers(outputs, names, classify)
     answers = []
     if classify:
-        classes = show.labels(labels, outputs[main].shape[1])
+        classes = show.labels(labels, outputs[main].shape[1], meaning.classes)
         answers = [{"input": name, "top": [] if index in broken.get(main, ()) else
-                    show.best(row, top, classes)}
+                    show.best(row, top, classes, meaning.scores)}
                    for index, (name, row) in enumerate(zip(names, outputs[main], strict=True))]
     summaries = {name: show.summary(value) for name, value in outputs.items()}
     if as_json:
@@ -158,7 +162,10 @@ def run(
         print(*report.notes, sep="\n")
         if table:
             show.print_report(report)
-        show.print_answers(answers)
+        shown = answers if photos else answers[:_MOST_ANSWERS]
+        show.print_answers(shown)
+        if len(shown) < len(answers):
+            print(f"\nand {len(answers) - len(shown)} more inputs: --json prints all")
         for name, summary in summaries.items():
             if name != main or not classify:
                 print(show.summary_line(name, summary))

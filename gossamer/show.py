@@ -95,12 +95,14 @@ def bytes_text(count: int) -> str:
     return f"{value:.4g} TiB"
 
 
-def labels(path: Path | None, classes: int) -> list[str] | None:
-    """One name a class, from a text file with one a line; None: the ImageNet names where the
-    network has 1000 classes, else none.
+def labels(path: Path | None, classes: int, own: Sequence[str] = ()) -> Sequence[str] | None:
+    """One name a class, from a text file with one a line; None: the network's own names, else the
+    ImageNet names where it has 1000 classes, else none.
 
     Raises InputError when the file cannot be read or has another number of names.
     """
+    if path is None and len(own) == classes:
+        return own
     if path is None and classes != 1000:
         return None
     names = read_names(path or IMAGENET)
@@ -131,17 +133,20 @@ def is_scores(output: np.ndarray, rows: int) -> bool:
             and math.prod(output.shape[2:]) == 1 and np.issubdtype(output.dtype, np.floating))
 
 
-def best(scores: np.ndarray, count: int, names: Sequence[str] | None) -> list[dict[str, Any]]:
+def best(scores: np.ndarray, count: int, names: Sequence[str] | None,
+         independent: bool = False) -> list[dict[str, Any]]:
     """The classes of highest score of one image, best first, ties to the first class: class,
-    name and probability (softmax of the scores unless they are probabilities already)."""
+    name and probability (softmax of the scores unless they are probabilities already), or score
+    where the scores are independent of each other."""
     scores = scores.reshape(-1).astype(np.float64)
     probabilities = scores
-    if not (scores.min() >= 0 and abs(scores.sum() - 1) < 1e-3):
+    if not independent and not (scores.min() >= 0 and abs(scores.sum() - 1) < 1e-3):
         powers = np.exp(scores - scores.max())
         probabilities = powers / powers.sum()
     order = np.argsort(-scores, kind="stable")[:count]
     return [{"class": int(index), "name": names[index] if names else None,
-             "probability": float(probabilities[index])} for index in order]
+             "score" if independent else "probability": float(probabilities[index])}
+            for index in order]
 
 
 def shape_text(shape: Iterable[int | str | None]) -> str:
@@ -181,7 +186,9 @@ def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
         print(f"\n{one_line(answer['input'])}")
         for line in answer["top"]:
             name = line["name"] or f"class {line['class']}"
-            print(f"{line['probability']:8.2%}  {one_line(name)}")
+            told = (f"score {line['score']:.4f}" if "score" in line
+                    else f"{line['probability']:8.2%}")
+            print(f"{told}  {one_line(name)}")
 
 
 def print_report(report: Any) -> None:

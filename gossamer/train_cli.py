@@ -19,6 +19,7 @@ from gossamer.plan.tuner import EFFORTS
 from gossamer.run_cli import JsonOption
 from gossamer.train import MLP, curve, data
 from gossamer.train.dataset import Dataset, prepared, split
+from gossamer.train.preparation import Preparation
 from gossamer.train.samples import found_classes
 from gossamer.train.schedule import factor
 from gossamer.train.settings import INITIAL, Settings
@@ -129,10 +130,11 @@ def train(
     with train_show.following(mlp.epochs) as follow:
         training, held = _read(source, validation, label, limit, seed)
         scaled = training.pixels if scale is None else scale
-        how: dict[str, Any] = {"scale": scaled, "pad": side,
-                               "threshold": threshold if binarise else None}
-        training = prepared(training, **how)
-        held = None if held is None else prepared(held, **how)
+        preparation = Preparation(scaled, threshold if binarise else None, side, training.shape,
+                                  grey=training.shape is not None and (scaled or training.pixels))
+        some = (training if held is None else held).x[:train_show.SOME]
+        training = prepared(training, preparation)
+        held = None if held is None else prepared(held, preparation)
         _check_data(mlp, training, held)
         follow.read()
         try:
@@ -149,8 +151,8 @@ def train(
             kept = checkpoint is not None and checkpoint.is_file()
             show.notice(f"{error}" + (f"; {checkpoint} keeps it" if kept else ""), "error")
             raise typer.Exit(1) from None
-        facts = train_show.facts(mlp, place, training, held, how, follow)
-    train_show.write(mlp, facts, outputs, held or training)
+        facts = train_show.facts(mlp, place, training, held, preparation, follow)
+    train_show.write(mlp, preparation, facts, outputs, some)
     if as_json:
         show.print_json(facts)
     else:

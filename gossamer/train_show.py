@@ -19,12 +19,14 @@ from rich.progress import Progress as Bar
 from gossamer import show
 from gossamer.device.base import Device
 from gossamer.plan.plan_file import replacing
-from gossamer.train import MLP, Progress, curve
+from gossamer.train import MLP, Preparation, Progress, curve
 from gossamer.train.dataset import Dataset
 
 SAMPLES = "samples"
 """The key of the demo's file of samples to run the network on."""
-_MOST_LINES, _SAMPLES = 20, 16
+SOME = 16
+"""How many these are."""
+_MOST_LINES = 20
 
 
 class Follower:
@@ -71,7 +73,7 @@ def following(epochs: int) -> Iterator[Follower]:
 
 
 def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
-          how: Mapping[str, Any], follow: Follower) -> dict[str, Any]:
+          preparation: Preparation, follow: Follower) -> dict[str, Any]:
     """What was done and found, as JSON takes it."""
     tested = training if held is None else held
     right = int((mlp.predict(tested.x) == tested.y).sum())
@@ -80,7 +82,9 @@ def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
         "data": training.source, "samples": len(training.x), "shape": training.shape,
         "classes": [str(name) for name in mlp.classes_],
         "held_out": None if held is None else held.source,
-        "held_out_samples": 0 if held is None else len(held.x), "prepared": dict(how),
+        "held_out_samples": 0 if held is None else len(held.x), "prepared": {
+            "scale": preparation.scale, "threshold": preparation.threshold,
+            "pad": preparation.pad},
         "settings": settings, "device": mlp.device_, "description": place.description,
         "algorithm": mlp.algorithm_, "seconds_read": follow.seconds_read,
         "seconds_trained": sum(len(training.x) / row["samples_per_second"]
@@ -92,21 +96,21 @@ def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
     }
 
 
-def write(mlp: MLP, facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
-          samples: Dataset) -> None:
-    """The network, the curve, the report and samples to try it on, where they are wanted. Raises
-    InputError where one cannot be written."""
+def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
+          outputs: Mapping[str, Path | None], some: np.ndarray) -> None:
+    """The network, which takes samples as they were read, the curve, the report and some samples
+    to try it on, where they are wanted. Raises InputError where one cannot be written."""
     model, picture, report = (outputs[f"--{name}"] for name in ("output", "curve", "report"))
     if model is not None:
-        mlp.save_onnx(model)
+        mlp.save_onnx(model, preparation)
     if picture is not None:
         _replace(picture, curve.png(_title(facts), facts["errors"], _shares(facts)))
     if report is not None:
         _replace(report, (json.dumps(facts, indent=1) + "\n").encode())
-    if (some := outputs.get(SAMPLES)) is not None:
+    if (samples := outputs.get(SAMPLES)) is not None:
         content = io.BytesIO()
-        np.save(content, samples.x[:_SAMPLES])
-        _replace(some, content.getvalue())
+        np.save(content, some)
+        _replace(samples, content.getvalue())
 
 
 def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None]) -> None:
@@ -130,8 +134,8 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None]) ->
     for path in outputs.values():
         if path is not None:
             print(f"written: {path}")
-    if (some := outputs.get(SAMPLES)) is not None:
-        print(f"try: gossamer run {outputs['--output']} --input {some}")
+    if (samples := outputs.get(SAMPLES)) is not None:
+        print(f"try: gossamer run {outputs['--output']} --input {samples} --top 1")
     print(f"{kind} accuracy: {facts['accuracy']:.2%} ({facts['right']} of {facts['tested']} "
           f"samples of {facts['tested_on']})")
 

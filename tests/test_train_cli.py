@@ -106,10 +106,63 @@ def test_pictures_as_published(model, tmp_path):
                         "binarised at 0.5, padded to 10x12")
     assert lines[-1].endswith(f"of 6 samples of {tmp_path / 'x.npz'})")
     shape = onnx.load(model).graph.input[0].type.tensor_type.shape
-    assert shape.dim[1].dim_value == 120
+    assert shape.dim[1].dim_value == 64  # as the samples are, not as they are prepared
     lines = succeeds(*train(tmp_path / "x.npz", model, "--no-scale", sizes="64,4,3")
                      ).stdout.splitlines()
     assert lines[0] == f"data: 60 samples of {tmp_path / 'x.npz'}, 3 classes"
+
+
+@pytest.mark.parametrize("how", [["--binarise", "--pad", "10x12"], ["--loss", "cross_entropy"]])
+def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
+    """In a file, and in an array as they were, with the same answers as in training."""
+    for index, (label, picture) in enumerate(zip(LABELS, PICTURES, strict=True)):
+        folder = tmp_path / "data" / ("ash", "elm", "oak")[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{index}.png")
+    told = json.loads(succeeds(*train(
+        tmp_path / "data", model, "--epochs", "30", "--json", *how,
+        sizes="120,4,3" if "--pad" in how else "64,4,3")).stdout)
+    np.save(tmp_path / "x.npy", PICTURES.reshape(60, 64).astype(np.float32))
+    listed = json.loads(succeeds("run", model, "--input", tmp_path / "x.npy", "--device", "host",
+                                 "--json").stdout)["results"]
+    names = [answer["top"][0]["name"] for answer in listed]
+    right = np.array(names) == np.array(["ash", "elm", "oak"])[LABELS]
+    assert right.sum() == told["right"] >= 50
+    photos = sorted((tmp_path / "data").glob("*/*.png"), key=lambda path: int(path.stem))
+    words = ("--device", "host", "--image", *photos)
+    assert json.loads(succeeds("run", model, *words, "--batch", 60, "--json").stdout)[
+        "results"] == [{**answer, "input": str(path)}
+                       for answer, path in zip(listed, photos, strict=True)]
+    succeeds("compile", model, "--device", "host", "--effort", "quick", "-o", tmp_path / "m.plan")
+    first = listed[0]["top"][0]
+    for file in (model, tmp_path / "m.plan"):
+        result = succeeds("run", file, photos[0], "--device", "host", "--top", 1)
+        assert result.stderr == ""
+        value = (f"{first['probability']:8.2%}" if "cross_entropy" in how
+                 else f"score {first['score']:.4f}")
+        assert result.stdout.splitlines()[-1] == f"{value}  {first['name']}"
+    lines = succeeds("run", model, "--input", tmp_path / "x.npy", "--device", "host", "--top", 1)
+    assert lines.stdout.splitlines()[-4].endswith("x.npy[19]")
+    assert lines.stdout.splitlines()[-1] == "and 40 more inputs: --json prints all"
+
+
+def test_pictures_that_are_not_square(model, tmp_path):
+    np.savez(tmp_path / "x.npz", x=PICTURES[:, :6], y=LABELS)
+    succeeds(*train(tmp_path / "x.npz", model, sizes="48,4,3"))
+    Image.fromarray(PICTURES[0, :6]).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", PICTURES[:1, :6].reshape(1, 48).astype(np.float32))
+    one, other = (json.loads(succeeds("run", model, *words, "--device", "host", "--json").stdout)[
+        "outputs"] for words in (["--input", tmp_path / "a.npy"], [tmp_path / "a.png"]))
+    assert one == other
+    line = fails(2, "run", model, tmp_path / "a.png", "--device", "host", "--size", "8")
+    assert "takes 48 numbers" in line
+
+
+def test_samples_that_are_no_pictures(samples, model, tmp_path):
+    """Of them nothing is known by which a photo could be prepared."""
+    succeeds(*train(samples, model))
+    Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
+    assert "takes 9 numbers" in fails(2, "run", model, tmp_path / "a.png", "--device", "host")
 
 
 def test_options_reach_the_network(samples, model):
@@ -221,8 +274,8 @@ def test_an_absent_class_keeps_its_place(model, tmp_path):
     path = save_csv(tmp_path / "s.csv", np.array([0, 1, 3])[LABELS])
     told = json.loads(succeeds(*train(path, model, "--json", sizes="9,6,5")).stdout)
     assert told["classes"] == ["0", "1", "2", "3", "4"]
-    (entry,) = onnx.load(model).metadata_props
-    assert list(map(str, json.loads(entry.value))) == told["classes"]
+    said = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
+    assert json.loads(said["classes"]) == told["classes"]
 
 
 def test_validation_with_what_keeps_some_apart(samples, model, tmp_path):
@@ -306,9 +359,13 @@ def test_demo(tmp_path, monkeypatch):
     told = json.loads((folder / "report.json").read_text())
     assert told["samples"] == told["tested"] == 1500 and told["settings"]["sizes"] == [1024, 32, 10]
     assert told["accuracy"] > 0.6
-    assert np.load(folder / "samples.npy").shape == (16, 1024)
-    (told,) = re.findall(r"^try: gossamer (.*)$", result.stdout, re.MULTILINE)
-    succeeds(*told.split(), "--device", "host")
+    some = np.load(folder / "samples.npy")
+    assert some.shape == (16, 784) and some.max() > 200  # as in the file
+    (words,) = re.findall(r"^try: gossamer (.*)$", result.stdout, re.MULTILINE)
+    shown = succeeds(*words.split(), "--device", "host").stdout
+    found = re.findall(r"^score 0\.\d+  (\d)$", shown, re.MULTILINE)
+    wanted = data.load(data.mnist()[1], limit=16)[0].y
+    assert (np.array(found, int) == wanted).sum() >= 8
     assert fails(2, "train", "--demo", "-o", tmp_path / "m.onnx") == (
         f"error: --output {tmp_path / 'm.onnx'}: expected a folder, for the demo writes several "
         "files")

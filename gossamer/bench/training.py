@@ -19,6 +19,7 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train import data
 from gossamer.train.choice import Choice, choose
 from gossamer.train.dataset import Dataset, prepared
+from gossamer.train.preparation import Preparation
 from gossamer.train.samples import Samples
 from gossamer.train.settings import UNIFORM
 from gossamer.train.trainer import Trainer
@@ -137,8 +138,8 @@ def _lessons(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndar
     binarised = inputs == _PUBLISHED_INPUTS
     pictures = _mnist(count) if inputs in (_PUBLISHED_INPUTS, 784) and outputs == 10 else None
     if pictures is not None:
-        made = (prepared(pictures, scale=True, pad=(32, 32), threshold=0.5) if binarised
-                else prepared(pictures, scale=True))
+        made = prepared(pictures, Preparation(True, 0.5, (32, 32)) if binarised
+                        else Preparation(True))
         return made.x, np.eye(outputs, dtype=np.float32)[made.y], ""
     rng = np.random.default_rng(0)
     x = (rng.random((count, inputs), np.float32) < _DENSITIES[binarised]).astype(np.float32)

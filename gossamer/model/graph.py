@@ -96,6 +96,21 @@ class ValueInfo:
     labels: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Meaning:
+    """What a network's numbers stand for, where its file says so.
+
+    classes: their names, by column of the first output. scores: whether that output is a score of
+    each class, none of which depends on the others; else they are probabilities, or what softmax
+    makes such of. picture: height and width of the grey picture, 0 (black) to 255 (white), that
+    a row of the first input is.
+    """
+
+    classes: tuple[str, ...] = ()
+    scores: bool = False
+    picture: tuple[int, int] | None = None
+
+
 @dataclass
 class Graph:
     """A network: nodes in execution order, constants by name.
@@ -113,6 +128,7 @@ class Graph:
     file: str = ""
     warnings: list[str] = field(default_factory=list)
     fixed_batch: int | None = None
+    meaning: Meaning = Meaning()
 
 
 @dataclass

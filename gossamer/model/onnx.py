@@ -14,6 +14,7 @@ from onnx.external_data_helper import load_external_data_for_model
 from onnx.reference import ReferenceEvaluator
 
 from gossamer.errors import InputError, ModelError, UnsupportedError
+from gossamer.model import onnx_metadata
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.onnx_elementwise import ELEMENTWISE, TYPES
 from gossamer.model.onnx_layers import LAYERS
@@ -42,7 +43,8 @@ def load_onnx(path: str | Path) -> Graph:
     if opset not in OPSETS:
         raise UnsupportedError(f"{file}: opset {opset} is outside {OPSETS[0]} to {OPSETS[-1]}; "
                                "export with opset_version=17")
-    graph = Graph(model.graph.name or path.name.split(".")[0], [], [], [], {}, file)
+    graph = Graph(model.graph.name or path.name.split(".")[0], [], [], [], {}, file,
+                  meaning=onnx_metadata.read(model))
     _load_constants(model.graph, graph)
     _load_interface(model.graph, graph)
     _load_nodes(model.graph, graph, opset)

@@ -22,12 +22,12 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.expression import Expression, Step
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
 from gossamer.plan.tuning_cache import toolkit
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 2
+VERSION = 3
 _AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -195,7 +195,7 @@ def _array(data: bytes) -> np.ndarray:
 def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
     return {
         "name": graph.name, "warnings": graph.warnings,
-        "fixed_batch": graph.fixed_batch,
+        "fixed_batch": graph.fixed_batch, "meaning": asdict(graph.meaning),
         "inputs": [asdict(info) for info in graph.inputs],
         "outputs": [asdict(info) for info in graph.outputs],
         "nodes": [{**vars(node), "attributes": {
@@ -212,9 +212,13 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]
+    said = plain["meaning"]
+    meaning = Meaning(tuple(said["classes"]), said["scores"],
+                      said["picture"] and (said["picture"][0], said["picture"][1]))
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
-                 warnings=plain["warnings"], fixed_batch=plain["fixed_batch"])
+                 warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
+                 meaning=meaning)
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:

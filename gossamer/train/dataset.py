@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gossamer.errors import InputError
+from gossamer.train.preparation import WHITE, Preparation
 
-_LEAST_SIDE, _WHITE = 8, 255.0
+_LEAST_SIDE = 8
 
 
 @dataclass(frozen=True)
@@ -34,33 +35,11 @@ class Dataset:
         return replace(self, x=self.x[which], y=self.y[which])
 
 
-def prepared(data: Dataset, *, scale: bool = False, pad: tuple[int, int] | None = None,
-             threshold: float | None = None) -> Dataset:
-    """The samples as a network takes them: 0 to 255 scaled to 0 to 1; then 1 from the threshold
-    up and 0 below; then pictures centred among zeros up to a height and width."""
-    x, shape = data.x, data.shape
-    if scale:
-        if x.size and (x.min() < 0 or x.max() > _WHITE):
-            raise InputError(f"{data.source}: has numbers from {x.min():g} to {x.max():g}; "
-                             "scaling takes 0 to 255 to 0 to 1")
-        x = x / np.float32(_WHITE)
-    if threshold is not None:
-        if x.size and (x.min() < 0 or x.max() > 1):
-            raise InputError(f"{data.source}: has numbers from {x.min():g} to {x.max():g}; only "
-                             "such of 0 to 1 are binarised, or of 0 to 255 that are scaled")
-        x = (x >= np.float32(threshold)).astype(np.float32)
-    if pad is not None:
-        if shape is None:
-            raise InputError(f"{data.source}: its samples are {x.shape[1]} numbers and no "
-                             "pictures, which could be padded")
-        if pad[0] < shape[0] or pad[1] < shape[1]:
-            raise InputError(f"{data.source}: its pictures are {shape[0]}x{shape[1]}, which "
-                             f"cannot be padded to {pad[0]}x{pad[1]}")
-        top, left = ((whole - part) // 2 for whole, part in zip(pad, shape, strict=True))
-        padded = np.zeros((len(x), *pad), np.float32)
-        padded[:, top:top + shape[0], left:left + shape[1]] = x.reshape(-1, *shape)
-        x, shape = padded.reshape(len(x), -1), pad
-    return replace(data, x=x, shape=shape, pixels=data.pixels and not scale)
+def prepared(data: Dataset, preparation: Preparation) -> Dataset:
+    """The samples as a network takes them. Raises InputError as a Preparation does."""
+    own = replace(preparation, shape=data.shape)
+    return replace(data, x=own(data.x, data.source), shape=own.pad or data.shape,
+                   pixels=data.pixels and not own.scale)
 
 
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
@@ -88,4 +67,4 @@ def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
 
 def has_grey_levels(x: np.ndarray) -> bool:
     """Whether numbers reach from 0 to 255, or near it; those of 0 and 1, or of 0 to 16, do not."""
-    return bool(x.size and x.min() >= 0 and _WHITE / 2 < x.max() <= _WHITE)
+    return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)

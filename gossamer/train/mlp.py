@@ -17,6 +17,7 @@ from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.train.checkpoint import Keeper
 from gossamer.train.course import Course, Training
 from gossamer.train.network import Network, determination
+from gossamer.train.preparation import Preparation
 from gossamer.train.progress import OnEpoch, Progress
 from gossamer.train.samples import Samples, check_kind, matrix, samples
 from gossamer.train.schedule import Schedule
@@ -229,16 +230,24 @@ class MLP:
         from gossamer.train import onnx_out
 
         network = self._network()
-        return onnx_out.graph(network.layers, network.activations)
+        return onnx_out.graph(network.layers, network.activations, onnx_out.meaning(
+            network.activations, getattr(self, "classes_", None)))
 
-    def save_onnx(self, path: str | Path) -> None:
+    def save_onnx(self, path: str | Path, preparation: Preparation | None = None) -> None:
         """Writes the network as ONNX: input x (N, inputs), output y (N, outputs), before the
-        label is chosen. Raises InputError where the file cannot be written."""
-        from gossamer.train import onnx_out
+        label is chosen. The labels are kept in the metadata, as JSON under the key `classes`.
+
+        preparation: what was done to samples before fit(); the file then takes them as they were.
+        Raises InputError where the file cannot be written.
+        """
+        from gossamer.train import onnx_out, onnx_steps
 
         network = self._network()
-        made = onnx_out.model(network.layers, network.activations,
-                              getattr(self, "classes_", None))
+        picture = preparation.shape if preparation and preparation.grey else None
+        made = onnx_out.model(network.layers, network.activations, onnx_out.meaning(
+            network.activations, getattr(self, "classes_", None), picture))
+        if preparation:
+            onnx_steps.put_before(made, preparation)
         onnx_out.write(Path(path), made)
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.errors import InputError
 from gossamer.expression import apply
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model import onnx_metadata
+from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
 from gossamer.plan.plan_file import replacing
 
 _OPSET, _IR_VERSION = 17, 8
@@ -21,13 +21,25 @@ Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 """(weights (units, units before), biases (units,)) of each."""
 
 
-def graph(layers: Layers, activations: Sequence[str]) -> Graph:
+def meaning(activations: Sequence[str], classes: np.ndarray | None,
+            picture: tuple[int, int] | None = None) -> Meaning:
+    """What the outputs stand for, and the inputs where they are a picture. classes: the labels,
+    by output; None for regression."""
+    if classes is None:
+        return Meaning(picture=picture)
+    names = tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+                  for name in classes.tolist())
+    return Meaning(names, activations[-1] != "softmax", picture)
+
+
+def graph(layers: Layers, activations: Sequence[str], meaning: Meaning) -> Graph:
     """The network from input x (N, inputs) to output y (N, outputs), as a file of model() has it.
 
     activations: of each layer, "none" for none.
     """
     made = Graph("mlp", [ValueInfo("x", (None, layers[0][0].shape[1]))],
-                 [ValueInfo("y", (None, layers[-1][0].shape[0]))], [], {}, "mlp")
+                 [ValueInfo("y", (None, layers[-1][0].shape[0]))], [], {}, "mlp",
+                 meaning=meaning)
     value = "x"
     for index, ((weight, bias), activation) in enumerate(zip(layers, activations, strict=True)):
         names = [f"{index}.weight", f"{index}.bias"]
@@ -48,11 +60,10 @@ def graph(layers: Layers, activations: Sequence[str]) -> Graph:
     return made
 
 
-def model(layers: Layers, activations: Sequence[str],
-          classes: np.ndarray | None) -> onnx.ModelProto:
+def model(layers: Layers, activations: Sequence[str], meaning: Meaning) -> onnx.ModelProto:
     """Gemm and activation for each layer, from input x (N, inputs) to output y (N, outputs).
 
-    classes: kept as JSON under the metadata key `classes`.
+    meaning: kept in the metadata.
     """
     nodes: list[onnx.NodeProto] = []
     constants = []
@@ -75,9 +86,7 @@ def model(layers: Layers, activations: Sequence[str],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", outputs])], constants)
     made = helper.make_model(network, opset_imports=[helper.make_opsetid("", _OPSET)],
                              ir_version=_IR_VERSION, producer_name="gossamer")
-    if classes is not None:
-        helper.set_model_props(made, {"classes": json.dumps(
-            classes.tolist(), default=lambda name: name.decode(errors="replace"))})
+    helper.set_model_props(made, dict(onnx_metadata.entries(meaning)))
     return made
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from gossamer.errors import InputError
 from gossamer.train.dataset import Dataset, prepared, split
+from gossamer.train.preparation import Preparation
 
 
 def dataset(x, shape=None, pixels=True) -> Dataset:
@@ -14,8 +15,8 @@ def dataset(x, shape=None, pixels=True) -> Dataset:
 
 def test_as_published():
     """Scaled, binarised and padded with zeros on all sides, as nearly alike as can be."""
-    found = prepared(dataset([[0, 127, 128, 255, 200, 1]], (2, 3)), scale=True, threshold=0.5,
-                     pad=(5, 4))
+    found = prepared(dataset([[0, 127, 128, 255, 200, 1]], (2, 3)), Preparation(
+        scale=True, threshold=0.5, pad=(5, 4)))
     assert found.shape == (5, 4) and found.x.shape == (1, 20) and not found.pixels
     assert found.x.dtype == np.float32
     assert found.x.reshape(5, 4).tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0],
@@ -24,8 +25,8 @@ def test_as_published():
 
 def test_nothing_asked_nothing_changed():
     data = dataset([[0, 300]])
-    assert prepared(data).x is data.x
-    assert prepared(dataset([[0, 51, 255]]), scale=True).x.tolist() == [
+    assert prepared(data, Preparation()).x is data.x
+    assert prepared(dataset([[0, 51, 255]]), Preparation(scale=True)).x.tolist() == [
         [0, np.float32(0.2), 1]]
 
 
@@ -37,13 +38,13 @@ def test_nothing_asked_nothing_changed():
 ])
 def test_what_cannot_be_prepared(options, expected):
     with pytest.raises(InputError) as caught:
-        prepared(dataset([[-3, 300]]), **options)
+        prepared(dataset([[-3, 300]]), Preparation(**options))
     assert str(caught.value) == expected
 
 
 def test_padding_never_crops():
     with pytest.raises(InputError, match="its pictures are 2x3, which cannot be padded to 4x2"):
-        prepared(dataset(np.zeros((1, 6)), (2, 3)), pad=(4, 2))
+        prepared(dataset(np.zeros((1, 6)), (2, 3)), Preparation(pad=(4, 2)))
 
 
 def test_split():

@@ -7,7 +7,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.train import MLP, data
+from gossamer.train import MLP, Preparation, data
 from gossamer.train.dataset import prepared
 
 _SAMPLES = 2000
@@ -20,7 +20,7 @@ def _mnist(part: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         file = data.mnist()[part]
     except InputError as error:
         pytest.skip(str(error))
-    found = prepared(data.load(file, limit=count)[0], scale=True, pad=(32, 32), threshold=0.5)
+    found = prepared(data.load(file, limit=count)[0], Preparation(True, 0.5, (32, 32)))
     return found.x, found.y
 
 

@@ -7,11 +7,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.train import MLP
+from gossamer.model.graph import Meaning
+from gossamer.train import MLP, Preparation
+from gossamer.train.onnx_steps import least_that_counts
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -54,11 +57,80 @@ def test_names_of_classes_go_along(blobs: Blobs, tmp_path: Path) -> None:
     names = np.array(["ash", "elm", "oak"])[blobs[1]]
     file = tmp_path / "net.onnx"
     MLP((4, 3), epochs=1, device="host").fit(blobs[0], names).save_onnx(str(file))
-    (entry,) = onnx.load(file).metadata_props
-    assert (entry.key, json.loads(entry.value)) == ("classes", ["ash", "elm", "oak"])
-    MLP((4, 3), epochs=1, device="host").fit(blobs[0], names.astype(bytes)).save_onnx(file)
+    classes, outputs = onnx.load(file).metadata_props
+    assert (classes.key, json.loads(classes.value)) == ("classes", ["ash", "elm", "oak"])
+    assert (outputs.key, outputs.value) == ("outputs", "scores")
+    mlp = MLP((4, 3), loss="cross_entropy", epochs=1, device="host")
+    mlp.fit(blobs[0], names.astype(bytes)).save_onnx(file)
     (entry,) = onnx.load(file).metadata_props
     assert json.loads(entry.value) == ["ash", "elm", "oak"]
+    for graph in (gossamer.load(str(file)), mlp.to_graph()):
+        assert graph.meaning == Meaning(("ash", "elm", "oak"))
+    mlp.fit(blobs[0], np.eye(3)[blobs[1]]).save_onnx(file)
+    assert gossamer.load(str(file)).meaning == mlp.to_graph().meaning == Meaning()
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("classes", "{0: 'cat'}"), ("classes", '{"a": 1}'), ("classes", "[[1]]"), ("picture", "[8, 8]"),
+    ("picture", '{"height": 8, "width": 0, "channels": "grey"}'), ("picture", "null"),
+    ("picture", '{"height": 8, "width": 8, "channels": "rgb"}'), ("outputs", "logits")])
+def test_metadata_of_other_programs(blobs: Blobs, tmp_path: Path, key: str, value: str) -> None:
+    file = tmp_path / "net.onnx"
+    MLP((4, 3), epochs=1, device="host").fit(*blobs).save_onnx(file)
+    model = onnx.load(file)
+    onnx.helper.set_model_props(model, {key: value})
+    onnx.save(model, file)
+    assert gossamer.load(str(file)).meaning == Meaning()
+
+
+@pytest.mark.parametrize("preparation", [
+    Preparation(scale=True), Preparation(True, 0.3), Preparation(True, 0.5, (10, 12), (8, 8), True),
+    Preparation(False, 0.4, (8, 9), (8, 8)), Preparation(True, None, (9, 8), (8, 8))],
+    ids=lambda p: f"{p.scale}-{p.threshold}-{p.pad}")
+def test_a_file_that_takes_raw_samples(place: Device, tmp_path: Path,
+                                       preparation: Preparation) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (30, 64)).astype(np.float32)
+    if not preparation.scale:
+        x /= 256
+    prepared = preparation(x)
+    mlp = MLP((prepared.shape[1], 5, 3), epochs=2, device="host").fit(prepared, np.arange(30) % 3)
+    file = tmp_path / "net.onnx"
+    mlp.save_onnx(file, preparation)
+    model = onnx.load(file)
+    onnx.checker.check_model(model, full_check=True)
+    assert gossamer.load(str(file)).meaning.picture == (preparation.shape if preparation.grey
+                                                        else None)
+    mlp.save_onnx(tmp_path / "pure.onnx")
+    expected = onnxruntime.InferenceSession(str(tmp_path / "pure.onnx")).run(
+        None, {"x": prepared})[0]
+    session = onnxruntime.InferenceSession(str(file))
+    plan = gossamer.compile(gossamer.load(str(file)), device=place)
+    found = [session.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0],
+             plan(x)]
+    for y in found:
+        assert normalised_error(y, expected) <= tolerance("network")
+    assert session.run(None, {"x": x[:0]})[0].shape == plan(x[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("threshold", np.linspace(0.001, 1, 7))
+def test_the_threshold_of_raw_samples(threshold: float) -> None:
+    """What divides to just below the threshold is 0, what divides to it is 1."""
+    least = least_that_counts(Preparation(True, threshold))
+    around = np.array([np.nextafter(least, np.float32(0)), least])
+    assert Preparation(True, threshold)(around[:, None]).ravel().tolist() == [0, 1]
+    assert least_that_counts(Preparation(False, threshold)) == np.float32(threshold)
+
+
+def test_a_preparation_that_does_not_fit(blobs: Blobs, tmp_path: Path) -> None:
+    mlp = MLP((4, 3), epochs=1, device="host").fit(*blobs)
+    for preparation, said in (
+            (Preparation(pad=(3, 3), shape=(2, 2)), "pads to 3x3, the network takes 4 numbers"),
+            (Preparation(pad=(2, 2), shape=(3, 1)), "pictures are 3x1, which cannot be padded"),
+            (Preparation(pad=(2, 2)), "its samples are no pictures, which could be padded")):
+        with pytest.raises(InputError, match=said):
+            mlp.save_onnx(tmp_path / "net.onnx", preparation)
+    assert not list(tmp_path.iterdir())
 
 
 def test_bad_targets(blobs: Blobs, tmp_path: Path) -> None:
