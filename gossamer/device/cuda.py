@@ -36,6 +36,7 @@ from gossamer.device.cuda_objects import (
     CudaBuffer,
     CudaGraph,
     CudaStream,
+    SideStreams,
     StreamAllocation,
 )
 from gossamer.device.ptx import PtxProgram
@@ -72,6 +73,7 @@ class CudaDevice(Device):
         self._pool: driver.CUmemoryPool | None = None
         self._pool_lock = threading.Lock()
         self._stream = CudaStream(self)
+        self._side = SideStreams(self.create_stream)
 
     def current(self) -> Current:
         """A context manager: the device's context is current inside."""
@@ -253,6 +255,12 @@ class CudaDevice(Device):
     def create_stream(self) -> CudaStream:
         return CudaStream(self)
 
+    def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
+        """Streams for work that forks from a stream and joins it again (see wait), the same ones
+        at each call for the same stream; inside a capture by this thread, the capture's own."""
+        side = getattr(self._recording, "side", None) or self._side
+        return side.beside(self.stream_handle(stream), count)
+
     def wait(self, waiting: Any, awaited: Any) -> None:
         """What comes next in one stream starts after what is now in the other."""
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -289,11 +297,13 @@ class CudaDevice(Device):
         result replays when it is called without one. The graph keeps alive what it uses."""
         recorder = CudaStream(self)
         kept: list[Any] = []
+        # what is captured in them now must not meet work of other threads; they end behind it
+        side = SideStreams(self.create_stream)
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         with self.current():
             self.checked("recording a graph",
                          driver.cuStreamBeginCapture(recorder.handle, mode))
-            self._recording.kept = kept
+            self._recording.kept, self._recording.side = kept, side
             try:
                 work(recorder)
             except BaseException:
@@ -303,7 +313,7 @@ class CudaDevice(Device):
                     driver.cuGraphDestroy(graph)
                 raise
             finally:
-                self._recording.kept = None
+                self._recording.kept = self._recording.side = None
             graph = self.checked("recording a graph",
                                  driver.cuStreamEndCapture(recorder.handle))
             try:

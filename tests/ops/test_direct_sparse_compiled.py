@@ -37,7 +37,6 @@ class PtxDevice(Device):
         self.index, self.description, self.driver = 0, "records", ""
         self.limits, self.architecture = H200, architecture
         self.done: list[tuple[Any, ...]] = []
-        self.streams = 0
 
     def assemble(self, programs: Sequence[Any]) -> list[Any]:
         return list(programs)
@@ -45,15 +44,11 @@ class PtxDevice(Device):
     def compile(self, source: Any) -> Any:
         return source.function
 
-    def create_stream(self) -> Any:
-        self.streams += 1
-        return f"stream {self.streams}"
+    def side_streams(self, stream: Any, count: int) -> list[str]:
+        return [f"beside {stream}, {number}" for number in range(count)]
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         self.done.append(("wait", waiting, awaited))
-
-    def keep(self, *objects: Any) -> None:
-        self.done.append(("keep", *objects))
 
     def launch(self, kernel: Any, groups: Any, group_size: Any, arguments: Any, *,
                local_bytes: int = 0, stream: Any = None) -> None:
@@ -62,7 +57,7 @@ class PtxDevice(Device):
     def _nothing(self, *arguments: Any, **options: Any) -> Any:
         return None
 
-    empty = upload = write = read = copy = synchronize = time = _nothing
+    empty = upload = write = read = copy = synchronize = create_stream = time = _nothing
 
 
 @pytest.mark.parametrize("problem, architecture, reason", [
@@ -167,13 +162,12 @@ def launched(problem: Conv2dProblem, **changes: int) -> PtxDevice:
 def test_several_kernels_run_between_the_streams_joints() -> None:
     problem = with_density(replace(DENSE, epilogue=BIAS_SIGMOID), 0.1)
     done = launched(problem, channels=43, kernels=3).done
-    _, *streams = done[0]
-    assert len(set(streams)) == 2
-    assert done[:3] == [("keep", *streams), *(("wait", own, "main") for own in streams)]
-    assert [(each[0], each[3]) for each in done[3:6]] == [
+    streams = ["beside main, 0", "beside main, 1"]
+    assert done[:2] == [("wait", own, "main") for own in streams]
+    assert [(each[0], each[3]) for each in done[2:5]] == [
         ("launch", stream) for stream in ("main", *streams)]
-    assert done[6:8] == [("wait", "main", own) for own in streams]
-    assert done[8][1] == "epilogue_pass" and done[8][3] == "main" and len(done) == 9
+    assert done[5:7] == [("wait", "main", own) for own in streams]
+    assert done[7][1] == "epilogue_pass" and done[7][3] == "main" and len(done) == 8
 
 
 def test_an_epilogue_that_is_long_follows_in_a_pass() -> None:

@@ -108,9 +108,8 @@ class DirectSparseCompiled(Algorithm):
         """The generated kernels run at the same time, each but the first in a stream of its
         own."""
         device: Any = state.device
-        streams = [device.create_stream() for _ in state.launches[1:state.data]]
-        if streams:
-            device.keep(*streams)
+        beside = len(state.launches[1:state.data])
+        streams = device.side_streams(stream, beside) if beside else []
         for own in streams:
             device.wait(own, stream)
         for step, own in zip(state.launches, [stream, *streams], strict=False):
