@@ -2,10 +2,10 @@
  * multiplied.
  *
  * A block is 16 * TILES output channels, its columns the (channel, tap) pairs where one of them has
- * a nonzero, DEPTH of which make a step. A unit is VECTOR images of one output pixel, 16 bytes that
- * lie together in x and in y. A warp computes a block for 8 * SETS units: the lanes 4 u to 4 u + 3
- * fetch the columns of unit u, of each step every fourth ROWS of them, so that what they hold of
- * VECTOR images are the operands of VECTOR instructions, one an image, as they lie.
+ * a nonzero, 4 * ROWS of which make a step. A unit is VECTOR images of one output pixel, 16 bytes
+ * that lie together in x and in y. A warp computes a block for 8 * SETS units: the lanes 4 u to
+ * 4 u + 3 fetch ROWS columns each for unit u, and what they hold of VECTOR images are operands of
+ * VECTOR instructions, one an image. Units go along the pixels, `run` units of a pixel at a time.
  *
  * HALVES    x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
  * TILES     instructions' tiles of 16 output channels
@@ -85,7 +85,7 @@ INLINE void multiply_step(float (&sums)[TILES][PRODUCTS][4], const Step &step)
 KERNEL LAUNCH_BOUNDS(32 * WARPS * BLOCKS * SPLIT, 1) void columns(
     const uint4 *RESTRICT x, const int *RESTRICT starts, const Places *RESTRICT places,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y, int units,
-    DIVISOR(pixel_units), DIVISOR(out_width), int height, int width, int kernel_height,
+    int pixel_units, DIVISOR(run_units), DIVISOR(run), DIVISOR(out_width), int height, int width, int kernel_height,
     int kernel_width, int stride_y, int stride_x, int dilation_y, int dilation_x, int pad_top,
     int pad_left, int y_channel EPILOGUE_PARAMETERS)
 {
@@ -97,16 +97,24 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS * BLOCKS * SPLIT, 1) void columns(
     int block = GROUP_ID(1) * BLOCKS + warp / WARPS;
     int first_unit = (GROUP_ID(0) * WARPS + warp % WARPS) * UNITS;
     int unit = lane / 4, quarter = lane % 4;
+
+    /* the pixel of a unit, and how many units it lies behind its image plane's start */
+    auto locate = [&](int own, int &pixel) {
+        int round = (int)QUOTIENT(own, run_units);
+        int in_round = own - round * run_units;
+        pixel = (int)QUOTIENT(in_round, run);
+        return pixel * pixel_units + round * run + in_round - pixel * run;
+    };
+
     int window[SETS];
     uint outside[SETS];
     UNROLL for (int set = 0; set < SETS; set++) {
-        int wanted = first_unit + set * 8 + unit;
-        int own = wanted < units ? wanted : units - 1;
-        int pixel = (int)QUOTIENT(own, pixel_units);
+        int own = first_unit + set * 8 + unit, pixel;
+        int place = locate(own < units ? own : units - 1, pixel);
         int row = (int)QUOTIENT(pixel, out_width);
         int top = row * stride_y - pad_top;
         int left = (pixel - row * out_width) * stride_x - pad_left;
-        window[set] = (top * width + left - pixel) * pixel_units + own;
+        window[set] = place + (top * width + left - pixel) * pixel_units;
         outside[set] = 0;
         for (int r = 0; r < kernel_height; r++)
             outside[set] |= (uint)(top + r * dilation_y) < (uint)height ? 0 : 1u << r;
@@ -172,13 +180,14 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS * BLOCKS * SPLIT, 1) void columns(
                     UNROLL for (int set = 0; set < SETS; set++)
                         UNROLL for (int side = 0; side < 2; side++) {
                             int own = first_unit + set * 8 + 2 * quarter + side;
+                            int pixel, place = locate(own < units ? own : units - 1, pixel);
                             if (own < units)
                                 UNROLL for (int image = 0; image < VECTOR; image += 4) {
                                     const float (*of)[4] = sums[tile] + set * VECTOR + image;
-                                    int place = half * 2 + side;
-                                    float4 value = make_float4(of[0][place], of[1][place],
-                                                               of[2][place], of[3][place]);
-                                    int index = channel * y_channel + own * VECTOR + image;
+                                    int k = half * 2 + side;
+                                    float4 value =
+                                        MAKE4(of[0][k], of[1][k], of[2][k], of[3][k]);
+                                    int index = channel * y_channel + place * VECTOR + image;
                                     EPILOGUE4(value, channel, index)
                                     STORE_REAL4(y, index, value);
                                 }

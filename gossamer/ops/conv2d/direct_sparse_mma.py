@@ -49,13 +49,14 @@ DENSEST = 0.3
 class Shape:
     """tiles: of 16 output channels in a block. blocks: of a group, for the same units. warps: of a
     group for each block, side by side. split: sets of warps that share a block's columns. sets:
-    units of a lane."""
+    units of a lane. run: units of a pixel that follow one another."""
 
     tiles: int
     blocks: int
     warps: int
     split: int
     sets: int
+    run: int
 
     @property
     def rows(self) -> int:
@@ -121,7 +122,9 @@ class DirectSparseMma(Algorithm):
             kind = _KINDS[precision]
             if problem.batch % kind.vector:
                 continue
-            shapes = [Shape(*each, kind.sets) for each in _SHAPES]
+            pixel_units = problem.batch // kind.vector
+            runs = {pixel_units, 2} if pixel_units % 2 == 0 else {pixel_units}
+            shapes = [Shape(*each, kind.sets, run) for each in _SHAPES for run in sorted(runs)]
             for shape in sorted(shapes, key=lambda each: _cost(problem, each, kind, device.limits)):
                 x, y = (spec.with_layout("CHWN")
                         for spec in (problem.inputs[0], problem.outputs[0]))
@@ -148,7 +151,8 @@ class DirectSparseMma(Algorithm):
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
             architectures=("sm_80", "sm_100"), headers=(DIALECT,)))
         arguments = (
-            input_buffer(0), *parts, output_buffer(0), units, *divisor(pixel_units),
+            input_buffer(0), *parts, output_buffer(0), units, pixel_units,
+            *divisor(units // pixel_units * shape.run), *divisor(shape.run),
             *divisor(problem.out_width), problem.height, problem.width, *problem.kernel,
             *problem.stride, *problem.dilation, *problem.pads[:2], y.strides[1],
             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
@@ -256,22 +260,22 @@ def _tf32(values: np.ndarray) -> np.ndarray:
 
 def _cost(problem: Conv2dProblem, shape: Shape, kind: _Kind, limits: Limits) -> float:
     """Expected cycles of a multiprocessor: for each step of a warp its instructions on one of four
-    schedulers, those of tensor cores, its loads from the L1 cache at 128 bytes a cycle, and what of
-    them comes from the L2 cache at 27; where few warps take turns, each step's wait."""
+    schedulers, those of tensor cores, its loads from the L1 cache (four columns in the same banks
+    of it), and what of them comes from the L2 cache at 27 bytes a cycle; where few warps take
+    turns, each step's wait."""
     density, (height, width) = problem.weights_info.density, problem.kernel
     columns = max(1.0, problem.depth * (1 - (1 - density) ** shape.rows))
     steps = columns / kind.depth / shape.split
     loads = kind.columns * shape.sets
     products = shape.tiles * kind.vector * shape.sets
-    pixel_units = problem.batch // kind.vector
-    # 16 bytes of each place of the input that a group's windows of one channel cover
-    pixels = max(1.0, shape.units / pixel_units)
-    patch = height * (pixels + width - 1) * min(shape.units, pixel_units)
+    # the places of the input that a group's windows cover, 16 bytes a unit, for each channel
+    pixels = max(1.0, shape.units / shape.run)
+    patch = height * (pixels + width - 1) * min(shape.units, shape.run)
     new = problem.channels / problem.groups * patch / (shape.blocks * shape.warps * shape.split)
-    cached = min(32.0 * loads, new / steps) * 16 + 512 * shape.tiles / shape.warps
-    issued = 16 + 8 * loads + 2 * kind.vector * (kind.depth // 8 - 1) + products + shape.tiles
-    busy = max(issued / 4, 1.6 * products, 4.0 * (loads + shape.tiles), cached / 27)
-    units = problem.out_height * problem.out_width * pixel_units
+    cached = 16 * min(32.0 * loads, new / steps) + 512 * shape.tiles / shape.warps
+    issued = 30 + 6 * loads + 16 * (kind.depth // 8 - 1) + products + shape.tiles
+    busy = max(issued / 4, 1.6 * products, 16.0 * loads + 4 * shape.tiles, cached / 27)
+    units = problem.out_height * problem.out_width * problem.batch // kind.vector
     groups = _blocks(problem, shape) // shape.blocks * -(-units // shape.units)
     warps = -(-groups // max(limits.units, 1)) * shape.group // 32
     at_once = min(warps, 64 // (2 + 2 * shape.tiles))
