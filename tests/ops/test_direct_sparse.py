@@ -187,6 +187,34 @@ def test_columns_are_stretched_as_published(compiled_device: Device) -> None:
     np.testing.assert_array_equal(stretched, (c * height + r) * width + s)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "CHWN"])
+def test_stretched_columns_serve_every_batch_size_where_they_can(
+        compiled_device: Device, layout: str) -> None:
+    problem = Conv2dProblem(2, 4, 6, 5, 3, (3, 3), pads=(1, 1, 1, 1))
+    held = Weights(sparse_weights(problem, 0.5), compiled_device)
+    made = []
+    for each in (problem, replace(problem, batch=3)):
+        variant = next(v for v in variants_of(each, compiled_device)
+                       if v.inputs[0].layout == layout and v.precision == "fp32")
+        made.append(DirectSparse().prepare(held, each, variant, compiled_device).data)
+    assert (made[0] is made[1]) == (layout == "NCHW")
+    first, second = (np.empty(buffer.nbytes // 4, np.int32) for buffer in made)
+    compiled_device.read(made[0], first)
+    compiled_device.read(made[1], second)
+    if layout == "CHWN":
+        np.testing.assert_array_equal(first // 2, second // 3)
+
+
+def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device) -> None:
+    """What a device takes of one kernel may be less than of others."""
+    for batch in (1, 64):
+        problem = Conv2dProblem(batch, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1))
+        threads = [v["threads"] for v in variants_of(problem, compiled_device)]
+        if compiled_device.api == "opencl":
+            assert threads == sorted(threads, key=lambda each: each > 256)
+        assert compiled_device.limits.group_size < 512 or max(threads) > 256
+
+
 def test_groups_start_at_their_channels(compiled_device: Device) -> None:
     problem = Conv2dProblem(1, 6, 4, 4, 4, (1, 1), groups=2)
     weights = sparse_weights(problem, 1.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from gossamer.device.base import Argument, Buffer, Device, KernelSource, Limits
+from gossamer.device.base import Argument, Buffer, Device, KernelSource
 from gossamer.ops.algorithm import (
     Algorithm,
     Launch,
@@ -33,8 +33,10 @@ from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("direct_sparse.cl")
-_STRETCH_GROUP = 64
 _LAYOUTS = ("NCHW", "CHWN")
+_SURE_GROUP = 256
+"""Work-items that a kernel may have anywhere, as those of the other algorithms: how many an OpenCL
+device takes of one kernel it says only of what it has built."""
 
 DENSEST = 0.75
 """Above this density no sparse form is tried: it cannot win, and trying takes time."""
@@ -90,13 +92,12 @@ class DirectSparse(Algorithm):
             return "the padded input has 2^31 elements or more: indices are 32-bit"
         if problem.out_channels * problem.depth >= 2**31:
             return "there are 2^31 weights or more: indices are 32-bit"
-        if not _fitting(device.limits):
+        if not _fitting(device):
             return f"{device.name} runs at most {device.limits.group_size} work-items a group"
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        for form in sorted(_fitting(device.limits),
-                           key=lambda each: _cost(problem, each, device.limits)):
+        for form in sorted(_fitting(device), key=lambda each: _order(problem, each, device)):
             for layout in _LAYOUTS:
                 x, y = (spec.with_layout(layout) for spec in (problem.inputs[0],
                                                               problem.outputs[0]))
@@ -106,14 +107,13 @@ class DirectSparse(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        """Raises OutOfMemoryError where the stretched columns find no room."""
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        rows, columns, values = (weights.packed(f"{part} of CSR", _pack(part))
-                                 for part in ("indptr", "indices", "data"))
+        rows, values = (weights.packed(f"{part} of CSR", _pack(part))
+                        for part in ("indptr", "data"))
         padded = _padded(x, problem)
-        stretched = _stretched(problem, padded, rows, columns, device)
+        stretched = _stretched_columns(weights, problem, padded, device)
         source, launches = input_buffer(0), []
         if variant.workspace:
             walk = copy_walk(convert(x, padded), x, padded)
@@ -187,21 +187,29 @@ def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     return pack
 
 
-def _stretched(problem: Conv2dProblem, x: TensorSpec, rows: Buffer, columns: Buffer,
-               device: Device) -> Buffer:
-    """The column of each weight as an offset in the padded input; made on the device."""
-    stretched = device.empty(columns.nbytes, "stretched columns of sparse weights")
-    kernel = device.compile(KernelSource.of(_SOURCE, "stretch"))
+def _stretched_columns(weights: Weights, problem: Conv2dProblem, x: TensorSpec,
+                       device: Device) -> Buffer:
+    """On the device. In NCHW they are the same for every batch size; in CHWN, where all strides
+    grow with it, they go with the state."""
+    if x.layout == "CHWN":
+        return device.upload(_stretch(weights.arrays, problem, x),
+                             f"stretched columns of {weights.layer}")
+    return weights.packed(f"stretched columns {x.strides[1:]} {problem.dilation}",
+                          lambda arrays: _stretch(arrays, problem, x))
+
+
+def _stretch(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
+             x: TensorSpec) -> np.ndarray:
+    """The column of each weight as an offset in the padded input x, int32."""
+    matrix = csr(arrays)
     _, x_channel, x_row, x_column = x.strides
-    device.launch(
-        kernel, (-(-problem.out_channels // _STRETCH_GROUP),), (_STRETCH_GROUP,),
-        (rows, columns, stretched, problem.out_channels, problem.out_channels // problem.groups,
-         problem.channels // problem.groups, problem.kernel[0] * problem.kernel[1],
-         problem.kernel[1], x_channel, problem.dilation[0] * x_row,
-         problem.dilation[1] * x_column))
-    # streams that launch the convolution do not wait for this one
-    device.synchronize()
-    return stretched
+    group = (np.repeat(np.arange(problem.out_channels), np.diff(matrix.indptr))
+             // (problem.out_channels // problem.groups))
+    channel, tap = np.divmod(matrix.indices, problem.kernel[0] * problem.kernel[1])
+    row, column = np.divmod(tap, problem.kernel[1])
+    return ((group * (problem.channels // problem.groups) + channel) * x_channel
+            + row * (problem.dilation[0] * x_row)
+            + column * (problem.dilation[1] * x_column)).astype(np.int32)
 
 
 def _padded(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
@@ -218,19 +226,21 @@ def _workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> A
     return workspace
 
 
-def _fitting(limits: Limits) -> list[Form]:
-    return [form for form in FORMS if form.threads <= limits.group_size
-            and form.local_bytes <= limits.local_bytes]
+def _fitting(device: Device) -> list[Form]:
+    return [form for form in FORMS if form.threads <= device.limits.group_size
+            and form.local_bytes <= device.limits.local_bytes]
 
 
-def _cost(problem: Conv2dProblem, form: Form, limits: Limits) -> tuple[float, int]:
+def _order(problem: Conv2dProblem, form: Form, device: Device) -> tuple[bool, float, int]:
     """Expected order of the forms, not times: for each weight a work-item loads an input for
     each of its points and the weight itself, from local memory at half the price, and up to 2048
-    work-items of a multiprocessor do so at once. What fills no device goes by idle work-items."""
+    work-items of a multiprocessor do so at once. What fills no device goes by idle work-items.
+    Last comes what may not run."""
     points = problem.pixels
     span = form.threads * form.points
     items = problem.out_channels * -(-points // span) * form.threads
     if form.variant == "untiled":
         items = problem.out_channels * points
     loads = form.points + (1 if form.variant == "tiled" else 2)
-    return max(1.0, items / (2048 * max(limits.units, 1))) * loads, items
+    loads_at_once = max(1.0, items / (2048 * max(device.limits.units, 1))) * loads
+    return device.api != "cuda" and form.threads > _SURE_GROUP, loads_at_once, items
