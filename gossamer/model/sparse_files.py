@@ -7,7 +7,7 @@ import io
 import re
 import tarfile
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +58,6 @@ class SparseWeights:
         sizes = {"c": columns // taps, "r": kernel[0], "s": kernel[1]}
         split = self.matrix.toarray().reshape(rows, *(sizes[each] for each in order))
         return np.ascontiguousarray(split.transpose(_ORDERS[order]))
-
-    def with_random_values(self, seed: int = 0) -> SparseWeights:
-        """The same places with normal values, none of them zero: for masks, which have none."""
-        values = np.random.default_rng(seed).standard_normal(self.matrix.nnz, dtype=np.float32)
-        values[values == 0] = 1
-        matrix = sparse.csr_array((values, self.matrix.indices, self.matrix.indptr),
-                                  self.matrix.shape)
-        return replace(self, matrix=matrix, is_mask=False)
 
 
 def read_sparse(path: str | Path) -> SparseWeights:

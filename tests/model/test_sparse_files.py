@@ -187,15 +187,6 @@ def test_filters(tmp_path: Path, order: str) -> None:
         weights.filters((5, 5))
 
 
-def test_random_values(tmp_path: Path) -> None:
-    mask = read_sparse(saved(tmp_path, "m.smtx", SMTX))
-    weights = mask.with_random_values(seed=3)
-    assert not weights.is_mask and weights.matrix.dtype == np.float32
-    np.testing.assert_array_equal(weights.matrix.toarray() != 0, mask.matrix.toarray() != 0)
-    again = mask.with_random_values(seed=3).matrix.data
-    assert len(set(again.tolist())) == 4 and np.array_equal(again, weights.matrix.data)
-
-
 def packed(path: Path, **texts: str) -> Path:
     with tarfile.open(path, "w:gz") as archive:
         for name, text in texts.items():
