@@ -16,7 +16,6 @@ import numpy as np
 from gossamer.errors import GossamerWarning, InputError
 from gossamer.plan.plan_file import replacing
 from gossamer.train.course import Course
-from gossamer.train.samples import Samples
 from gossamer.train.schedule import name
 from gossamer.train.settings import Settings
 
@@ -28,13 +27,33 @@ _NONE = "is no checkpoint that this gossamer wrote"
 _ANEW = "give another file, or leave resume out to begin anew"
 
 
+class Pace:
+    """How often checkpoints are written: `with pace:` stands round what writes them."""
+
+    def __init__(self) -> None:
+        self._start = self._again = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next: the first at once, later ones so that writing takes
+        little of the time."""
+        return time.perf_counter() >= self._again
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        now = time.perf_counter()
+        self._again = now + (now - self._start) / _SHARE
+
+
 class Keeper:
-    """Writes a course to its checkpoint, now and then. data: what it is trained on.
+    """Writes a course to its checkpoint. digest: of what it is trained on.
 
     Raises InputError when the file could not be written: said before the work.
     """
 
-    def __init__(self, path: Path, data: Samples) -> None:
+    def __init__(self, path: Path, digest: str) -> None:
         if path.is_dir():
             raise InputError(f"checkpoint {path}: is a folder")
         if not path.parent.is_dir():
@@ -42,16 +61,9 @@ class Keeper:
         if path.is_file() and not _is_one(path):
             raise InputError(f"{path}: {_NONE}: give another file")
         self.path = path
-        self._digest = data.digest()
+        self._digest = digest
         self._written: int | None = None
         self._failing = False
-        self._again = 0.0
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time for the next: the first at once, later ones so that writing takes
-        little of the time."""
-        return time.perf_counter() >= self._again
 
     def resume(self, settings: Settings) -> Course:
         """The course that the file holds; see load()."""
@@ -65,7 +77,6 @@ class Keeper:
         goes on."""
         if course.passes in (0, self._written):
             return
-        start = time.perf_counter()
         try:
             save(self.path, course, self._digest)
         except InputError as error:
@@ -77,8 +88,6 @@ class Keeper:
             self._failing = True
         else:
             self._written, self._failing = course.passes, False
-        now = time.perf_counter()
-        self._again = now + (now - start) / _SHARE
 
 
 def save(path: Path, course: Course, digest: str) -> None:

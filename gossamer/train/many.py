@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.errors import InputError, TrainingError
+from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.train.checkpoint import Keeper, Pace
 from gossamer.train.course import Course, Training
 from gossamer.train.mlp import MLP, become, device_of, validation_samples
 from gossamer.train.network import Network
@@ -30,8 +34,8 @@ class ManyResult:
     (index), fold (index or None), network (as text), epochs, loss (mean of the last pass),
     train_accuracy (over 10,000 rows spread over those it trained on, where they are more),
     validation_accuracy (None without validation; both are R^2 for regression), seconds (of the
-    launches it shared with others), and state ("trained", "target reached", or how it diverged:
-    it then stands as it was before).
+    launches it shared with others), and state ("trained", "target reached", how it diverged: it
+    then stands as it was before; or "stopped", or "not begun", where something ended the work).
     networks: the same as trained estimators.
     """
 
@@ -41,7 +45,7 @@ class ManyResult:
     @property
     def scores(self) -> np.ndarray:
         """(configs, folds): the validation accuracy of each network, or where there is none that
-        of training; NaN where it diverged."""
+        of training; NaN where it diverged or was not begun."""
         folds = 1 + max((row["fold"] or 0 for row in self.rows), default=0)
         return np.array([_score(row) for row in self.rows]).reshape(-1, folds)
 
@@ -70,17 +74,26 @@ class ManyResult:
 
 def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                folds: int | None = None, validation: tuple[Any, Any] | None = None,
-               device: str | Device | None = None) -> ManyResult:
+               device: str | Device | None = None, checkpoint: str | Path | None = None,
+               resume: bool = False) -> ManyResult:
     """Trains each config, an MLP or what its constructor takes, as its fit() would: those of the
     same sizes, activation, loss and batch at once, each with its own learning rate, schedule,
     momentum, decay, seed and end.
 
     folds: each config is trained so many times, each time without another part of the rows, which
     it is then validated on; the classes are spread evenly over the parts. validation: x and y to
-    validate all on. device: for all; None takes each config's own.
-    A network that diverges is marked in the result, and the others go on.
-    Raises InputError for wrong settings, which names the config, or wrong data.
+    validate all on. device: for all; None takes each config's own. checkpoint: a folder, made
+    where there is none, in which each network has a file that is replaced after passes. resume:
+    goes on from that folder: what is trained stays, what is not there begins.
+    A network that diverges is marked in the result, and the others go on. What was trained when
+    Ctrl-C comes, or an error, is kept in the checkpoint, and as a ManyResult in the exception's
+    attribute `result`.
+
+    Raises InputError for wrong settings, which names the config, or wrong data, or a checkpoint of
+    others.
     """
+    if resume and checkpoint is None:
+        raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FOLDER")
     if folds is not None and validation is not None:
         raise InputError("folds are validated on the rows they leave out: give either folds or "
                          "validation")
@@ -94,14 +107,23 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
             raise InputError(f"config {index}: {error}") from None
     if not entries:
         raise InputError("configs is empty: expected at least one MLP")
+    if checkpoint is not None:
+        _keep(entries, Path(checkpoint), resume)
     groups: dict[tuple[BackpropProblem, Device, str | None, str | None], list[_Entry]] = {}
     for entry in entries:
         own = place or device_of(entry.mlp)
         problem = entry.course.settings.problem(len(entry.data.x), len(entry.rows))
         groups.setdefault((problem, own, entry.mlp.effort, entry.mlp.algorithm), []).append(entry)
-    for (_, own, effort, algorithm), group in groups.items():
-        _train(group, own, effort, algorithm)
-    return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
+    try:
+        for (_, own, effort, algorithm), group in groups.items():
+            _train(group, own, effort, algorithm)
+    except BaseException as error:
+        vars(error)["result"] = _result(entries)
+        error.add_note("what was trained until then is in this exception's attribute `result`"
+                       + ("" if checkpoint is None else
+                          f", and in {checkpoint}: resume=True goes on from there"))
+        raise
+    return _result(entries)
 
 
 def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
@@ -111,10 +133,12 @@ def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
             for values in itertools.product(*grid.values())]
 
 
-def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5) -> ManyResult:
+def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5, *,
+                   checkpoint: str | Path | None = None, resume: bool = False) -> ManyResult:
     """Trains the network so many times at once, each time without another part of the rows,
-    which it is validated on: `scores` has the accuracies. Raises as train_many() does."""
-    return train_many([mlp], x, y, folds=folds)
+    which it is validated on: `scores` has the accuracies. checkpoint and resume as in
+    train_many(), which says what is raised too."""
+    return train_many([mlp], x, y, folds=folds, checkpoint=checkpoint, resume=resume)
 
 
 @dataclass(eq=False)
@@ -129,19 +153,22 @@ class _Entry:
     rows: np.ndarray
     held: Samples | None
     seconds: float = 0.0
+    keeper: Keeper | None = None
 
     def row(self) -> dict[str, Any]:
         course, network = self.course, Network.of(self.course)
+        begun = course.passes > 0 or bool(course.failure)
         held = self.held
         if self.fold is not None:
             held = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
-        state = "target reached" if course.reached else "trained"
+        state = ("target reached" if course.reached else "trained" if course.ended
+                 else f"stopped after pass {course.passes}" if begun else "not begun")
         return {
             "config": self.config, "fold": self.fold, "network": repr(self.mlp),
             "epochs": course.passes, "loss": course.curve[-1] if course.curve else math.nan,
-            "train_accuracy": network.judged(self.data, self.rows),
-            "validation_accuracy":
-                None if held is None else network.score(network.outputs(held.x), held),
+            "train_accuracy": network.judged(self.data, self.rows) if begun else None,
+            "validation_accuracy": None if held is None or not begun
+                else network.score(network.outputs(held.x), held),
             "seconds": self.seconds, "state": course.failure or state}
 
 
@@ -173,6 +200,33 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
             for fold, rows in parts]
 
 
+def _keep(entries: Sequence[_Entry], folder: Path, resume: bool) -> None:
+    """Gives each network its file in the folder, and to resume the course that it holds."""
+    if resume and not any(_file(entry, folder).exists() for entry in entries):
+        raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
+                         "another folder, or leave resume out to begin anew")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"checkpoint {folder}: cannot be made: {error.strerror}; expected a "
+                         "folder") from None
+    digests: dict[int, str] = {}
+    for entry in entries:
+        if id(entry.data) not in digests:
+            digests[id(entry.data)] = entry.data.digest()
+        digest = digests[id(entry.data)]
+        if entry.fold is not None:
+            digest = hashlib.sha256(digest.encode() + entry.rows.tobytes()).hexdigest()
+        entry.keeper = Keeper(_file(entry, folder), digest)
+        if resume and _file(entry, folder).exists():
+            entry.course = entry.keeper.resume(entry.course.settings)
+
+
+def _file(entry: _Entry, folder: Path) -> Path:
+    fold = "" if entry.fold is None else f"-fold{entry.fold}"
+    return folder / f"{entry.config}{fold}.checkpoint"
+
+
 def _without_parts(data: Samples, folds: int) -> list[np.ndarray]:
     """For each fold the rows that it trains on, in their order."""
     count = len(data.x)
@@ -189,17 +243,49 @@ def _train(group: Sequence[_Entry], device: Device, effort: str | None,
     """Trains networks of one problem to their ends, and fills their MLPs."""
     training = Training([entry.course for entry in group], group[0].data,
                         [entry.rows for entry in group], device, effort, algorithm)
-    while training.active:
-        going = [entry for entry in group if not entry.course.ended]
-        seconds = training.step()
-        for entry in going:
-            entry.seconds += seconds
+    pace = Pace()
+    try:
+        while training.active:
+            going = [entry for entry in group if not entry.course.ended]
+            seconds = training.step()
+            for entry in going:
+                entry.seconds += seconds
+            if group[0].keeper and pace.due:
+                with pace:
+                    training.settle()
+                    _write(group)
+    except BaseException:
+        # what stopped the work may have stopped the device too
+        with suppress(GossamerError):
+            training.settle()
+            _finish(group, training)
+        raise
+    _finish(group, training)
+
+
+def _finish(group: Sequence[_Entry], training: Training) -> None:
     for entry in group:
-        become(entry.mlp, entry.course, training, entry.data)
+        if entry.course.ended or entry.course.passes:
+            become(entry.mlp, entry.course, entry.data, training)
+    _write(group)
+
+
+def _write(group: Sequence[_Entry]) -> None:
+    for entry in group:
+        if entry.keeper:
+            entry.keeper.write(entry.course)
+
+
+def _result(entries: Sequence[_Entry]) -> ManyResult:
+    for entry in entries:
+        if entry.course.passes and not hasattr(entry.mlp, "coefs_"):
+            # from a checkpoint, and stopped before it was gone on with
+            become(entry.mlp, entry.course, entry.data, None)
+    return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
 
 
 def _score(row: Mapping[str, Any]) -> float:
-    if row["state"].startswith("diverged"):
+    if row["state"].startswith("diverged") or row["state"] == "not begun":
         return math.nan
     found = row["validation_accuracy"]
     return float(row["train_accuracy"] if found is None else found)

@@ -14,7 +14,7 @@ import numpy as np
 from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, TrainingError
-from gossamer.train.checkpoint import Keeper
+from gossamer.train.checkpoint import Keeper, Pace
 from gossamer.train.course import Course, Training
 from gossamer.train.network import Network, determination
 from gossamer.train.preparation import Preparation
@@ -116,28 +116,30 @@ class MLP:
         held = None if validation is None else validation_samples(validation, settings, data)
         if resume and checkpoint is None:
             raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
-        keeper = Keeper(Path(checkpoint), data) if checkpoint is not None else None
+        keeper = Keeper(Path(checkpoint), data.digest()) if checkpoint is not None else None
         course = keeper.resume(settings) if keeper and resume else Course.start(settings)
         training = Training([course], data, [np.arange(len(data.x))], device_of(self), self.effort,
                             self.algorithm)
         self.validation_scores_ = []
+        pace = Pace()
         try:
             while not course.ended:
                 seconds = training.step()
-                if keeper and keeper.due:
-                    training.settle()
-                    keeper.write(course)
+                if keeper and pace.due:
+                    with pace:
+                        training.settle()
+                        keeper.write(course)
                 if (held or on_epoch) and not course.failure:
                     self._tell(training, course, data, held, seconds, on_epoch)
         except BaseException:
             # what stopped the work may have stopped the device too
             with suppress(GossamerError):
                 training.settle()
-                become(self, course, training, data)
+                become(self, course, data, training)
                 if keeper:
                     keeper.write(course)
             raise
-        become(self, course, training, data)
+        become(self, course, data, training)
         if keeper:
             keeper.write(course)
         _check(course)
@@ -172,7 +174,7 @@ class MLP:
         training = Training([course], data, [np.arange(len(data.x))], device_of(self), self.effort,
                             self.algorithm)
         training.step()
-        become(self, course, training, data)
+        become(self, course, data, training)
         _check(course)
         return self
 
@@ -308,15 +310,16 @@ def device_of(mlp: MLP) -> Device:
     return mlp.device if isinstance(mlp.device, Device) else find(mlp.device)
 
 
-def become(mlp: MLP, course: Course, training: Training, data: Samples) -> None:
-    """Gives the MLP what was trained."""
+def become(mlp: MLP, course: Course, data: Samples, training: Training | None) -> None:
+    """Gives the MLP what was trained. training: None where it only comes from a checkpoint."""
     mlp._course = course
     layers = Network.of(course).layers
     mlp.coefs_ = [weight.T.copy() for weight, _ in layers]
     mlp.intercepts_ = [bias.copy() for _, bias in layers]
     mlp.loss_curve_, mlp.n_iter_ = list(course.curve), course.passes
     mlp.n_features_in_ = course.settings.sizes[0]
-    mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
+    if training is not None:
+        mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
     if data.classes is not None:
         mlp.classes_ = data.classes
     elif hasattr(mlp, "classes_"):

@@ -139,7 +139,7 @@ def test_a_full_disk_keeps_the_previous_one(blobs: Blobs, tmp_path: Path,
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", until_full)
-    monkeypatch.setattr(checkpoint.Keeper, "due", True)
+    monkeypatch.setattr(checkpoint.Pace, "due", True)
     mlp = _mlp(epochs=4)
     with pytest.warns(GossamerWarning) as warned:
         mlp.fit(*blobs, checkpoint=file)

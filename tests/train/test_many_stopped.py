@@ -1,0 +1,161 @@
+"""Many networks whose training is stopped, and gone on with."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.train import MLP, ManyResult, checkpoint, cross_validate, sweep, train_many
+from gossamer.train.course import Training
+
+Blobs = tuple[np.ndarray, np.ndarray]
+Stop = Callable[[int], None]
+
+
+@pytest.fixture
+def stop_before(monkeypatch: pytest.MonkeyPatch) -> Stop:
+    """Ctrl-C before that pass, counted over all that are made; 0: never."""
+    step = Training.step
+    done = 0
+
+    def stopped(self: Training) -> float:
+        nonlocal done
+        done += 1
+        if done == wanted:
+            raise KeyboardInterrupt
+        return step(self)
+
+    wanted = 0
+
+    def stop(place: int) -> None:
+        nonlocal wanted, done
+        wanted, done = place, 0
+
+    monkeypatch.setattr(Training, "step", stopped)
+    monkeypatch.setattr(checkpoint.Pace, "due", True)
+    return stop
+
+
+def _configs(device: Device) -> list[MLP]:
+    """Two groups: of six, of which one has ended after a pass, and of one."""
+    base = MLP((4, 5, 3), device=device, epochs=4, shuffle=True)
+    return [*sweep(base, {"seed": [0, 1], "learning_rate": [0.1, 0.3]}),
+            MLP((4, 5, 3), device=device, epochs=1), MLP((4, 3), device=device, epochs=3)]
+
+
+def _assert_same(found: ManyResult, expected: ManyResult) -> None:
+    assert _without_seconds(found.rows) == _without_seconds(expected.rows)
+    for one, other in zip(found.networks, expected.networks, strict=True):
+        for mine, wanted in zip((*one.coefs_, *one.intercepts_),
+                                (*other.coefs_, *other.intercepts_), strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+        assert (one.device_, one.algorithm_) == (other.device_, other.algorithm_)
+
+
+def _without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def _stopped(*arguments: Any, **options: Any) -> tuple[ManyResult, str]:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train_many(*arguments, **options)
+    result = caught.value.result
+    assert isinstance(result, ManyResult)
+    return result, "".join(traceback.format_exception_only(caught.value))
+
+
+def test_what_was_trained_is_in_the_exception(place: Device, blobs: Blobs,
+                                              stop_before: Stop) -> None:
+    whole = train_many(_configs(place), *blobs)
+    stop_before(3)
+    result, told = _stopped(_configs(place), *blobs)
+    assert told.endswith("what was trained until then is in this exception's attribute `result`\n")
+    assert [row["state"] for row in result.rows] == [
+        *["stopped after pass 2"] * 4, "trained", "not begun"]
+    assert [row["epochs"] for row in result.rows] == [2, 2, 2, 2, 1, 0]
+    assert np.isfinite(result.scores[:5]).all() and np.isnan(result.scores[5, 0])
+    assert result.rows[5]["train_accuracy"] is None
+    np.testing.assert_array_equal(result.networks[4].coefs_[0], whole.networks[4].coefs_[0])
+    assert result.networks[0].loss_curve_ == whole.networks[0].loss_curve_[:2]
+    assert result.best in result.networks[:5]
+    with pytest.raises(InputError, match="not trained yet"):
+        result.networks[5].predict(blobs[0])
+
+
+@pytest.mark.parametrize("place_of_stop", [1, 2, 4, 5, 6, 7])
+def test_it_goes_on_to_the_same_bits(place: Device, blobs: Blobs, tmp_path: Path,
+                                     stop_before: Stop, place_of_stop: int) -> None:
+    whole = train_many(_configs(place), *blobs)
+    folder = tmp_path / "sweep"
+    stop_before(place_of_stop)
+    result, told = _stopped(_configs(place), *blobs, checkpoint=folder)
+    assert f"and in {folder}: resume=True goes on from there" in told
+    begun = [f"{row['config']}.checkpoint" for row in result.rows if row["epochs"]]
+    assert sorted(path.name for path in folder.iterdir()) == begun
+    stop_before(0)
+    if not begun:
+        with pytest.raises(InputError, match="has no checkpoint of these networks to resume from"):
+            train_many(_configs(place), *blobs, checkpoint=folder, resume=True)
+        return
+    _assert_same(train_many(_configs(place), *blobs, checkpoint=str(folder), resume=True), whole)
+    # and again, where all are there
+    _assert_same(train_many(_configs(place), *blobs, checkpoint=folder, resume=True), whole)
+
+
+def test_stopped_again_before_it_went_on(blobs: Blobs, tmp_path: Path, stop_before: Stop,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    base = MLP((4, 5, 3), device="host", epochs=4)
+    stop_before(3)
+    first, _ = _stopped([base], *blobs, checkpoint=tmp_path / "c")
+    stop_before(1)
+    monkeypatch.setattr(Training, "__init__", _interrupted)
+    second, _ = _stopped([base], *blobs, checkpoint=tmp_path / "c", resume=True)
+    assert second.rows[0]["state"] == "stopped after pass 2"
+    np.testing.assert_array_equal(second.networks[0].predict(blobs[0]),
+                                  first.networks[0].predict(blobs[0]))
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_folds_go_on(blobs: Blobs, tmp_path: Path, stop_before: Stop) -> None:
+    mlp = MLP((4, 5, 3), device="host", epochs=3, shuffle=True)
+    whole = cross_validate(mlp, *blobs, folds=3)
+    stop_before(3)
+    with pytest.raises(KeyboardInterrupt):
+        cross_validate(mlp, *blobs, folds=3, checkpoint=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"0-fold{fold}.checkpoint" for fold in range(3)]
+    stop_before(0)
+    _assert_same(cross_validate(mlp, *blobs, folds=3, checkpoint=tmp_path, resume=True), whole)
+    with pytest.raises(InputError, match=r"0-fold0\.checkpoint: .* training on other data"):
+        cross_validate(mlp, blobs[0][:90], blobs[1][:90], 3, checkpoint=tmp_path, resume=True)
+    (tmp_path / "0-fold0.checkpoint").replace(tmp_path / "0-fold1.checkpoint")
+    with pytest.raises(InputError, match=r"0-fold1\.checkpoint: .* training on other data"):
+        cross_validate(mlp, *blobs, folds=3, checkpoint=tmp_path, resume=True)
+
+
+def test_wrong_folders(blobs: Blobs, tmp_path: Path) -> None:
+    configs = [MLP((4, 3), epochs=1, device="host")]
+    with pytest.raises(InputError, match="resume=True needs the checkpoint to go on from"):
+        train_many(configs, *blobs, resume=True)
+    with pytest.raises(InputError, match="absent: has no checkpoint of these networks"):
+        train_many(configs, *blobs, checkpoint=tmp_path / "absent", resume=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: cannot be made: File exists; expected a folder"):
+        train_many(configs, *blobs, checkpoint=tmp_path / "file")
+    with pytest.raises(InputError, match="cannot be made: No such file or directory"):
+        train_many(configs, *blobs, checkpoint=tmp_path / "a" / "b")
+    train_many(configs, *blobs, checkpoint=tmp_path / "c")
+    with pytest.raises(InputError, match=r"0\.checkpoint: is the checkpoint of a network with "
+                                         "learning_rate 0.3, this one has 0.1"):
+        train_many(sweep(configs[0], {"learning_rate": [0.1]}), *blobs,
+                   checkpoint=tmp_path / "c", resume=True)
