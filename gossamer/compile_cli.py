@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gossamer import arguments, show
+from gossamer import arguments, output_file, show
 from gossamer.device import find
 from gossamer.errors import InputError
 from gossamer.ops.algorithm import PRECISIONS
@@ -76,7 +75,7 @@ def compile_(
                          "and 1, such as 0.6")
     for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
         if path is not None:
-            _check_target(option, path, suffix)
+            output_file.check_file(option, path, suffix)
     sizes = _batches(batch)
     graph = load_graph(model, shape)
     if sizes != [1] and not arguments.has_batch(graph):
@@ -216,18 +215,6 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
     raise InputError(f"--explain {name}: the network has no such layer; "
                      + (f"close to it: {listed}" if listed else
                         "`gossamer compile` without --explain lists them"))
-
-
-def _check_target(option: str, path: Path, suffix: str) -> None:
-    """Raises InputError when the file could not be written: said before the work."""
-    if path.suffix != suffix:
-        raise InputError(f"{option} {path}: expected a name that ends in {suffix}")
-    if path.is_dir():
-        raise InputError(f"{option} {path}: is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{option} {path}: the folder {path.parent} cannot be written to")
 
 
 class _Follower:

@@ -1,11 +1,12 @@
-"""The file that --output names: checked before the work, written whole after it or not at all."""
+"""Files that options name for what is written: checked before the work, written whole after it or
+not at all."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
@@ -26,24 +27,43 @@ def check(name: str, outputs: int, read: Sequence[str]) -> Path:
     except OSError as error:
         missing = "" if path.parent.is_dir() else f" (folder {path.parent})"
         raise InputError(f"--output {name}: {error.strerror}{missing}") from None
-    if path.is_dir():
-        raise InputError(f"--output {name}: is a folder")
-    if given.suffix not in (".npy", ".npz"):
-        raise InputError(f"--output {name}: expected a name that ends in .npy or .npz")
+    check_named(f"--output {name}", given, (".npy", ".npz"))
     if given.suffix == ".npy" and outputs > 1:
         raise InputError(f"--output {name}: the network has {outputs} outputs; give a name that "
                          "ends in .npz")
+    check_place(f"--output {name}", path, read)
+    return path
+
+
+def check_file(option: str, path: Path, suffix: str | None,
+               read: Iterable[str | Path] = ()) -> None:
+    """Raises InputError when no file of that suffix (None: of any) could take this place, or when
+    it is one of the files that are read."""
+    if suffix is not None:
+        check_named(f"{option} {path}", path, (suffix,))
+    check_place(f"{option} {path}", path, read)
+
+
+def check_named(given: str, path: Path, suffixes: Sequence[str]) -> None:
+    """Raises InputError unless the name ends in one of these. given: the option and its value."""
+    if path.suffix not in suffixes:
+        raise InputError(f"{given}: expected a name that ends in {' or '.join(suffixes)}")
+
+
+def check_place(given: str, path: Path, read: Iterable[str | Path]) -> None:
+    """Raises InputError when no file could be put there, or one that is read would go. given: the
+    option and its value."""
+    if path.is_dir():
+        raise InputError(f"{given}: is a folder")
     if not path.parent.is_dir():
-        raise InputError(f"--output {name}: there is no folder {path.parent}")
+        raise InputError(f"{given}: there is no folder {path.parent}")
     if path.exists():
         if not path.is_file():
-            raise InputError(f"--output {name}: is no regular file")
+            raise InputError(f"{given}: is no regular file")
         if any(Path(other).exists() and path.samefile(other) for other in read):
-            raise InputError(f"--output {name}: is a file that this command reads; give another "
-                             "name")
+            raise InputError(f"{given}: is a file that this command reads; give another name")
     if not os.access(path.parent, os.W_OK):
-        raise InputError(f"--output {name}: the folder {path.parent} cannot be written to")
-    return path
+        raise InputError(f"{given}: the folder {path.parent} cannot be written to")
 
 
 def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated
 import typer
 from google.protobuf.message import EncodeError
 
-from gossamer import show
+from gossamer import output_file, show
 from gossamer.errors import InputError, ModelError
 from gossamer.model import FORMATS, zoo
 from gossamer.model.onnx import read_model
@@ -50,7 +49,7 @@ def prune_(
         what = "is a network of the zoo" if model in zoo.MODELS else "is no ONNX file"
         raise InputError(f"{model}: {what}; expected a file that ends in {' or '.join(FORMATS)}")
     shares = {} if per_layer is None else read_shares(per_layer)
-    _check_output(output, [Path(model), *([] if per_layer is None else [per_layer])])
+    output_file.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
     network = read_model(Path(model))
     try:
         layers = prune(network, sparsity, shares, scope=scope, depthwise=depthwise)
@@ -133,20 +132,6 @@ def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
         raise InputError(f'{path}: expected an object like {{"conv1": 0.9}}')
     for name, value in content:
         yield str(path), name, value
-
-
-def _check_output(path: Path, read: Iterable[Path]) -> None:
-    """Raises InputError when the file could not be written: said before the work."""
-    if path.suffix != ".onnx":
-        raise InputError(f"--output {path}: expected a name that ends in .onnx")
-    if path.exists() and not path.is_file():
-        raise InputError(f"--output {path}: is no regular file")
-    if any(path.exists() and other.exists() and path.samefile(other) for other in read):
-        raise InputError(f"--output {path}: is the model that is read; give another name")
-    if not path.parent.is_dir():
-        raise InputError(f"--output {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"--output {path}: the folder {path.parent} cannot be written to")
 
 
 def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) -> None:

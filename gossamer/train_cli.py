@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gossamer import show, train_show
+from gossamer import output_file, show, train_show
 from gossamer.device import find
 from gossamer.errors import InputError, TrainingError
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
@@ -240,21 +239,11 @@ def _check_outputs(outputs: Mapping[str, Path | None], read: Sequence[str | None
     for option, path in outputs.items():
         if path is None:
             continue
-        if option in _SUFFIXES and path.suffix != _SUFFIXES[option]:
-            raise InputError(f"{option} {path}: expected a name that ends in {_SUFFIXES[option]}")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{option} {path}: is no regular file")
+        output_file.check_file(option, path, _SUFFIXES.get(option), filter(None, read))
         twin = next((other for other, file in outputs.items() if other != option and file
                      and file.absolute() == path.absolute()), None)
         if twin is not None:
             raise InputError(f"{option} {path}: is the file of {twin} too; give another name")
-        if path.exists() and any(other and Path(other).exists() and path.samefile(other)
-                                 for other in read):
-            raise InputError(f"{option} {path}: is a file of the data; give another name")
-        if not path.parent.is_dir():
-            raise InputError(f"{option} {path}: there is no folder {path.parent}")
-        if not os.access(path.parent, os.W_OK):
-            raise InputError(f"{option} {path}: the folder {path.parent} cannot be written to")
 
 
 def _check_resume(checkpoint: Path | None, resume: bool) -> None:

@@ -1,10 +1,13 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gossamer import output_file
+from gossamer.errors import InputError
 from tests.command_line import gossamer_cli, save_network, succeeds
 
 
@@ -48,3 +51,31 @@ def test_output_through_a_link_writes_its_target(tiny, tmp_path):
              tmp_path / "y.npy")
     assert (tmp_path / "y.npy").is_symlink()
     assert np.load(tmp_path / "folder" / "z.npy").shape == (1, 5)
+
+
+@pytest.mark.parametrize(("place", "expected"), [
+    ("a.txt", "--report a.txt: expected a name that ends in .json"),
+    ("absent/a.json", "--report absent/a.json: there is no folder absent"),
+    ("folder.json", "--report folder.json: is a folder"),
+    ("pipe.json", "--report pipe.json: is no regular file"),
+    ("read.json", "--report read.json: is a file that this command reads; give another name"),
+    ("link.json", "--report link.json: is a file that this command reads; give another name"),
+    ("locked/a.json", "--report locked/a.json: the folder locked cannot be written to"),
+])
+def test_what_no_file_can_take_the_place_of(tmp_path, monkeypatch, place, expected):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder.json", "locked"):
+        (tmp_path / folder).mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "read.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to("read.json")
+    monkeypatch.setattr(output_file.os, "access", lambda path, mode: path.name != "locked")
+    with pytest.raises(InputError) as caught:
+        output_file.check_file("--report", Path(place), ".json", ["absent.csv", "read.json"])
+    assert str(caught.value) == expected
+
+
+def test_new_files_and_older_ones_can_be_written(tmp_path):
+    (tmp_path / "old.json").write_text("{}")
+    for name, suffix in (("old.json", ".json"), ("new.json", ".json"), ("new", None)):
+        output_file.check_file("--report", tmp_path / name, suffix)

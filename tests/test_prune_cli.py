@@ -141,13 +141,13 @@ def test_outputs_that_cannot_be_written(network, tmp_path):
     def line(output):
         return fails(2, "prune", network, "--sparsity", "0.5", "-o", output)
 
-    assert "is the model that is read" in line(network)
+    assert "is a file that this command reads" in line(network)
     (tmp_path / "link.onnx").symlink_to(network)
-    assert "is the model that is read" in line(tmp_path / "link.onnx")
+    assert "is a file that this command reads" in line(tmp_path / "link.onnx")
     assert "ends in .onnx" in line(tmp_path / "out.pb")
     assert "there is no folder" in line(tmp_path / "absent" / "out.onnx")
     (tmp_path / "folder.onnx").mkdir()
-    assert "is no regular file" in line(tmp_path / "folder.onnx")
+    assert "is a folder" in line(tmp_path / "folder.onnx")
     assert network.read_bytes() == before
 
 
