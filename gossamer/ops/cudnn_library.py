@@ -81,7 +81,7 @@ def _on(device: Any) -> Library | str:
         return api
     try:
         return Library(api, device)
-    except RuntimeError as error:
+    except Exception as error:  # whatever keeps it from starting
         return f"cuDNN does not start: {first_line(error)}"
 
 

@@ -173,8 +173,30 @@ def test_constants_are_packed_for_the_graph(monkeypatch: pytest.MonkeyPatch, lay
     expected = arrays["weight"].transpose(axes).astype(variant.inputs[0].dtype)
     np.testing.assert_array_equal(ready.constants[WEIGHT].array(expected.shape, expected.dtype),
                                   expected)
-    np.testing.assert_array_equal(ready.constants[OPERAND].array((6,)), arrays["operand0"])
+    np.testing.assert_array_equal(ready.constants[OPERAND].array((6,), expected.dtype),
+                                  arrays["operand0"].astype(expected.dtype))
     assert ready.inputs == {X: 0, OPERAND + 1: 1}
+
+
+@pytest.mark.parametrize(("epilogue", "dtype"), [
+    (BIAS_RELU, "float16"), (BIAS_RESIDUAL_RELU, "float16"), (BIAS_CLIP, "float32"),
+    (BIAS_SWISH, "float32"), (SCALE_LEAKY_RESIDUAL, "float32")],
+    ids=["relu", "residual", "clip", "swish", "leaky"])
+def test_dtype_of_channel_operands(epilogue: Epilogue, dtype: str) -> None:
+    assert cudnn_graph.channel_dtype(epilogue, Form("fp16", "NHWC", True)) == dtype
+    for precision in ("fp32", "tf32"):
+        assert cudnn_graph.channel_dtype(epilogue, Form(precision, "NHWC", True)) == "float32"
+
+
+def test_refusals_are_one_plain_line() -> None:
+    nothing = ("no engine — python or backend — proposed a plan for this graph (the backend "
+               "declined: No valid engine configs for Conv_Relu_\n")
+    missing = "Warning: CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING; Reason: nvrtc\n"
+    refusal = cudnn_graph._no_engine
+    assert refusal(RuntimeError(nothing)) == "it has no engine for such a graph"
+    assert refusal(RuntimeError(nothing + missing + missing)) == (
+        "its engines lack what they need at run time (nvrtc)")
+    assert refusal(RuntimeError("bad stride\nmore")) == "bad stride"
 
 
 class TestUnavailable:

@@ -18,12 +18,13 @@ from gossamer.ops.conv2d.cudnn_graph import (
     X,
     Y,
     built,
+    channel_dtype,
     offered,
     pointwise,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.cublas_product import bias_vector
 from gossamer.ops.cudnn_library import first_line, library_on, loaded_version, unavailable
-from gossamer.ops.epilogue import epilogue_arguments
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.tensor import to_memory
 
@@ -104,12 +105,13 @@ class Cudnn(Algorithm):
             launches = epilogue_pass_launches(problem.epilogue, weights, device,
                                               variant.outputs[0], 1)
             return State(problem, variant, device, launches, ready)
-        operands = epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)
-        for name, operand in enumerate(operands, OPERAND):
-            if isinstance(operand, Buffer):
-                ready.constants[name] = operand
+        dtype = channel_dtype(problem.epilogue, form)
+        for index, kind in enumerate(problem.epilogue.operands):
+            if kind == "tensor":
+                ready.inputs[OPERAND + index] = len(ready.inputs)
             else:
-                ready.inputs[name] = len(ready.inputs)
+                ready.constants[OPERAND + index] = bias_vector(
+                    weights, f"operand{index}", problem.out_channels, dtype)
         return State(problem, variant, device, data=ready)
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -34,6 +35,7 @@ _UNWANTED = {
     "fp16": ("REDUCED_PRECISION_REDUCTION", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13",
              "NONDETERMINISTIC"),
 }
+_PREREQUISITE = re.compile(r"RUNTIME_PREREQUISITE_MISSING; Reason: (.+)")
 _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires (\d+)", re.M)
 
 
@@ -97,7 +99,7 @@ def _offered(device: Device, problem: Conv2dProblem, form: Form) -> Offer:
         try:
             graph = _planned(problem, form, library, handle)
         except library.failures as error:
-            return Offer((), first_line(error))
+            return Offer((), _no_engine(error))
         for note in _WANTED[form.precision]:
             graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
         for note in _UNWANTED[form.precision]:
@@ -123,6 +125,16 @@ def workspaces(told: str) -> dict[int, int]:
     """The bytes that each plan would need, by cuDNN's index, from its message that none has them.
     A plan that is deselected or cannot run is not among them."""
     return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(told)}
+
+
+def _no_engine(error: BaseException) -> str:
+    """One line for why there are no plans for a graph at all."""
+    told = str(error)
+    if missing := _PREREQUISITE.search(told):
+        return f"its engines lack what they need at run time ({missing[1]})"
+    if "No valid engine configs" in told:
+        return "it has no engine for such a graph"
+    return first_line(error)
 
 
 def _refusal(told: str, too_large: int) -> str:
@@ -161,6 +173,14 @@ def _planned(problem: Conv2dProblem, form: Form, library: Library, handle: Any) 
     graph.build_operation_graph()
     modes = library.api.heur_mode
     graph.create_execution_plans([modes.A, modes.FALLBACK])
+    if form.precision == "fp32":
+        # The heuristics know of no wish to do without tensor cores: those of 9.27 list hardly
+        # anything else. What they left out follows, with its settings as they come.
+        listed = {entry.engine_id for entry in graph.plans}
+        for engine in range(graph.get_engine_count()):
+            if engine not in listed:
+                with contextlib.suppress(*library.failures):
+                    graph.create_execution_plan(engine, {})
     return graph
 
 
@@ -186,10 +206,11 @@ def _graph(problem: Conv2dProblem, form: Form, api: Any, handle: Any) -> Any:
     nodes = pointwise(problem.epilogue) if form.fused else ()
     assert nodes is not None
     if nodes:
+        halves = channel_dtype(problem.epilogue, form) == "float16"
         for index, kind in enumerate(problem.epilogue.operands):
             spec = y if kind == "tensor" else form.spec((1, problem.out_channels, 1, 1))
             values.append(tensor(spec, f"operand{index}", OPERAND + index,
-                                 stored if kind == "tensor" else real))
+                                 stored if kind == "tensor" or halves else real))
     results = [result]
     for node in nodes:
         value = getattr(graph, node.method)(*[values[each] for each in node.arguments],
@@ -201,6 +222,15 @@ def _graph(problem: Conv2dProblem, form: Form, api: Any, handle: Any) -> Any:
         value.set_dim(list(y.shape)).set_stride(list(y.strides))
     results[-1].set_output(True).set_data_type(stored).set_uid(Y)
     return graph
+
+
+def channel_dtype(epilogue: Epilogue, form: Form) -> str:
+    """Of the channel operands of a fused epilogue."""
+    nodes = pointwise(epilogue) or ()
+    # cuDNN's own fused kernels, which add and rectify, take a float16 bias only; what generates
+    # code for other epilogues offers more with a float32 one
+    plain = all(node.method in ("add", "relu") and not node.constants for node in nodes)
+    return form.dtype if plain else "float32"
 
 
 def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
