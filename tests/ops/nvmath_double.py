@@ -97,8 +97,14 @@ def column_major(memory: np.ndarray, rows: int, columns: int, leading: int) -> n
 
 class CublasLtError(Exception):
     def __init__(self, status: int) -> None:
-        super().__init__(f"NOT_SUPPORTED ({status})")
+        super().__init__(f"{ {7: 'INVALID_VALUE', 15: 'NOT_SUPPORTED'}[status]} ({status})")
         self.status = status
+
+
+class CusparseError(Exception):
+    def __init__(self) -> None:
+        super().__init__("INVALID_VALUE (3)")
+        self.status = 3
 
 
 class CublasLt:
@@ -154,7 +160,9 @@ class CublasLt:
     matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = _destroy
 
     def get_matmul_desc_attribute_dtype(self, attribute: int) -> type:
-        return np.int64 if attribute == self.MatmulDescAttribute.BIAS_POINTER else np.int32
+        names = self.MatmulDescAttribute
+        return {names.TRANSA: np.int32, names.EPILOGUE: np.uint32,
+                names.BIAS_POINTER: np.int64}[attribute]
 
     def get_matrix_layout_attribute_dtype(self, attribute: int) -> type:
         names = self.MatrixLayoutAttribute
@@ -163,19 +171,27 @@ class CublasLt:
     def get_matmul_preference_attribute_dtype(self, attribute: int) -> type:
         return np.uint64 if attribute == 1 else np.uint32
 
-    def _set(self, names: type[enum.IntEnum], handle: int, attribute: int, pointer: int,
+    def _set(self, handle: int, attribute: enum.IntEnum, dtype: type, pointer: int,
              size: int) -> None:
+        if size != np.dtype(dtype).itemsize:
+            raise CublasLtError(7)
         raw = ctypes.string_at(pointer, size)
-        self._described[handle][names(attribute).name] = int.from_bytes(raw, "little")
+        self._described[handle][attribute.name] = int.from_bytes(raw, "little")
 
-    def matmul_desc_set_attribute(self, *arguments: int) -> None:
-        self._set(self.MatmulDescAttribute, *arguments)
+    def matmul_desc_set_attribute(self, handle: int, attribute: int, pointer: int,
+                                  size: int) -> None:
+        self._set(handle, self.MatmulDescAttribute(attribute),
+                  self.get_matmul_desc_attribute_dtype(attribute), pointer, size)
 
-    def matrix_layout_set_attribute(self, *arguments: int) -> None:
-        self._set(self.MatrixLayoutAttribute, *arguments)
+    def matrix_layout_set_attribute(self, handle: int, attribute: int, pointer: int,
+                                    size: int) -> None:
+        self._set(handle, self.MatrixLayoutAttribute(attribute),
+                  self.get_matrix_layout_attribute_dtype(attribute), pointer, size)
 
-    def matmul_preference_set_attribute(self, *arguments: int) -> None:
-        self._set(self.MatmulPreferenceAttribute, *arguments)
+    def matmul_preference_set_attribute(self, handle: int, attribute: int, pointer: int,
+                                        size: int) -> None:
+        self._set(handle, self.MatmulPreferenceAttribute(attribute),
+                  self.get_matmul_preference_attribute_dtype(attribute), pointer, size)
 
     def matmul_algo_get_heuristic(self, handle: int, operation: int, a: int, b: int, c: int,
                                   d: int, preference: int, requested: int, results: int,
@@ -271,6 +287,8 @@ class Cusparse:
     def create_dn_mat(self, rows: int, columns: int, leading: int, values: int, dtype: int,
                       order: int) -> int:
         assert values
+        if leading < (rows if order == self.Order.COL else columns):
+            raise CusparseError
         handle = next(self._handles)
         self._described[handle] = dict(rows=rows, columns=columns, leading=leading, values=values,
                                        dtype=_TYPES[dtype], order=order, batch=1, stride=0)
@@ -286,17 +304,23 @@ class Cusparse:
         self._described[handle]["batch"] = count
 
     def dn_mat_set_strided_batch(self, handle: int, count: int, stride: int) -> None:
+        described = self._described[handle]
+        along = described["columns" if described["order"] == self.Order.COL else "rows"]
+        if 0 < stride < described["leading"] * along:
+            raise CusparseError
         self._described[handle].update(batch=count, stride=stride)
 
     def dn_mat_set_values(self, handle: int, values: int) -> None:
         self._described[handle]["values"] = values
 
-    def sp_mm_buffer_size(self, *arguments: Any) -> int:
+    def sp_mm_buffer_size(self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int,
+                          beta: int, c: int, compute: int, algorithm: int) -> int:
         return self.BUFFER_BYTES
 
-    def sp_mm_preprocess(self, *arguments: Any) -> None:
+    def sp_mm_preprocess(self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int,
+                         beta: int, c: int, compute: int, algorithm: int, buffer: int) -> None:
         assert self._stream == 77
-        self._prepared[arguments[4]] = (arguments[-2], arguments[-1])
+        self._prepared[a] = (algorithm, buffer)
 
     def sp_mm(self, handle: int, op_a: int, op_b: int, alpha: int, a: int, b: int, beta: int,
               c: int, compute: int, algorithm: int, buffer: int) -> None:

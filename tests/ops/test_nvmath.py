@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -280,3 +281,43 @@ def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
         (expected,) = op_of(problem).reference(problem, inputs, weights)
         actual = from_memory(memory, variant.outputs[0])
         assert normalised_error(actual, expected) <= tolerance("conv2d")
+
+
+@pytest.mark.parametrize("algorithm", [CublasLowering(), CusparseLowering()],
+                         ids=lambda algorithm: algorithm.name)
+def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> None:
+    """Products of one state run at the same time, each on a stream and with memory of its own."""
+    problem = Conv2dProblem(4, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1), weights_info=SPARSE)
+    weights = pruned(problem, 0.1)
+    held = Weights(weights, gpu)
+    for variant in algorithm.variants(problem, gpu):
+        if dict(variant.config).get("rank", 0):
+            continue
+        state = algorithm.prepare(held, problem, variant, gpu)
+        x, y = variant.inputs[0], variant.outputs[0]
+        sources = [np.asarray(random_inputs(problem, seed)[0], x.stored_dtype)
+                   for seed in range(4)]
+        results: dict[int, np.ndarray] = {}
+
+        def run(index: int, state: Any = state, variant: Any = variant,
+                sources: Any = sources, results: Any = results) -> None:
+            stream = gpu.create_stream()
+            source = gpu.upload(to_memory(sources[index], variant.inputs[0]), "a test")
+            target = gpu.empty(variant.outputs[0].nbytes, "a test")
+            workspace = gpu.empty(max(variant.workspace, 1), "a test")
+            for _ in range(20):
+                algorithm.launch(state, [source], [target], workspace, stream)
+            memory = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
+            gpu.read(target, memory, stream)
+            results[index] = from_memory(memory, variant.outputs[0])
+
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 4
+        for index, source in enumerate(sources):
+            (expected,) = op_of(problem).reference(problem, [source], weights)
+            assert normalised_error(results[index], expected) <= tolerance(
+                "conv2d", variant.precision), f"{variant.precision} {y.layout} {variant.label}"
