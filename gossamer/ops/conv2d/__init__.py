@@ -4,6 +4,8 @@ from gossamer.ops.conv2d.cudnn import Cudnn
 from gossamer.ops.conv2d.depthwise import Depthwise
 from gossamer.ops.conv2d.direct_sparse import DirectSparse
 from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
+from gossamer.ops.conv2d.direct_sparse_mma import DirectSparseMma
+from gossamer.ops.conv2d.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.host_sparse import SparseIm2col
 from gossamer.ops.conv2d.im2col_gemm import Im2colGemm
@@ -15,5 +17,5 @@ from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), Im2colGemm(), Cudnn(), CublasLowering(), DirectSparse(),
-         DirectSparseCompiled(), CusparseLowering(), HostDepthwise(), HostIm2col(),
-         SparseIm2col()))
+         DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), CusparseLowering(),
+         HostDepthwise(), HostIm2col(), SparseIm2col()))

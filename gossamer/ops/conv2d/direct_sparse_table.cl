@@ -1,0 +1,179 @@
+/* Sparse convolution from tables, several output channels at once: a block is ROWS channels, its
+ * columns are those where any of them has a weight, and the input that a column meets is loaded
+ * once for all of them. columns holds how far a column's input lies from where a window starts,
+ * values its ROWS weights, zero where a channel has none; both go in fours, the last ones of a
+ * block filled up with columns of zeros.
+ *
+ * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
+ * multiple of ROWS, share the columns of a block and add up at the end; BLOCKS blocks share a
+ * work-group, and so what is read of the input.
+ *
+ * Output points are counted over (lines, places, images): in LINEAR, places are as many as an input
+ * line has, those past the last output are computed and not stored, and windows start at the number
+ * of their point. Otherwise every point's window is worked out.
+ *
+ * VECTOR    neighbouring points that are loaded and stored at once: 1, or 4 images
+ * DISTANCE  from a work-item's point (or vector) to its next one; LANES * VECTOR, or less where
+ *           that would be past the last point
+ * HALVES    x, y and the epilogue's tensor operands are 16-bit floats */
+
+#define SET_COUNT (BLOCKS * SPLITS)
+#define GROUP (LANES * SET_COUNT)
+#define VECTORS (POINTS / VECTOR)
+#define WIDTH (LANES * VECTOR)
+#define SPAN (WIDTH + (VECTORS - 1) * DISTANCE)
+
+#if VECTOR == 4
+#define UNIT float4
+#define FETCHED_UNIT FETCHED_REAL4
+#define FETCH_UNIT FETCH_REAL4
+#define UNIT_VALUE REAL_VALUE4
+#define STORE_UNIT STORE_REAL4
+#define EPILOGUE_UNIT EPILOGUE4
+#define ZERO_UNIT MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define MULTIPLY_ADD(sum, weight, value)    \
+    (sum).x = FMA(weight, (value).x, (sum).x); \
+    (sum).y = FMA(weight, (value).y, (sum).y); \
+    (sum).z = FMA(weight, (value).z, (sum).z); \
+    (sum).w = FMA(weight, (value).w, (sum).w);
+#define ADD(sum, value)      \
+    (sum).x += (value).x;    \
+    (sum).y += (value).y;    \
+    (sum).z += (value).z;    \
+    (sum).w += (value).w;
+#else
+#define UNIT float
+#define FETCHED_UNIT FETCHED_REAL
+#define FETCH_UNIT FETCH_REAL
+#define UNIT_VALUE REAL_VALUE
+#define STORE_UNIT STORE_REAL
+#define EPILOGUE_UNIT EPILOGUE
+#define ZERO_UNIT 0.0f
+#define MULTIPLY_ADD(sum, weight, value) sum = FMA(weight, value, sum);
+#define ADD(sum, value) sum += value;
+#endif
+
+#define LOCATE(point)                                   \
+    int line_index = (int)QUOTIENT(point, line);        \
+    int in_line = (point) - line_index * line;          \
+    int place = (int)QUOTIENT(in_line, images);         \
+    int image = in_line - place * images;
+
+/* A work-item's k-th point, which is one to be read from; and whether no other work-item or point
+ * of a work-item has it. */
+#if LINEAR
+#define POINT(k) (base + (k) * DISTANCE)
+#define IS_OWN(k)                                               \
+    (POINT(k) >= first && lane * VECTOR < count                 \
+     && ((k) == 0 || DISTANCE == WIDTH || lane * VECTOR >= WIDTH - DISTANCE))
+#define FETCH(k, offset) FETCH_UNIT(x + (window + (offset)), (k) * DISTANCE)
+#else
+#define NOMINAL(k) ((uint)first + (uint)(lane * VECTOR + (k) * DISTANCE))
+#define IS_OWN(k) (NOMINAL(k) < (uint)count)
+#define POINT(k) (IS_OWN(k) ? (int)NOMINAL(k) : count - VECTOR)
+#define FETCH(k, offset) FETCH_UNIT(x, window[k] + (offset))
+#endif
+
+#define EMIT(channel, k, value)                                            \
+    {                                                                      \
+        int point = POINT(k);                                              \
+        LOCATE(point)                                                      \
+        if (IS_OWN(k) && (channel) >= 0 && place < places) {               \
+            int index = (channel) * y_channel + plane * y_plane            \
+                        + line_index * y_line + place * y_place + image;   \
+            EPILOGUE_UNIT(value, channel, index)                           \
+            STORE_UNIT(y, index, value);                                   \
+        }                                                                  \
+    }
+
+KERNEL LAUNCH_BOUNDS(GROUP, 1) void direct_sparse_table(
+    const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
+    const GLOBAL int *RESTRICT channels, const GLOBAL int4 *RESTRICT columns,
+    const GLOBAL float4 *RESTRICT values, GLOBAL REAL *RESTRICT y, DIVISOR(parts), DIVISOR(tiles),
+    int count, DIVISOR(line), DIVISOR(images), int places, int x_plane, int x_line, int x_place,
+    int y_channel, int y_plane, int y_line, int y_place EPILOGUE_PARAMETERS)
+{
+#if SPLITS > 1
+    LOCAL ALIGNED(16) UNIT partial[SET_COUNT * ROWS * VECTORS * LANES];
+#endif
+    int lane = LOCAL_ID(0) % LANES, set = LOCAL_ID(0) / LANES;
+    int split = set % SPLITS;
+    int rest = (int)QUOTIENT(GROUP_ID(0), parts);
+    int block = (GROUP_ID(0) - rest * parts) * BLOCKS + set / SPLITS;
+    int plane = (int)QUOTIENT(rest, tiles);
+    int first = (rest - plane * tiles) * SPAN;
+#if SPLITS > 1
+    int channel = channels[block * ROWS + split % ROWS]; /* that this set adds up */
+#endif
+
+#if LINEAR
+    int last = count - SPAN > 0 ? count - SPAN : 0;
+    int base = (first < last ? first : last) + lane * VECTOR;
+    base = base < count - VECTOR ? base : count - VECTOR;
+    int window = plane * x_plane + base;
+#else
+    int window[VECTORS];
+    UNROLL for (int k = 0; k < VECTORS; k++) {
+        int point = POINT(k);
+        LOCATE(point)
+        window[k] = plane * x_plane + line_index * x_line + place * x_place + image;
+    }
+#endif
+
+    UNIT sum[ROWS][VECTORS];
+    UNROLL for (int g = 0; g < ROWS; g++)
+        UNROLL for (int k = 0; k < VECTORS; k++)
+            sum[g][k] = ZERO_UNIT;
+
+    int start = starts[block], length = starts[block + 1] - start;
+    int four = start + length * split / SPLITS;
+    int end = start + length * (split + 1) / SPLITS;
+    int4 next = columns[four]; /* one more than all blocks have is there */
+    while (four < end) {
+        FETCHED_UNIT input[4][VECTORS];
+        UNROLL for (int k = 0; k < VECTORS; k++) {
+            input[0][k] = FETCH(k, next.x);
+            input[1][k] = FETCH(k, next.y);
+            input[2][k] = FETCH(k, next.z);
+            input[3][k] = FETCH(k, next.w);
+        }
+        float weight[4 * ROWS];
+        UNROLL for (int i = 0; i < ROWS; i++) {
+            float4 part = values[four * ROWS + i];
+            weight[4 * i + 0] = part.x;
+            weight[4 * i + 1] = part.y;
+            weight[4 * i + 2] = part.z;
+            weight[4 * i + 3] = part.w;
+        }
+        next = columns[++four];
+        UNROLL for (int column = 0; column < 4; column++)
+            UNROLL for (int k = 0; k < VECTORS; k++) {
+                UNIT value = UNIT_VALUE(input[column][k]);
+                UNROLL for (int g = 0; g < ROWS; g++) {
+                    MULTIPLY_ADD(sum[g][k], weight[column * ROWS + g], value)
+                }
+            }
+    }
+
+#if SPLITS > 1
+    UNROLL for (int k = 0; k < VECTORS; k++)
+        UNROLL for (int g = 0; g < ROWS; g++)
+            partial[((set * VECTORS + k) * ROWS + g) * LANES + lane] = sum[g][k];
+    BARRIER();
+    for (int k = split / ROWS; k < VECTORS; k += SPLITS / ROWS) {
+        int word = (((set - split) * VECTORS + k) * ROWS + split % ROWS) * LANES + lane;
+        UNIT value = partial[word];
+        UNROLL for (int other = 1; other < SPLITS; other++) {
+            UNIT part = partial[word + other * VECTORS * ROWS * LANES];
+            ADD(value, part)
+        }
+        EMIT(channel, k, value)
+    }
+#else
+    UNROLL for (int g = 0; g < ROWS; g++) {
+        int channel = channels[block * ROWS + g];
+        UNROLL for (int k = 0; k < VECTORS; k++)
+            EMIT(channel, k, sum[g][k])
+    }
+#endif
+}
