@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -13,17 +12,17 @@ import numpy as np
 
 from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError, GossamerError, UnsupportedError
+from gossamer.errors import DeviceError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.passes import optimise
 from gossamer.model.shapes import resolve
-from gossamer.ops.algorithm import Weights, WeightsInfo
+from gossamer.ops.algorithm import Weights
 from gossamer.plan import plan_file
-from gossamer.plan.accuracy import Accuracy, Calibration
+from gossamer.plan.accuracy import Calibration
 from gossamer.plan.calls import batch_of, check_count, fill
 from gossamer.plan.context import Context
-from gossamer.plan.families import Comparison, EndToEnd, compare, end_to_end, own_weights
+from gossamer.plan.families import EndToEnd, end_to_end
 from gossamer.plan.foreign import (
     callers_stream,
     holds,
@@ -31,10 +30,9 @@ from gossamer.plan.foreign import (
     like_on_host,
     on_host,
 )
-from gossamer.plan.lower import lower
+from gossamer.plan.planning import Planned, Planner
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report import Report, make_report
-from gossamer.plan.select import choose
 from gossamer.plan.stored_choices import StoredChoices, stored, used_algorithms
 from gossamer.plan.tuner import Tuner
 from gossamer.tensor import default_spec
@@ -64,16 +62,14 @@ class Plan:
         self.sparse_threshold = sparse_threshold
         self.calibration = calibration
         self._choices = choices
-        self._choice_notes: dict[int, list[str]] = {}
         self._note = note
+        self._planner = Planner(self.graph, device, tuner, choices, only, sparse_threshold,
+                                calibration, note)
         self._weights: dict[tuple[str, str], Weights] = {}
-        self._weights_infos: dict[str, WeightsInfo] = {}
-        self._programs: OrderedDict[int, Program] = OrderedDict()
+        self._planned: OrderedDict[int, Planned] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, list[Timing]] = {}
         self._wholes: dict[int, EndToEnd] = {}
-        self._comparisons: dict[int, Comparison] = {}
-        self._accuracies: dict[int, Accuracy] = {}
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
@@ -87,9 +83,10 @@ class Plan:
             if self._choices is not None:
                 choices: Mapping[str, Any] = self._choices.plain
             else:
-                if not self._programs:
+                if not self._planned:
                     self.program(1)
-                choices = stored(self._programs, self.device)
+                choices = stored({batch: each.program for batch, each in self._planned.items()},
+                                 self.device)
             head = plan_file.header(self.device, self.strict,
                                     used_algorithms(choices, self.device))
             plan_file.write(Path(path), head, self.graph, choices)
@@ -129,7 +126,7 @@ class Plan:
     def planned_batches(self) -> list[int]:
         """The batch sizes whose layers have choices of their own, in increasing order."""
         with self._lock:
-            return sorted(self._programs if self._choices is None else self._choices.batches)
+            return sorted(self._planned if self._choices is None else self._choices.batches)
 
     @property
     def inputs(self) -> list[ValueInfo]:
@@ -207,20 +204,25 @@ class Plan:
         Raises UnsupportedError where the plan is strict and a layer falls back to the host;
         InputError where the outputs cannot be compared with the calibration's at that batch size.
         """
+        return self._plan(batch).program
+
+    def _plan(self, batch: int) -> Planned:
         with self._lock:
-            if batch not in self._programs:
-                program = self._make_program(batch)
-                fallen = [s for s in program.steps if s.device is not self.device]
+            if batch not in self._planned:
+                planned = self._planner.planned(batch)
+                fallen = [s for s in planned.program.steps if s.device is not self.device]
                 if self.strict and fallen:
                     step = fallen[0]
                     raise UnsupportedError(
                         f"{self.device.name} cannot run {step.layer.source or step.layer.name} "
                         f"({'; '.join(step.rejected.values())}) and falling back to the host is "
                         "not allowed; leave strict out or choose another device")
-                while len(self._programs) >= _MOST_PROGRAMS:
-                    self._programs.popitem(last=False)
-                self._programs[batch] = program
-            return self._programs[batch]
+                while len(self._planned) >= _MOST_PROGRAMS:
+                    self._planned.popitem(last=False)
+                self._planned[batch] = planned
+                if planned.comparison is not None:
+                    self._wholes[batch] = planned.comparison.whole
+            return self._planned[batch]
 
     def profile(self, batch: int | None = None) -> Report:
         """Times every step and the whole by the device's events, then reports."""
@@ -254,17 +256,13 @@ class Plan:
         """What runs where, layer by layer, at the given or the last batch size; with times where
         that batch was measured or profiled."""
         batch = self._batch_or_last(batch)
-        program = self.program(batch)
-        report = make_report(program, self.device, self._timings.get(batch),
-                             self._wholes.get(batch), self._comparisons.get(batch),
-                             self._accuracies.get(batch),
+        planned = self._plan(batch)
+        report = make_report(planned.program, self.device, self._timings.get(batch),
+                             self._wholes.get(batch), planned.comparison, planned.accuracy,
                              self._contexts[batch].builds if batch in self._contexts else None)
-        report.notes.extend(self._choice_notes.get(batch, ()))
+        report.notes.extend(planned.notes)
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
-        if self.sparse_threshold is not None:
-            report.notes.append(f"sparse and dense algorithms were not compared: the threshold "
-                                f"{self.sparse_threshold:g} decided")
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "
@@ -299,63 +297,7 @@ class Plan:
 
     def layers(self, batch: int) -> list[Layer]:
         """What is to be computed at a batch size, before anything is chosen."""
-        return lower(resolve(self.graph, batch), self._weights_infos)[0]
-
-    def _make_program(self, batch: int) -> Program:
-        if self.calibration is not None:
-            self.calibration.check(batch)
-        static = resolve(self.graph, batch)
-        layers, constants = lower(static, self._weights_infos)
-        inputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
-                  for info in self.inputs}
-        if self._choices is not None:
-            outputs = {info.name: default_spec(static.shapes[info.name], static.dtypes[info.name])
-                       for info in self.outputs}
-            program, self._choice_notes[batch] = self._choices.program(
-                layers, batch, inputs, outputs, constants, self.device)
-            return program
-
-        def make(only: str | None, tuner: Tuner | None,
-                 less_precise: frozenset[str] | None = None) -> Program:
-            return choose(layers, batch, inputs, [info.name for info in self.outputs], constants,
-                          self.device, tuner, only=only,
-                          sparse_threshold=self.sparse_threshold, less_precise=less_precise)
-
-        if self.calibration is None:
-            program = make(self.only, self.tuner)
-        else:
-            program, self._accuracies[batch] = self.calibration.choose(
-                lambda names: make(self.only, self.tuner, names), self._error)
-        if self.tuner is None or self.only is not None or self.sparse_threshold is not None:
-            return program
-        comparison = compare(self.graph.name, program,
-                             lambda only, tuner: self._accurate(make(only, tuner)),
-                             self.device, self.tuner, self._note)
-        if comparison is None:
-            return program
-        self._comparisons[batch], self._wholes[batch] = comparison, comparison.whole
-        if self.calibration is not None and comparison.program is not program:
-            self._accuracies[batch] = self.calibration.accuracy(
-                comparison.program, self._error(comparison.program),
-                self._accuracies[batch].held_back)
-        return comparison.program
-
-    def _error(self, program: Program) -> float:
-        """Of a program's outputs on the calibration inputs."""
-        assert self.calibration is not None
-        try:
-            return self.calibration.error(
-                Context(self.graph.name, program, self.device, own_weights()).run, program.batch)
-        finally:
-            # contexts hold themselves in cycles, and their memory with them
-            gc.collect()
-
-    def _accurate(self, program: Program) -> Program:
-        """The program, if it keeps the tolerance. Raises GossamerError where it does not."""
-        allowed = None if self.calibration is None else self.calibration.tolerance
-        if allowed is not None and not (off := self._error(program)) <= allowed:
-            raise GossamerError(f"its error {off:.1e} is more than the tolerance {allowed:.1e}")
-        return program
+        return self._planner.layers(batch)
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
         """The outputs where all are empty; {} where there is something to compute."""

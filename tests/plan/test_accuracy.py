@@ -21,11 +21,11 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.plan import families
-from gossamer.plan import plan as planning
+from gossamer.plan import families, planning
 from gossamer.plan.accuracy import Calibration
 from gossamer.plan.context import Context
 from gossamer.plan.plan import Plan
+from gossamer.plan.planning import Planner
 from gossamer.plan.program import Program
 from gossamer.plan.reference import normalised_error, reference
 from gossamer.plan.tuner import Trial
@@ -153,7 +153,7 @@ def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compared from end to end."""
-    monkeypatch.setattr("gossamer.plan.plan.compare", lambda *args: None)
+    monkeypatch.setattr("gossamer.plan.planning.compare", lambda *args: None)
 
 
 @pytest.mark.usefixtures("rounding", "alone")
@@ -203,11 +203,11 @@ def twins() -> onnx.ModelProto:
 def held(tmp_path: Path, rounding: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
     """Makes a plan whose tolerance holds back the second of two twins; its families take so many
     microseconds by the number of layers in float32."""
-    def error(self: Plan, program: Program) -> float:
+    def error(self: Planner, program: Program) -> float:
         (two,) = [step for step in program.steps if step.layer.name == "two"]
         return 0.0 if two.variant.precision == "fp32" else 1.0
 
-    monkeypatch.setattr(Plan, "_error", error)
+    monkeypatch.setattr(Planner, "_error", error)
 
     def plan(*times: float) -> Plan:
         def interleave(tasks: Sequence[Any], **options: Any) -> list[Timing]:

@@ -19,7 +19,7 @@ from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError, OutOfMemoryError
 from gossamer.measure import Task, Timing
-from gossamer.plan import families, tuning_cache
+from gossamer.plan import families, planning, tuning_cache
 from gossamer.plan.context import Context
 from gossamer.plan.families import EndToEnd, program_key
 from gossamer.plan.plan import Plan
@@ -287,14 +287,14 @@ def test_where_none_runs_the_error_is_told(make: Callable[..., Plan], refusing: 
 def test_a_family_without_a_program_is_named(make: Callable[..., Plan],
                                              monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
-    choose = gossamer.plan.plan.choose
+    choose = planning.choose
 
     def refused(*arguments: Any, only: str | None, **options: Any) -> Program:
         if only == DENSE:
             raise DeviceError("no candidate works")
         return choose(*arguments, only=only, **options)
 
-    monkeypatch.setattr(gossamer.plan.plan, "choose", refused)
+    monkeypatch.setattr(planning, "choose", refused)
     plan = make()
     assert algorithm(plan.program(2)) == DEPTHWISE and rounds == [[DEPTHWISE]]
     assert outcomes(plan)[OTHER] == "cannot be made: no candidate works"
