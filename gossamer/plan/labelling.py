@@ -28,6 +28,9 @@ import numpy as np
 
 from gossamer.plan.elimination import BucketTree, Elimination, Table, check_size
 
+SLACK = 0.02
+"""By how much of themselves times may differ and count as equal."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -52,7 +55,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Labelling:
-    """The index of the choice taken for each node, its total cost and the least total cost."""
+    """The index of the choice taken for each node, what they cost in all, conversions included,
+    and the least total that there is."""
 
     labels: tuple[int, ...]
     cost: float
@@ -61,9 +65,14 @@ class Labelling:
 
 def minimise(nodes: Sequence[Node], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
-             required: Mapping[str, Hashable], slack: float = 0.02) -> Labelling:
-    """Of all labellings that cost at most (1 + slack) times the least, the first: the one whose
-    first node has the earliest choice, then whose second node has, and so on.
+             required: Mapping[str, Hashable], slack: float = SLACK) -> Labelling:
+    """The cheapest labelling, where costs that differ by little count as equal; of equal ones the
+    first: the one whose first node has the earliest choice, then whose second node has, and so on.
+
+    A choice that costs at most (1 + slack) times the cheapest of its node counts as much as that;
+    any other that costs at most (1 + slack) times the cheapest of its node with the same layouts
+    counts as much as that one. So the whole costs at most (1 + slack) times the least, and for no
+    node there is a choice of the same layouts that is cheaper by more than the slack.
 
     fixed: the layouts of the values that no node writes. required: the layouts in which the
     network's outputs must be. conversion(value, given, needed): the cost of making the copy of a
@@ -89,18 +98,28 @@ def minimise(nodes: Sequence[Node], fixed: Mapping[str, Hashable],
     def in_grains(costs: np.ndarray) -> np.ndarray:
         return np.round(np.where(costs > limit, np.inf, costs) / grain)
 
-    elimination = Elimination(tree, [in_grains(costs) for costs in model.floors],
-                              [(scope, in_grains(table)) for scope, table in model.tables])
-    best = spent = elimination.total()
+    tables = [(scope, in_grains(table)) for scope, table in model.tables]
+    best = Elimination(tree, [in_grains(floors) for floors in model.floors], tables).total()
+    elimination = Elimination(tree, [in_grains(_counted(floors, floors, slack))
+                                     for floors in model.floors], tables)
+    least = spent = elimination.total()
     labels = []
     for variable in range(len(nodes)):
-        group, costs = model.groups[variable], in_grains(model.costs[variable])
-        totals = elimination.others(variable)[group] + costs
-        label = int(np.flatnonzero(totals <= best * (1 + slack))[0])
-        elimination.fix(group[label], costs[label])
+        group, costs = model.groups[variable], model.costs[variable]
+        floors = np.append(model.floors[variable], np.inf)[group]
+        counted = in_grains(_counted(costs, floors, slack))
+        totals = elimination.others(variable)[group] + counted
+        label = int(np.flatnonzero(totals <= least)[0])
+        elimination.fix(group[label], counted[label])
         labels.append(label)
-        spent = float(totals[label])
+        spent += float(in_grains(costs)[label] - counted[label])
     return Labelling(tuple(labels), spent * grain, best * grain)
+
+
+def _counted(costs: np.ndarray, floors: np.ndarray, slack: float) -> np.ndarray:
+    """What a node's choices count as. floors: for each the cheapest with the same layouts."""
+    alike = np.where(costs <= floors * (1 + slack), floors, costs)
+    return np.where(costs <= floors.min() * (1 + slack), floors.min(), alike)
 
 
 class _Model:

@@ -14,6 +14,7 @@ from gossamer.errors import GossamerError
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.eligible import nothing_allowed, too_long
+from gossamer.plan.labelling import SLACK
 from gossamer.plan.program import Layer
 from gossamer.plan.trials import WRONG, Trials, digest
 from gossamer.plan.tuning_cache import Candidate, Measured, TuningCache, candidate
@@ -50,9 +51,8 @@ class Trial:
         told = f"{self.cost:.1f} us against {taken.cost:.1f} us"
         if self.cost >= taken.cost:
             return told
-        if (self.variant.inputs, self.variant.outputs) == (taken.variant.inputs,
-                                                           taken.variant.outputs):
-            return f"{told}: plans within 2% count as equal, and the first in order is taken"
+        if taken.cost <= self.cost * (1 + SLACK):
+            return f"{told}: within {SLACK:.0%}, which counts as equal"
         return f"{told}, but its layouts cost more elsewhere"
 
 
