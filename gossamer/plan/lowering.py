@@ -1,0 +1,120 @@
+"""What the rules that lower nodes work with: the graph, and the layers made so far."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.expression import Expression, identity
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.ops.algorithm import Epilogue, Problem, WeightsInfo
+from gossamer.ops.copy import problem as copying
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.plan.program import Layer
+from gossamer.tensor import TensorSpec, default_spec
+
+
+class Lowering:
+    """known: what was found out about weights, by node; added to here."""
+
+    def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo]) -> None:
+        self.static = static
+        self._known = known
+        self.layers: list[Layer] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.read = {name for node in static.nodes for name in node.inputs}
+        self.read |= {info.name for info in static.graph.outputs}
+
+    def constant(self, name: str) -> np.ndarray | None:
+        return self.static.constants.get(name)
+
+    def weight(self, name: str) -> np.ndarray | None:
+        """A constant that is the same at every batch size, so that its packed forms can be
+        shared. What resolving made for this batch size is none."""
+        return self.static.graph.constants.get(name)
+
+    def spec(self, name: str) -> TensorSpec:
+        array = self.constant(name)
+        if array is not None:
+            return default_spec(array.shape, str(array.dtype))
+        return default_spec(self.static.shapes[name], self.static.dtypes[name])
+
+    def add(self, node: Node, problem: Problem, inputs: Sequence[str],
+            weights: Mapping[str, np.ndarray] | None = None, *,
+            outputs: Sequence[str] | None = None, name: str | None = None) -> None:
+        for value in inputs:
+            array = self.constant(value)
+            if array is not None:
+                self.constants[value] = array
+        info = getattr(problem, "weights_info", None)
+        density = None if info is None else info.density
+        self.layers.append(Layer(name or node.name, problem.op, list(inputs),
+                                 list(outputs or node.outputs), list(problem.outputs), problem,
+                                 weights or {}, density, node.source))
+
+    def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
+        if node.name not in self._known:
+            self._known[node.name] = _weights_info(weight)
+        return self._known[node.name]
+
+    def transposed(self, node: Node, name: str) -> str:
+        """The matrix of that name, turned by a copy."""
+        turned = f"{name} transposed for {node.name}"
+        source = self.spec(name)
+        self.add(node, copying.transpose(source, (1, 0)), [name], outputs=[turned], name=turned)
+        self.define(turned, source.shape[::-1], source.dtype)
+        return turned
+
+    def define(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        """Makes a value known that the graph does not have."""
+        self.static.shapes[name] = shape
+        self.static.dtypes[name] = dtype
+
+    def reshape(self, node: Node, source: str, target: str, shape: Sequence[int]) -> None:
+        """The same memory under another shape."""
+        spec = default_spec(tuple(shape), self.spec(source).dtype)
+        if self.constant(source) is not None:
+            self.constants[source] = self.static.constants[source]
+        self.layers.append(Layer(node.name, "reshape", [source], [target], [spec],
+                                 source=node.source))
+
+    def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
+        """The node's epilogue, the run-time values it reads and its constants."""
+        expression: Expression = node.attributes.get("epilogue") or identity()
+        kinds, values, weights = [], [], {}
+        for index, name in enumerate(node.inputs[2:]):
+            array = self.weight(name)
+            if array is None:
+                kinds.append("tensor")
+                values.append(name)
+            else:
+                kinds.append("channel")
+                weights[f"operand{index}"] = array
+        return Epilogue(expression, tuple(kinds)), values, weights
+
+    def expression(self, node: Node, operands: Sequence[str], expression: Expression) -> None:
+        """A layer that computes an expression of values and constants."""
+        arrays = [self.weight(name) for name in operands]
+        constants = tuple(i for i, array in enumerate(arrays) if array is not None)
+        dtypes = tuple(self.static.dtypes[name] for name in node.outputs)
+        problem = ElementwiseProblem(tuple(self.spec(name) for name in operands), expression,
+                                     dtypes, constants)
+        weights = {f"operand{i}": array for i, array in enumerate(arrays) if array is not None}
+        values = [name for name, array in zip(operands, arrays, strict=True) if array is None]
+        self.add(node, problem, values, weights)
+
+
+def _weights_info(weight: np.ndarray) -> WeightsInfo:
+    if not weight.size:
+        return WeightsInfo()
+    nonzero = weight != 0
+    if nonzero.all():
+        density, pattern = 1.0, ""
+    else:
+        density = float(np.count_nonzero(nonzero)) / weight.size
+        pattern = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
+    magnitudes = np.abs(weight.reshape(len(weight), -1))
+    binary = bool(magnitudes.min() > 0 and (magnitudes == magnitudes[:, :1]).all())
+    return WeightsInfo(density, pattern, binary)
