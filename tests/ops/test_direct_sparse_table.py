@@ -18,11 +18,10 @@ from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_table import cluster, table
-from gossamer.ops.conv2d.sparse_table_forms import FORMS, Division, Form, Walk, forms
+from gossamer.ops.conv2d.sparse_table_forms import FORMS, Division, Form, Walk
 from tests.conftest import is_slow
 from tests.ops.harness import random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
-from tests.ops.sparse_weights import H200
 from tests.ops.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.test_direct_sparse import of, problems, sparse_weights
 from tests.tolerances import normalised_error, tolerance
@@ -250,10 +249,9 @@ def test_expected_order() -> None:
     few = replace(Conv2dProblem(1, 512, 7, 7, 512, (3, 3), pads=(1, 1, 1, 1)),
                   weights_info=WeightsInfo(0.02, "a pattern"))
     many = replace(few, batch=64, channels=64, out_channels=64, height=56, width=56)
-    for problem, split in ((few, True), (many, False)):
-        x, y = (spec.with_layout("NCHW") for spec in (problem.inputs[0], problem.outputs[0]))
-        (first, *_) = forms(problem, replace(x, border=problem.pads), y, H200)
-        assert (first.splits > 1) == split
+    for problem, splits in ((few, True), (many, False)):
+        first = form_of(variants_of(problem, RecordingDevice())[0])
+        assert (first.splits > 1) == splits
 
 
 

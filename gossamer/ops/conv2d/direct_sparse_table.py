@@ -28,7 +28,7 @@ from gossamer.ops.algorithm import (
 from gossamer.ops.conv2d.direct_sparse import too_dense
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_table import Table, table
-from gossamer.ops.conv2d.sparse_table_forms import Division, Form, Walk, fitting, forms
+from gossamer.ops.conv2d.sparse_table_forms import Division, Form, Walk, costs_of_forms, fitting
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.copy.strided import copy_launches, copy_walk
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -73,8 +73,9 @@ class DirectSparseTable(Algorithm):
             return
         # the layouts of one image are the same memory
         layouts = _LAYOUTS if problem.batch > 1 else _LAYOUTS[:1]
-        offered = [list(_variants(problem, device, layout)) for layout in layouts]
-        for in_turn in zip_longest(*offered):
+        offered = sorted((_offered(problem, device, layout) for layout in layouts),
+                         key=lambda each: each[0])
+        for in_turn in zip_longest(*(variants for _, variants in offered)):
             for variant in in_turn:
                 if variant is not None:
                     yield from (variant, replace(variant.halved,
@@ -111,12 +112,17 @@ class DirectSparseTable(Algorithm):
         return State(problem, variant, device, launches)
 
 
-def _variants(problem: Conv2dProblem, device: Device, layout: str) -> Iterator[Variant]:
+def _offered(problem: Conv2dProblem, device: Device,
+             layout: str) -> tuple[float, list[Variant]]:
+    """The expected cost of the first, and all, in that order."""
     x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
     padded = _padded(x, problem)
-    for form in forms(problem, padded, y, device.limits):
-        yield Variant(form.config, (x, *[y] * problem.epilogue.tensor_count), (y,),
-                      workspace=padded.nbytes if any(problem.pads) else 0)
+    workspace = padded.nbytes if any(problem.pads) else 0
+    costs = costs_of_forms(problem, padded, y, device.limits)
+    inputs = (x, *[y] * problem.epilogue.tensor_count)
+    return (min(costs.values()),
+            [Variant(form.config, inputs, (y,), workspace=workspace)
+             for form in sorted(costs, key=costs.__getitem__)])
 
 
 def _tables(weights: Weights, problem: Conv2dProblem, rows: int,

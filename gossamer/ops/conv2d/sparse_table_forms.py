@@ -127,12 +127,13 @@ class Division:
         return -(-self.walk.count // (self.width + (self.vectors - 1) * self.distance))
 
 
-def forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec, limits: Limits) -> list[Form]:
-    """The forms that fit the device and the planes, in the order of expected time. x: the input
-    with its padding stored."""
+def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
+                   limits: Limits) -> dict[Form, float]:
+    """The forms that fit the device and the planes, with what they are expected to cost. x: the
+    input with its padding stored."""
     walk = Walk.of(problem, x, y)
-    fit = [form for form in fitting(limits) if Division(form, walk).distance]
-    return sorted(fit, key=lambda form: cost(problem, Division(form, walk), x, limits))
+    return {form: _cost(problem, division, x, limits) for form in fitting(limits)
+            if (division := Division(form, walk)).distance}
 
 
 def fitting(limits: Limits) -> list[Form]:
@@ -140,7 +141,7 @@ def fitting(limits: Limits) -> list[Form]:
             if form.group <= limits.group_size and form.local_bytes <= limits.local_bytes]
 
 
-def cost(problem: Conv2dProblem, division: Division, x: TensorSpec, limits: Limits) -> float:
+def _cost(problem: Conv2dProblem, division: Division, x: TensorSpec, limits: Limits) -> float:
     """Expected cycles, from counts and not from measurements. Columns are reckoned as if weights
     lay anywhere. Four columns cost a multiprocessor a set's instructions, four a cycle, or the
     words of input and table that its cache gives out, one of every lane of a warp a cycle; what a
