@@ -19,6 +19,7 @@ from gossamer.bench.sparse_summary import (
     LOWERINGS,
     NETWORKS,
     PEERS,
+    TABLE,
     TILED,
     UNTILED,
     Measured,
@@ -30,7 +31,7 @@ from gossamer.bench.sparse_summary import (
 from gossamer.bench.tables import through
 from gossamer.errors import InputError
 
-_FORMS = {"untiled": UNTILED, "tiled": TILED, "generated": COMPILED, OWN: OWN}
+_FORMS = {"untiled": UNTILED, "tiled": TILED, "tables": TABLE, "generated": COMPILED, OWN: OWN}
 _SPEED = f"speed of {OWN}"
 _HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
 """Inches: of a panel, and of one group of bars; dots an inch."""

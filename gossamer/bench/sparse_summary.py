@@ -15,8 +15,9 @@ from gossamer.bench.views import rank, runs
 from gossamer.ops.algorithm import PRECISIONS
 
 LAYERS, NETWORKS = "sparse-layers", "sparse-networks"
-UNTILED, TILED, COMPILED = (f"{OWN}:{name}" for name in (
-    "direct_sparse/untiled", "direct_sparse/tiled", "direct_sparse_compiled"))
+UNTILED, TILED, TABLE, COMPILED = (f"{OWN}:{name}" for name in (
+    "direct_sparse/untiled", "direct_sparse/tiled", "direct_sparse_table",
+    "direct_sparse_compiled"))
 LOWERINGS = ("cublas-lowering", "cusparse-lowering")
 PEERS = (*LOWERINGS, "cudnn")
 _DENSE = f"{OWN}:im2col_gemm"
@@ -146,8 +147,9 @@ def _over(contender: str, precision: str, allowed: str) -> SpeedUp:
 
 
 def _forms(layers: Sequence[Measured]) -> list[str]:
-    pairs = {"tiled over untiled": (TILED, UNTILED), "generated over tiled": (COMPILED, TILED),
-             "gossamer over tiled": (OWN, TILED), "gossamer over generated": (OWN, COMPILED)}
+    pairs = {"tiled over untiled": (TILED, UNTILED), "tables over tiled": (TABLE, TILED),
+             "generated over tiled": (COMPILED, TILED), "gossamer over tiled": (OWN, TILED),
+             "gossamer over generated": (OWN, COMPILED)}
     published = [each for each in layers if each.own.case in _PUBLISHED]
     groups = [("alexnet, caffenet: conv2 to conv5", batch, group)
               for name, batch, group in _groups(published) if name == _ALL]

@@ -17,7 +17,8 @@ from gossamer.errors import InputError
 from tests.bench.rows import row
 
 TIMES = {"gossamer": 10.0, "gossamer:direct_sparse/untiled": 60.0,
-         "gossamer:direct_sparse/tiled": 40.0, "gossamer:direct_sparse_compiled": 10.0,
+         "gossamer:direct_sparse/tiled": 40.0, "gossamer:direct_sparse_table": 20.0,
+         "gossamer:direct_sparse_compiled": 10.0,
          "cublas-lowering": 50.0, "cusparse-lowering": 70.0, "cudnn": 30.0}
 
 
@@ -46,7 +47,8 @@ def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
     assert "95% sparsity" not in text
     # of the forms all layers count, and those of the published comparison apart
     assert line(text, "alexnet, caffenet: conv2 to conv5", "64") == [
-        "alexnet, caffenet: conv2 to conv5", "64", "2", "1.50", "4.00", "4.00", "1.00"]
+        "alexnet, caffenet: conv2 to conv5", "64", "2", "1.50", "2.00", "4.00", "4.00",
+        "1.00"]
     assert line(text, "googlenet", "64", "1")[3] == "1.50"
 
 
@@ -114,7 +116,7 @@ def test_bars_are_the_times_and_speeds(monkeypatch: pytest.MonkeyPatch, tmp_path
     figures.write(case("alexnet/conv2") + case("alexnet/conv3", factor=2.0), tmp_path)
     times, speeds, means = drawn.values()
     heights = [bar.get_height() for bar in times.axes[0].patches]
-    assert heights == [60, 120, 40, 80, 10, 20, 10, 20]
+    assert heights == [60, 120, 40, 80, 20, 40, 10, 20, 10, 20]
     assert [bar.get_height() for bar in speeds.axes[0].patches] == [5, 5, 7, 7]
     assert [each.get_text() for each in speeds.axes[0].get_xticklabels()] == ["conv2", "conv3"]
     assert [list(each.get_ydata()) for each in means.axes[0].lines[:3]] == [

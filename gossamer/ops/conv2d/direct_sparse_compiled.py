@@ -67,7 +67,7 @@ class DirectSparseCompiled(Algorithm):
         shortest = min(lines(Division(problem, config)) for config in long)
         return (f"generated code of {shortest / 1e6:.1f} million instructions would take "
                 f"{shortest / _LINES_A_SECOND:.0f} s to build, at most {MOST_SECONDS:.0f} are "
-                "allowed")
+                "allowed; direct_sparse_table generates nothing")
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
