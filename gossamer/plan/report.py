@@ -86,7 +86,8 @@ class Report:
             told += " (slowest: " + ", ".join(
                 f"{row['layer']} {seconds_text(row['build_s'])}" for row in slowest) + ")"
         if self.device_bytes is not None:
-            told += f", {self.device_bytes / 2**20:.1f} MiB on the device"
+            size, unit = (20, "MiB") if self.device_bytes >= 2**20 else (10, "KiB")
+            told += f", {self.device_bytes / 2**size:.1f} {unit} on the device"
         if cached := sum(row["build_cached"] for row in known):
             told += f"; kernels of {counted(cached, 'layer')} came from the disk cache"
         if unknown := len(self.rows) - len(known):
@@ -127,8 +128,10 @@ class Report:
 
 
 def seconds_text(seconds: float) -> str:
-    """'3.41 s', '12.3 ms'."""
-    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
+    """'3.41 s', '12.3 ms', '45 us'."""
+    if seconds >= 0.1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} us"
 
 
 def shown(step: Step, elapsed_us: float, state: State, level: int) -> str:
