@@ -96,13 +96,11 @@ def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
     }
 
 
-def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
-          outputs: Mapping[str, Path | None], some: np.ndarray) -> None:
-    """The network, which takes samples as they were read, the curve, the report and some samples
-    to try it on, where they are wanted. Raises InputError where one cannot be written."""
-    model, picture, report = (outputs[f"--{name}"] for name in ("output", "curve", "report"))
-    if model is not None:
-        mlp.save_onnx(model, preparation)
+def write(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
+          some: np.ndarray) -> None:
+    """The curve, the report and some samples to try the network on, where they are wanted. Raises
+    InputError where one cannot be written."""
+    picture, report = outputs["--curve"], outputs["--report"]
     if picture is not None:
         _replace(picture, curve.png(_title(facts), facts["errors"], _shares(facts)))
     if report is not None:
@@ -125,12 +123,14 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None]) ->
     print(f"network: {_title(facts)}")
     print(f"device: {facts['device']} ({facts['description']}), algorithm {facts['algorithm']}")
     kind = "test" if facts["held_out"] is not None else "training"
-    _print_passes(facts["rows"], f"{kind} accuracy")
+    if facts["rows"]:
+        _print_passes(facts["rows"], f"{kind} accuracy")
     taught = facts["samples"] * len(facts["rows"])
     rate = taught / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
-    print(f"{facts['passes']} passes; {taught} samples trained in {facts['seconds_trained']:.1f} s"
-          + (f", {show.human(rate)} a second" if taught else "")
-          + f"; read in {facts['seconds_read']:.1f} s, {facts['seconds']:.1f} s in all")
+    made = (f"{taught} samples trained in {facts['seconds_trained']:.1f} s, {show.human(rate)} a "
+            "second" if taught else "all were made before, none was left")
+    print(f"{facts['passes']} passes; {made}; read in {facts['seconds_read']:.1f} s, "
+          f"{facts['seconds']:.1f} s in all")
     for path in outputs.values():
         if path is not None:
             print(f"written: {path}")

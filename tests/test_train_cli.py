@@ -255,6 +255,21 @@ def test_what_is_left_out(samples, model):
     assert "give DATA to train on" in fails(2, "train", "", "--sizes", "9,3", "-o", model)
 
 
+def test_one_class_only(model, tmp_path):
+    for labels in (np.ones(60, int), np.full(60, "cat")):
+        path = save_csv(tmp_path / "s.csv", labels)
+        assert fails(2, *train(path, model)) == (
+            f"error: {path}: the label of all 60 samples that are trained on is {str(labels[0])!r};"
+            " expected two classes or more")
+
+
+def test_numbers_in_place_of_labels(model, tmp_path):
+    """Such as those of the lines."""
+    path = save_csv(tmp_path / "s.csv", np.arange(60))
+    assert fails(2, *train(path, model)).endswith(
+        "3 different ones; y has 60; of a .csv file --label says which column they are in")
+
+
 def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
     np.savez(tmp_path / "x.npz", x=PICTURES, y=LABELS)
     line = fails(2, *train(tmp_path / "x.npz", model, sizes="144,4,3"))
@@ -316,11 +331,11 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_show.Follower, "__call__", interrupted)
         line = fails(130, *words)
-        assert line == ("error: interrupted after 2 of 4 passes; they are lost: --checkpoint FILE "
-                        "keeps what --resume goes on from")
+        assert line == ("error: interrupted after 2 of 4 passes; what was trained is lost: "
+                        "--checkpoint FILE keeps what --resume goes on from")
         line = fails(130, *words, "--checkpoint", kept)
-        assert line == (f"error: interrupted after 2 of 4 passes; {kept} keeps them: the same "
-                        "command with --resume goes on")
+        assert line == (f"error: interrupted after 2 of 4 passes; {kept} keeps what was trained: "
+                        "the same command with --resume goes on")
     assert not model.exists()
     assert "is there already; --resume goes on from it" in fails(2, *words, "--checkpoint", kept)
     resumed = succeeds(*words, "--checkpoint", kept, "--resume", "--curve", tmp_path / "c.png")
@@ -329,7 +344,8 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
     succeeds(*words)
     assert model.read_bytes() == first
     again = succeeds(*words, "--checkpoint", kept, "--resume")
-    assert "4 passes; 0 samples trained" in again.stdout and model.read_bytes() == first
+    assert "\n4 passes; all were made before, none was left; read in" in again.stdout
+    assert "samples/s" not in again.stdout and model.read_bytes() == first
 
 
 def test_disk_full(samples, model, monkeypatch):
@@ -338,7 +354,9 @@ def test_disk_full(samples, model, monkeypatch):
 
     monkeypatch.setattr("os.replace", full)
     result = gossamer_cli(*train(samples, model))
-    assert result.exit_code == 2 and "No space left on device" in result.stderr
+    assert result.exit_code == 2 and result.stderr.endswith(
+        "No space left on device; what was trained is lost: --checkpoint FILE keeps what --resume "
+        "goes on from\n")
     assert sorted(path.name for path in model.parent.iterdir()) == ["samples.csv"]
 
 

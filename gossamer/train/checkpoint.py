@@ -112,8 +112,8 @@ def load(path: Path, settings: Settings, digest: str) -> Course:
             raise InputError(f"{path}: is the checkpoint of a network with {key} {value!r}, this "
                              f"one has {here.get(key)!r}: give the same {key}; or {_ANEW}")
     if header["data"] != digest:
-        raise InputError(f"{path}: is the checkpoint of training on other data: give the same x "
-                         f"and y; or {_ANEW}")
+        raise InputError(f"{path}: is the checkpoint of training on other data: give the same "
+                         f"samples, prepared alike; or {_ANEW}")
     rng = np.random.default_rng(0)
     rng.bit_generator.state = header["rng"]
     return Course(settings, rng, parameters, header["passes"], curve.tolist(), header["first"])
