@@ -32,7 +32,11 @@ hypothesis.settings.load_profile("gossamer")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-device", default="", metavar="NAMES",
-        help="fail unless these devices work here, e.g. pocl,oclgrind",
+        help="fail unless these devices work here, e.g. pocl,oclgrind,emulated",
+    )
+    parser.addoption(
+        "--emulate", choices=("plain", "races", "bounds"), metavar="MODE",
+        help="run kernels as CUDA has them, on the processor, to find faults: plain, races, bounds",
     )
 
 
@@ -45,12 +49,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     required = [name for name in session.config.getoption("--require-device").split(",") if name]
-    absent = [name for name in required if name not in working_devices()]
+    absent = [name for name in required
+              if name not in working_devices() and not (name == "emulated" and _emulates())]
     if absent:
         pytest.exit(f"required devices do not work here: {', '.join(absent)} "
                     f"(working: {', '.join(working_devices())})", returncode=1)
     if os.environ.get("CI") == "true" and not SHARED.is_dir():
         pytest.exit(f"the networks of the tests are missing: no folder {SHARED}", returncode=1)
+
+
+def _emulates() -> bool:
+    from gossamer.errors import DeviceError
+    from tests.emulation.device import emulated
+
+    try:
+        return all(map(emulated, ("plain", "races", "bounds")))
+    except DeviceError:
+        return False
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -107,19 +122,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             names = [name for name, device in working_devices().items()
                      if fixture == "device" or device.compiles]
+            if mode := metafunc.config.getoption("--emulate"):
+                names = [f"emulated:{mode}"]
             metafunc.parametrize(fixture, names, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> Device:
     """Every device that works here: host, pocl, oclgrind, cuda."""
-    return working_devices()[request.param]
+    return _device(request.param)
 
 
 @pytest.fixture(scope="session")
 def compiled_device(request: pytest.FixtureRequest) -> Device:
     """Every device that works here and compiles kernels: all but the host."""
-    return working_devices()[request.param]
+    return _device(request.param)
+
+
+def _device(name: str) -> Device:
+    api, _, mode = name.partition(":")
+    if api == "emulated":
+        from tests.emulation.device import emulated
+
+        return emulated(mode)
+    return working_devices()[name]
 
 
 @pytest.fixture(scope="session")
@@ -200,6 +226,9 @@ def _not_tested() -> list[str]:
                          "apt-get install pocl-opencl-icd)")
         if "oclgrind" not in working:
             lines.append("kernels under Oclgrind (not found; pip install 'pyopencl[oclgrind]')")
+    if shutil.which("g++") is None:
+        lines.append("kernels as CUDA has them, on the processor (no g++; on Debian: "
+                     "apt-get install g++)")
     if not SHARED.is_dir():
         lines.append(f"real networks (no folder {SHARED})")
     return lines

@@ -1,0 +1,250 @@
+"""A device that runs the CUDA branch of the kernel dialect on the processor, to find faults."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import (
+    Argument,
+    Buffer,
+    Device,
+    Kernel,
+    KernelSource,
+    Limits,
+    check_transfer,
+    check_view,
+    self_check,
+)
+from gossamer.errors import CompileError, DeviceError
+from tests.emulation.translation import translated
+
+HERE = Path(__file__).parent
+MODES = {
+    "plain": ("-O1",),
+    "races": ("-O1", "-fsanitize=thread"),
+    "bounds": ("-fsanitize=address,undefined", "-fsanitize-sections=shared_memory",
+               "-fno-sanitize-recover=undefined"),
+}
+"""What is looked for beside deadlocks: nothing more; accesses that could meet; accesses out of
+bounds or not aligned, and arithmetic that is not defined."""
+
+_OPTIONS = ("-std=c++17", "-g", "-w", f"-I{HERE}")
+_ENVIRONMENT = {
+    "TSAN_OPTIONS": "exitcode=66 halt_on_error=1 history_size=7 report_thread_leaks=0",
+    "ASAN_OPTIONS": "exitcode=66 detect_leaks=0 detect_stack_use_after_return=0",
+    "UBSAN_OPTIONS": "exitcode=66 print_stacktrace=1",
+}
+_SECONDS = 120
+"""That a launch may take: more is an endless loop."""
+_STATIC_LOCAL_BYTES = 48 * 1024
+
+
+class KernelFault(DeviceError):
+    """A kernel that did what it must not; the message is the report."""
+
+
+class _Memory(Buffer):
+    def __init__(self, device: EmulatedDevice, data: np.ndarray) -> None:
+        self.device, self.bytes, self.nbytes = device, data, data.nbytes
+
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        check_view(self, offset, nbytes)
+        return _Memory(self.device, self.bytes[offset : offset + nbytes])
+
+    @property
+    def start(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.nbytes
+
+
+class EmulatedKernel(Kernel):
+    """A program that runs one launch."""
+
+    def __init__(self, source: KernelSource, program: Path) -> None:
+        self.name, self.source, self.program = source.function, source, program
+
+
+class EmulatedDevice(Device):
+    """Looks like an H200 to algorithms. A launch is done when the call returns.
+
+    mode: one of MODES. schedule: which work-item goes on where several could: 0 the first, 1 the
+    last, from 2 on any, by that seed.
+    """
+
+    api = "emulated"
+    is_simulator = True
+
+    def __init__(self, mode: str = "plain", schedule: int = 0) -> None:
+        self.index, self.mode, self.schedule = 0, mode, schedule
+        self.description, self.driver = f"CUDA's dialect on the processor ({mode})", _gxx_version()
+        self.limits = Limits(
+            units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
+            group_size=1024, subgroup_size=32, cache_bytes=60 << 20, ballot=True, fp16=True)
+        self.start: tuple[str, ...] = ()
+        """What stands before each program on its command line."""
+        self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._kernels: dict[KernelSource, EmulatedKernel] = {}
+
+    @cached_property
+    def _runtime(self) -> Path:
+        return self._compiled(HERE / "runtime.cpp", "runtime.o", "-O1", "-c")
+
+    def compile(self, source: KernelSource) -> EmulatedKernel:
+        if source not in self._kernels:
+            name = f"{source.function}-{len(self._kernels)}"
+            text = self._folder / f"{name}.cpp"
+            text.write_text(translated(source))
+            program = self._compiled(text, name, *MODES[self.mode], str(self._runtime))
+            self._kernels[source] = EmulatedKernel(source, program)
+        return self._kernels[source]
+
+    def _compiled(self, text: Path, name: str, *options: str) -> Path:
+        done = subprocess.run(["g++", *_OPTIONS, str(text), *options, "-o", name],
+                              cwd=self._folder, capture_output=True, text=True)
+        if done.returncode:
+            raise CompileError(f"g++ cannot build {name}: {done.stderr}")
+        return self._folder / name
+
+    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
+               arguments: Sequence[Argument], *, local_bytes: int = 0,
+               stream: Any = None) -> None:
+        assert isinstance(kernel, EmulatedKernel)
+        if 0 in groups:
+            return
+        self._check_fit(kernel, groups, group_size, local_bytes)
+        blocks = _blocks(arguments)
+        done = subprocess.run(
+            [*self.start, kernel.program], capture_output=True, timeout=_SECONDS,
+            env={**os.environ, **_ENVIRONMENT},
+            input=b"".join([
+                struct.pack("@10i", *(*groups, 1, 1)[:3], *(*group_size, 1, 1)[:3], local_bytes,
+                            self.schedule, len(blocks), len(arguments)),
+                struct.pack(f"@{len(blocks)}q", *(block.end - block.start for block in blocks)),
+                *(_packed(argument, blocks) for argument in arguments),
+                *(block.bytes.tobytes() for block in blocks)]))
+        if done.returncode:
+            raise KernelFault(f"{kernel.name} of {kernel.source.path.name} with "
+                              f"{dict(kernel.source.defines)}, {tuple(groups)} groups of "
+                              f"{tuple(group_size)}:\n{done.stderr.decode(errors='replace')}"
+                              f"(exit status {done.returncode})")
+        start = 0
+        for block in blocks:
+            size = block.end - block.start
+            block.bytes[:] = np.frombuffer(done.stdout, np.uint8, size, start)
+            start += size
+
+    def _check_fit(self, kernel: EmulatedKernel, groups: Sequence[int],
+                   group_size: Sequence[int], local_bytes: int) -> None:
+        if np.prod(group_size) > self.limits.group_size:
+            raise DeviceError(f"{kernel.name}: {group_size} work-items a group")
+        if max(groups[1:], default=0) > 65535:
+            raise DeviceError(f"{kernel.name}: {groups} groups")
+        if local_bytes > self.limits.local_bytes_opt_in:
+            raise DeviceError(f"{kernel.name}: {local_bytes} bytes of local memory")
+        if bool(local_bytes) > kernel.source.dynamic_local:
+            raise DeviceError(f"{kernel.name} takes no dynamic local memory")
+
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
+        return _Memory(self, np.full(nbytes, 0xFF, np.uint8))
+
+    def upload(self, array: np.ndarray, purpose: str) -> Buffer:
+        return _Memory(self, np.frombuffer(array.tobytes(), np.uint8).copy())
+
+    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+        _bytes(buffer)[: array.nbytes] = array.reshape(-1).view(np.uint8)
+
+    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+        array.reshape(-1).view(np.uint8)[...] = _bytes(buffer)[: array.nbytes]
+
+    def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        _bytes(target)[:nbytes] = _bytes(source)[:nbytes]
+
+    def synchronize(self, stream: Any = None) -> None:
+        pass
+
+    def create_stream(self) -> None:
+        return None
+
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        start = time.perf_counter()
+        work(stream)
+        return (time.perf_counter() - start) * 1e6
+
+
+def _bytes(buffer: Buffer) -> np.ndarray:
+    assert isinstance(buffer, _Memory)
+    return buffer.bytes
+
+
+class _Block:
+    """Memory that a launch is given: buffers that overlap are in one, all others apart, so that
+    each has its own bounds."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+    @property
+    def bytes(self) -> np.ndarray:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * (self.end - self.start)).from_address(
+            self.start))
+
+
+def _blocks(arguments: Sequence[Argument]) -> list[_Block]:
+    found: list[_Block] = []
+    for memory in sorted((a for a in arguments if isinstance(a, _Memory)),
+                         key=lambda memory: (memory.start, -memory.end)):
+        if found and memory.start < found[-1].end:
+            found[-1].end = max(found[-1].end, memory.end)
+        else:
+            found.append(_Block(memory.start, memory.end))
+    return found
+
+
+def _packed(argument: Argument, blocks: Sequence[_Block]) -> bytes:
+    if argument is None:
+        return struct.pack("@iiq", 8, -2, 0)
+    if isinstance(argument, _Memory):
+        number = max(n for n, block in enumerate(blocks) if block.start <= argument.start)
+        return struct.pack("@iiq", 8, number, argument.start - blocks[number].start)
+    kind = {bool: np.int32, int: np.int32, float: np.float32}.get(type(argument), type(argument))
+    value = np.array(argument, kind).tobytes()
+    return struct.pack("@ii8s", len(value), -1, value)
+
+
+@cache
+def emulated(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
+    """The one device of a mode and a schedule. Raises an error that says why there is none."""
+    if shutil.which("g++") is None:
+        raise DeviceError("no g++ to build emulated kernels with; on Debian: apt-get install g++")
+    device = EmulatedDevice(mode, schedule)
+    try:
+        self_check(device)
+    except KernelFault:
+        # older sanitizers do not start where addresses are too random
+        device.start = ("setarch", "-R")
+        self_check(device)
+    return device
+
+
+def _gxx_version() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True,
+                          check=True).stdout.splitlines()[0]

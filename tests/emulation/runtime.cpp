@@ -1,0 +1,433 @@
+/* Runs a kernel's work-groups one after the other, a fiber a work-item. Which fiber goes on where
+ * several could is `schedule`'s choice; one runs until it waits or returns. A group whose fibers all
+ * wait is reported with where they do.
+ *
+ * To ThreadSanitizer fibers are threads, and only what a barrier orders is ordered: accesses that
+ * could meet on a device are found whatever the schedule. This file is compiled without it, so that
+ * what the runtime itself does is not seen; what must be seen is said.
+ *
+ * From stdin: Launch, the blocks' sizes, the arguments, the blocks. To stdout: the blocks. The
+ * exit status is FAULT, and stderr says why, where the kernel is at fault. */
+
+#include "shim.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+extern "C" {
+__attribute__((weak)) void *__tsan_get_current_fiber();
+__attribute__((weak)) void *__tsan_create_fiber(unsigned flags);
+__attribute__((weak)) void __tsan_destroy_fiber(void *fiber);
+__attribute__((weak)) void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+__attribute__((weak)) void __tsan_set_fiber_name(void *fiber, const char *name);
+__attribute__((weak)) void __tsan_acquire(void *address);
+__attribute__((weak)) void __tsan_release(void *address);
+__attribute__((weak)) void __asan_init();
+extern char __start_shared_memory[];
+}
+
+namespace emulation {
+
+Index groups, group_size, group;
+
+namespace {
+
+constexpr int FAULT = 3, WARP = 32, NAMED = 16, POISON = 0xff;
+constexpr size_t STACK = 256 << 10, GUARD = 256, PAGE = 4096;
+constexpr unsigned NOT_ORDERED = 1;
+
+/* Ends what the kernel shares by a page of its own. */
+__attribute__((section("shared_memory"), aligned(PAGE))) char shared_end[PAGE];
+
+struct Launch {
+    int groups[3], group_size[3], local_bytes, schedule, blocks, arguments;
+};
+
+struct Argument {
+    int size, block; /* block: -1 where the bytes are the value */
+    int64_t value;   /* or where in the block it points at */
+};
+
+struct Rendezvous;
+
+enum State { READY, WAITING, RETURNED };
+
+struct Item {
+    ucontext_t context;
+    void *fiber;
+    Index index;
+    int number;
+    State state;
+    Rendezvous *at;
+    const char *file;
+    int line;
+    Item *next; /* of those that have come */
+    bool predicate;
+    unsigned ballot;
+};
+
+/* A place to meet, again and again. */
+struct Rendezvous {
+    const char *name;
+    int wanted, come;
+    Item *first;
+    unsigned turn;
+    char order[64]; /* a turn has one, for what it orders */
+};
+
+Launch launch;
+Argument *arguments;
+char **blocks;
+Item *items, *running;
+int count, warps;
+ucontext_t scheduler;
+void *scheduler_fiber;
+Rendezvous named[NAMED], *warp_barriers, *ballots;
+char *dynamic, done;
+uint64_t random_state;
+
+[[noreturn]] void fail(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    fprintf(stderr, "fault: ");
+    vfprintf(stderr, format, values);
+    fprintf(stderr, "\n");
+    va_end(values);
+    fflush(stderr);
+    _exit(FAULT);
+}
+
+void switch_to(Item *item)
+{
+    running = item;
+    if (__tsan_switch_to_fiber)
+        __tsan_switch_to_fiber(item->fiber, NOT_ORDERED);
+    swapcontext(&scheduler, &item->context);
+}
+
+void switch_back(Item *item)
+{
+    if (__tsan_switch_to_fiber)
+        __tsan_switch_to_fiber(scheduler_fiber, NOT_ORDERED);
+    swapcontext(&item->context, &scheduler);
+}
+
+/* A barrier is executed by whole warps, all from one place. */
+void check_warps(const Rendezvous *place)
+{
+    Item *of_warp[1024 / WARP] = {};
+    int come[1024 / WARP] = {};
+    for (Item *item = place->first; item; item = item->next) {
+        int warp = item->number / WARP;
+        if (come[warp]++ && item->line != of_warp[warp]->line)
+            fail("%s: work-items %d and %d of one warp wait in line %d and in line %d of %s",
+                 place->name, of_warp[warp]->number, item->number, of_warp[warp]->line, item->line,
+                 item->file);
+        of_warp[warp] = item;
+    }
+    for (int warp = 0; warp < warps; warp++) {
+        int size = warp == warps - 1 ? count - warp * WARP : WARP;
+        if (come[warp] && come[warp] != size)
+            fail("%s in line %d of %s was passed by %d of the %d work-items of warp %d",
+                 place->name, of_warp[warp]->line, of_warp[warp]->file, come[warp], size, warp);
+    }
+}
+
+/* A barrier of the whole group is one statement to OpenCL. */
+void check_one_place(const Rendezvous *place)
+{
+    for (Item *item = place->first; item->next; item = item->next)
+        if (item->line != item->next->line)
+            fail("%s: work-item %d waits in line %d and work-item %d in line %d of %s",
+                 place->name, item->number, item->line, item->next->number, item->next->line,
+                 item->file);
+}
+
+void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line)
+{
+    Item *own = running;
+    char *order = &place->order[place->turn % sizeof place->order];
+    own->file = file;
+    own->line = line;
+    if (place->come && wanted != place->wanted)
+        fail("%s waits for %d work-items in line %d of %s, for %d elsewhere", place->name, wanted,
+             line, file, place->wanted);
+    place->wanted = wanted;
+    own->next = place->first;
+    place->first = own;
+    place->come++;
+    if (orders && __tsan_release)
+        __tsan_release(order);
+    if (place->come < wanted) {
+        own->state = WAITING;
+        own->at = place;
+        switch_back(own);
+    } else {
+        check_warps(place);
+        if (place == named)
+            check_one_place(place);
+        unsigned ballot = 0;
+        for (Item *item = place->first; item; item = item->next)
+            ballot |= (unsigned)item->predicate << item->number % WARP;
+        for (Item *item = place->first; item; item = item->next) {
+            item->ballot = ballot;
+            item->state = READY;
+        }
+        place->first = nullptr;
+        place->come = 0;
+        place->turn++;
+    }
+    if (orders && __tsan_acquire)
+        __tsan_acquire(order);
+}
+
+int warp_size(const Item *item)
+{
+    int warp = item->number / WARP;
+    return warp == warps - 1 ? count - warp * WARP : WARP;
+}
+
+[[noreturn]] void report_deadlock()
+{
+    fprintf(stderr, "fault: the group waits for ever\n");
+    for (int i = 0, same = 1; i < count; i += same) {
+        const Item *item = items + i;
+        for (same = 1; i + same < count; same++) {
+            const Item *other = item + same;
+            if (other->state != item->state
+                || (item->state == WAITING
+                    && (other->line != item->line || other->at != item->at)))
+                break;
+        }
+        fprintf(stderr, "  work-items %d to %d ", i, i + same - 1);
+        if (item->state == RETURNED)
+            fprintf(stderr, "have returned\n");
+        else
+            fprintf(stderr, "wait at %s (%d of %d are there), line %d of %s\n", item->at->name,
+                    item->at->come, item->at->wanted, item->line, item->file);
+    }
+    fflush(stderr);
+    _exit(FAULT);
+}
+
+void start()
+{
+    Item *own = running;
+    run_kernel();
+    own->state = RETURNED;
+    if (__tsan_release)
+        __tsan_release(&done);
+    switch_back(own);
+}
+
+unsigned random_below(unsigned end)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(random_state >> 33) % end;
+}
+
+/* Of those that can go on: the first, the last, or with a later schedule any. */
+Item *next_ready()
+{
+    int start = launch.schedule < 2 ? 0 : random_below(count);
+    for (int i = 0; i < count; i++) {
+        Item *item = items + (launch.schedule == 1 ? count - 1 - i : (start + i) % count);
+        if (item->state == READY)
+            return item;
+    }
+    return nullptr;
+}
+
+/* What no work-item has written reads as NaN. Tools forget what was there before. */
+void clear_shared_memory()
+{
+    size_t size = shared_end - __start_shared_memory;
+    if (__tsan_create_fiber && size)
+        mmap(__start_shared_memory, size, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    for (volatile char *byte = __start_shared_memory; byte < shared_end; byte++)
+        *byte = (char)POISON;
+}
+
+/* Memory with guards round it, where AddressSanitizer has none. */
+char *guarded(size_t size, int fill)
+{
+    size_t guard = __asan_init ? 0 : GUARD;
+    char *memory = nullptr;
+    if (posix_memalign((void **)&memory, 256, size + 2 * guard))
+        fail("no memory for %zu bytes", size);
+    memset(memory, 0xa5, size + 2 * guard);
+    memset(memory + guard, fill, size);
+    return memory + guard;
+}
+
+void check_guards(const char *memory, size_t size, const char *what)
+{
+    for (size_t i = 0; !__asan_init && i < GUARD; i++)
+        if ((unsigned char)memory[size + i] != 0xa5 || (unsigned char)memory[i - GUARD] != 0xa5)
+            fail("a work-item wrote out of %s", what);
+}
+
+void run_group()
+{
+    clear_shared_memory();
+    dynamic = guarded(launch.local_bytes, POISON);
+    char *stacks = (char *)mmap(nullptr, count * STACK, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED)
+        fail("no memory for %d stacks", count);
+    for (int n = 0; n < count; n++) {
+        Item *item = items + n;
+        unsigned x = n % group_size.x, y = n / group_size.x % group_size.y;
+        item->index = {x, y, n / (group_size.x * group_size.y)};
+        item->number = n;
+        item->state = READY;
+        item->predicate = false;
+        getcontext(&item->context);
+        item->context.uc_stack.ss_sp = stacks + n * STACK;
+        item->context.uc_stack.ss_size = STACK;
+        item->context.uc_link = nullptr;
+        makecontext(&item->context, start, 0);
+        if (__tsan_create_fiber) {
+            char name[80];
+            snprintf(name, sizeof name, "work-item %d of group (%u, %u, %u)", n, group.x, group.y,
+                     group.z);
+            item->fiber = __tsan_create_fiber(0);
+            __tsan_set_fiber_name(item->fiber, name);
+        }
+    }
+    while (Item *item = next_ready())
+        switch_to(item);
+    for (int n = 0; n < count; n++)
+        if (items[n].state != RETURNED)
+            report_deadlock();
+    for (int n = 0; n < count && __tsan_destroy_fiber; n++)
+        __tsan_destroy_fiber(items[n].fiber);
+    munmap(stacks, count * STACK);
+    check_guards(dynamic, launch.local_bytes, "the dynamic local memory");
+    if (!__tsan_create_fiber)
+        free(dynamic - (__asan_init ? 0 : GUARD));
+}
+
+template <class T> T *read_array(size_t size)
+{
+    T *values = (T *)calloc(size + 1, sizeof(T));
+    if (fread(values, sizeof(T), size, stdin) != size)
+        fail("the launch ended early");
+    return values;
+}
+
+void name(Rendezvous *place, const char *format, int number)
+{
+    char *text = (char *)malloc(40);
+    snprintf(text, 40, format, number);
+    *place = Rendezvous{text, 0, 0, nullptr, 0, {}};
+}
+
+void prepare()
+{
+    count = group_size.x * group_size.y * group_size.z;
+    warps = (count + WARP - 1) / WARP;
+    items = (Item *)calloc(count, sizeof(Item));
+    warp_barriers = (Rendezvous *)calloc(warps, sizeof(Rendezvous));
+    ballots = (Rendezvous *)calloc(warps, sizeof(Rendezvous));
+    for (int n = 0; n < NAMED; n++)
+        name(named + n, n ? "the barrier %d of a part" : "the barrier of the group", n);
+    for (int n = 0; n < warps; n++) {
+        name(warp_barriers + n, "the barrier of warp %d", n);
+        name(ballots + n, "the ballot of warp %d", n);
+    }
+    random_state = launch.schedule;
+    if (__tsan_get_current_fiber)
+        scheduler_fiber = __tsan_get_current_fiber();
+}
+
+} // namespace
+
+const Index &item()
+{
+    return running->index;
+}
+
+void wait_for_group(const char *file, int line)
+{
+    meet(named, count, true, file, line);
+}
+
+void wait_for_part(int number, int wanted, const char *file, int line)
+{
+    if (number < 1 || number >= NAMED || wanted % WARP || wanted < WARP || wanted > count)
+        fail("no barrier %d of %d of the group's %d work-items is possible, line %d of %s", number,
+             wanted, count, line, file);
+    meet(named + number, wanted, true, file, line);
+}
+
+void wait_for_warp(const char *file, int line)
+{
+    meet(warp_barriers + running->number / WARP, warp_size(running), true, file, line);
+}
+
+unsigned ballot(unsigned mask, bool predicate, const char *file, int line)
+{
+    if (mask != 0xffffffffu)
+        fail("a ballot of part of a warp, line %d of %s", line, file);
+    running->predicate = predicate;
+    meet(ballots + running->number / WARP, warp_size(running), false, file, line);
+    return running->ballot;
+}
+
+char *dynamic_local()
+{
+    return dynamic;
+}
+
+const void *argument(int index, size_t size, bool is_pointer)
+{
+    const Argument &given = arguments[index];
+    if ((size_t)given.size != size || is_pointer != (given.block != -1))
+        fail("parameter %d takes %s of %zu bytes, got one of %d", index,
+             is_pointer ? "a pointer" : "a number", size, given.size);
+    return &given.value;
+}
+
+} // namespace emulation
+
+int main()
+{
+    using namespace emulation;
+    launch = *read_array<Launch>(1);
+    int64_t *sizes = read_array<int64_t>(launch.blocks);
+    arguments = read_array<Argument>(launch.arguments);
+    blocks = (char **)calloc(launch.blocks + 1, sizeof(char *));
+    for (int n = 0; n < launch.blocks; n++) {
+        blocks[n] = guarded(sizes[n], 0);
+        if (fread(blocks[n], 1, sizes[n], stdin) != (size_t)sizes[n])
+            fail("the launch ended early");
+    }
+    if (kernel_parameters() != launch.arguments)
+        fail("it takes %d arguments, got %d", kernel_parameters(), launch.arguments);
+    for (int n = 0; n < launch.arguments; n++)
+        if (arguments[n].block >= 0)
+            arguments[n].value += (int64_t)blocks[arguments[n].block];
+    groups = {(unsigned)launch.groups[0], (unsigned)launch.groups[1], (unsigned)launch.groups[2]};
+    group_size = {(unsigned)launch.group_size[0], (unsigned)launch.group_size[1],
+                  (unsigned)launch.group_size[2]};
+    prepare();
+    for (group.z = 0; group.z < groups.z; group.z++)
+        for (group.y = 0; group.y < groups.y; group.y++)
+            for (group.x = 0; group.x < groups.x; group.x++)
+                run_group();
+    if (__tsan_acquire)
+        __tsan_acquire(&done);
+    for (int n = 0; n < launch.blocks; n++) {
+        check_guards(blocks[n], sizes[n], "a buffer");
+        fwrite(blocks[n], 1, sizes[n], stdout);
+    }
+    fflush(stdout);
+}

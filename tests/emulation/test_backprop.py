@@ -1,0 +1,99 @@
+"""Kernels of back-propagation whose warps go their own ways on a GPU, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossamer.ops.algorithm import Algorithm, Variant, Weights
+from gossamer.ops.backprop.blocked import Blocked
+from gossamer.ops.backprop.per_step import PerStep
+from gossamer.ops.backprop.persistent import Persistent
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.reference import reference
+from tests.emulation.device import EmulatedDevice
+from tests.emulation.test_faults import Emulate
+from tests.ops.harness import run_variant
+from tests.tolerances import normalised_error, tolerance
+
+_DECAYS = (0.3, 0.0, 0.5)
+_VANISHES = (0.5, 0.0, 2.0)
+
+PIPELINE = {
+    "two parts of an output's weights": (
+        BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAYS,
+        {"form": "pipeline", "block": 4, "threads": 256}),
+    "softmax, no decay": (
+        BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), (0.3, 0.0, 0.0),
+        {"form": "pipeline", "block": 8, "threads": 128}),
+    "idle warps, two units an item": (
+        BackpropProblem((40, 12, 3), 9, 17), _DECAYS,
+        {"form": "pipeline", "threads": 384, "apart": 1}),
+    "blocks of 16": (
+        BackpropProblem((130, 20, 10), 9, 35), _DECAYS, {"form": "pipeline", "block": 16}),
+}
+PERSISTENT = {
+    "zeros skipped, small upper layers": (
+        BackpropProblem((70, 9, 7, 4), 9, 7), _DECAYS, {"weights": "sparse", "threads": 128}),
+    "zeros skipped, weights that vanish": (
+        BackpropProblem((40, 9, 4), 9, 4, networks=2), _VANISHES,
+        {"weights": "sparse", "threads": 128}),
+    "batches, momentum": (
+        BackpropProblem((40, 35, 33, 5), 9, 7, "tanh", "cross_entropy", 3, velocity=True),
+        (0.1, 0.9, 0.1), {"weights": "local", "threads": 128}),
+    "weights in registers, one layer": (
+        BackpropProblem((33, 20), 9, 6, "sigmoid", "squared_error", 2), _VANISHES,
+        {"weights": "registers"}),
+}
+LAUNCHES = {
+    "blocks by launches": (
+        BackpropProblem((140, 9, 5), 40, 34), _DECAYS,
+        {"form": "launches", "threads": 128}),
+    "deep, softmax": (
+        BackpropProblem((20, 35, 33, 5), 9, 12, "tanh", "cross_entropy", networks=2), _DECAYS,
+        {"form": "launches", "threads": 128}),
+}
+A_LAUNCH_A_STEP = {
+    "a launch a step": (
+        BackpropProblem((70, 3, 2), 3, 2, "tanh", "cross_entropy", 2, velocity=True), _DECAYS,
+        {"threads": 64}),
+}
+CASES = {**{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.items()},
+         **{name: (Persistent(), *case) for name, case in PERSISTENT.items()},
+         **{name: (PerStep(), *case) for name, case in A_LAUNCH_A_STEP.items()}}
+"""Each with what there is to get wrong: an algorithm, a problem, its settings, a config."""
+
+
+def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.ndarray]:
+    """Rows of floats, of zeros and ones, and of zeros, in turns."""
+    inputs = problem.example_inputs(np.random.default_rng(0))
+    inputs[0][::3] = np.random.default_rng(1).standard_normal(inputs[0][::3].shape)
+    inputs[0][1::3] = np.ceil(inputs[0][1::3])
+    inputs[0][2::6] = 0
+    inputs[3][:] = settings
+    return inputs
+
+
+def check(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
+          settings: tuple[float, ...], config: dict[str, object]) -> None:
+    def matches(variant: Variant) -> bool:
+        return config.items() <= dict(variant.config).items()
+
+    inputs = inputs_of(problem, settings)
+    variant = next(filter(matches, algorithm.variants(problem, device)))
+    actual = run_variant(algorithm, problem, variant, device, Weights({}, device, "the test"),
+                         inputs)
+    for y, r in zip(actual, reference(problem, inputs, {}), strict=True):
+        assert normalised_error(y, r) <= tolerance("backprop")
+
+
+@pytest.mark.parametrize("mode", ["races", "bounds"])
+@pytest.mark.parametrize("case", CASES)
+def test_no_fault(emulate: Emulate, case: str, mode: str) -> None:
+    check(emulate(mode), *CASES[case])
+
+
+@pytest.mark.parametrize("schedule", [1, 2])
+@pytest.mark.parametrize("case", PIPELINE)
+def test_warps_may_run_in_any_order(emulate: Emulate, case: str, schedule: int) -> None:
+    check(emulate("plain", schedule), *CASES[case])

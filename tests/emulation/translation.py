@@ -1,0 +1,52 @@
+"""A kernel's CUDA branch as C++ that g++ takes."""
+
+from __future__ import annotations
+
+import re
+
+from gossamer.device.base import DIALECT, KernelSource
+from gossamer.errors import CompileError
+
+_PTX = {
+    "bar.sync %0, %1;": "emulation::wait_for_part(%0, %1, __FILE__, __LINE__)",
+    "cvt.f32.f16 %0, %1;": "%0 = half_bits_to_float(%1)",
+    "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
+    "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
+    "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
+}
+"""What each instruction of the dialect does, in C++. An approximation is the exact value here."""
+
+_ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*"([^"]*)"\s*((?:[^()";]|"[^"]*"|\([^()]*\))*)\)')
+_OPERAND = re.compile(r'"[^"]*"\s*\(([^()]*)\)')
+_DYNAMIC = re.compile(r"\bextern\s+__shared__\s+(\w+)\s+(\w+)\[\];")
+
+
+def translated(source: KernelSource) -> str:
+    """The translation unit, behind shim.h. Raises CompileError that names an instruction nobody
+    has said the meaning of."""
+    text = source.text()
+    files = [DIALECT, *source.headers, source.path]
+    if source.path.suffix != ".cl":
+        raise CompileError(f"{source.path.name} is not written in the dialect")
+    for path in files:
+        text = text.replace(path.read_text(), f'#line 1 "{path}"\n{path.read_text()}', 1)
+    text = _ASM.sub(_instruction, text)
+    text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_local();", text)
+    if left := re.search(r"\basm\b.*", text.split("#else", 1)[1]):
+        raise CompileError(f"{source.path.name} has an instruction that is not understood: "
+                           f"{left[0]}")
+    return (f'#include "shim.h"\n{text}\n'
+            f'void run_kernel() {{ emulation::call({source.function}); }}\n'
+            f'int kernel_parameters() {{ return emulation::parameters({source.function}); }}\n')
+
+
+def _instruction(found: re.Match[str]) -> str:
+    ptx, operands = found[1], _OPERAND.findall(found[2])
+    if not ptx:
+        return found[0]
+    if ptx not in _PTX:
+        raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
+    statement = _PTX[ptx]
+    for number, operand in enumerate(operands):
+        statement = statement.replace(f"%{number}", operand)
+    return f"({statement})"
