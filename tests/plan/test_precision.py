@@ -9,7 +9,7 @@ import pytest
 
 import gossamer
 from gossamer.device.base import Device
-from gossamer.plan import plan as planning
+from gossamer.plan import planning
 from gossamer.plan.plan import Plan
 from gossamer.plan.tuner import EFFORTS, Trial
 from tests.conftest import is_slow
