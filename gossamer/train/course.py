@@ -13,6 +13,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Device
+from gossamer.errors import TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.choice import choose
 from gossamer.train.samples import Samples
@@ -66,6 +67,17 @@ class Course:
     @property
     def ended(self) -> bool:
         return bool(self.failure) or self.reached or self.passes >= self.settings.epochs
+
+    def check(self) -> None:
+        """Raises TrainingError when training diverged."""
+        if self.failure:
+            rate = self.settings.learning_rate
+            made = self.settings.numbers(self.passes)[0]
+            raise TrainingError(
+                f"training {self.failure}; the network is as it was after pass {self.passes}: "
+                f"try a learning_rate below {rate:g}"
+                + (f" (which the schedule made {made:g} in this pass)" if made != rate else "")
+                + ", or numbers in x nearer to 0")
 
 
 @dataclass(eq=False)

@@ -20,9 +20,9 @@ from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.checkpoint import Keeper, Pace
 from gossamer.train.course import Course, Training
-from gossamer.train.mlp import MLP, become, device_of, validation_samples
+from gossamer.train.mlp import MLP, become, device_of
 from gossamer.train.network import Network
-from gossamer.train.samples import Samples, samples
+from gossamer.train.samples import Samples, samples, validation_samples
 from gossamer.train.settings import Settings
 
 
@@ -129,7 +129,7 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
 def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
     """A copy of the base for every combination of the values that the grid has for parameters of
     MLP; the last parameter changes fastest. Raises InputError for an unknown parameter."""
-    return [MLP(**base.get_params()).set_params(**dict(zip(grid, values, strict=True)))
+    return [type(base)(**base.get_params()).set_params(**dict(zip(grid, values, strict=True)))
             for values in itertools.product(*grid.values())]
 
 
@@ -192,11 +192,11 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
     if ends not in data:
         own = samples(x, y, settings.sizes)
         data[ends] = own, (None if validation is None
-                           else validation_samples(validation, settings, own))
+                           else validation_samples(validation, settings.sizes, own))
     own, held = data[ends]
     whole = np.arange(len(own.x))
     parts = [(None, whole)] if folds is None else list(enumerate(_without_parts(own, folds)))
-    return [_Entry(index, fold, MLP(**mlp.get_params()), Course.start(settings), own, rows, held)
+    return [_Entry(index, fold, type(mlp)(**mlp.get_params()), Course.start(settings), own, rows, held)
             for fold, rows in parts]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,13 +12,14 @@ import numpy as np
 
 from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.errors import GossamerError, InputError, TrainingError
+from gossamer.errors import GossamerError, InputError
 from gossamer.train.checkpoint import Keeper, Pace
 from gossamer.train.course import Course, Training
+from gossamer.train.estimator import Estimator
 from gossamer.train.network import Network, determination
 from gossamer.train.preparation import Preparation
 from gossamer.train.progress import OnEpoch, Progress
-from gossamer.train.samples import Samples, check_kind, matrix, samples
+from gossamer.train.samples import Samples, check_kind, matrix, samples, validation_samples
 from gossamer.train.schedule import Schedule
 from gossamer.train.settings import Settings
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 
-class MLP:
+class MLP(Estimator):
     """A fully connected network, trained sample by sample or in small batches on one device, by
     the conventions of scikit-learn.
 
@@ -113,7 +113,7 @@ class MLP:
         """
         settings = Settings.of(self)
         data = samples(x, y, settings.sizes)
-        held = None if validation is None else validation_samples(validation, settings, data)
+        held = None if validation is None else validation_samples(validation, settings.sizes, data)
         if resume and checkpoint is None:
             raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
         keeper = Keeper(Path(checkpoint), data.digest()) if checkpoint is not None else None
@@ -142,7 +142,7 @@ class MLP:
         become(self, course, data, training)
         if keeper:
             keeper.write(course)
-        _check(course)
+        course.check()
         return self
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> MLP:
@@ -175,7 +175,7 @@ class MLP:
                             self.algorithm)
         training.step()
         become(self, course, data, training)
-        _check(course)
+        course.check()
         return self
 
     def predict(self, x: Any) -> np.ndarray:
@@ -214,19 +214,6 @@ class MLP:
         check_kind(labels, self.classes_, "")
         return float((found == labels).mean())
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """What the constructor was given, by name."""
-        return {name: getattr(self, name) for name in _DEFAULTS}
-
-    def set_params(self, **params: Any) -> MLP:
-        """Changes what the constructor was given. Raises InputError for an unknown name."""
-        for name, value in params.items():
-            if name not in _DEFAULTS:
-                raise InputError(f"MLP has no parameter {name!r}: expected one of "
-                                 f"{', '.join(_DEFAULTS)}")
-            setattr(self, name, value)
-        return self
-
     def to_graph(self) -> Graph:
         """The network as a graph, for gossamer.compile: input x (N, inputs), output y."""
         from gossamer.train import onnx_out
@@ -251,19 +238,6 @@ class MLP:
         if preparation:
             onnx_steps.put_before(made, preparation)
         onnx_out.write(Path(path), made)
-
-    def __repr__(self) -> str:
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items()
-                   if repr(value) != repr(_DEFAULTS[name])]
-        return f"MLP({', '.join(changed)})"
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, Tags, TargetTags
-
-        # before it is trained, y alone tells: scikit-learn looks at it too
-        labels = hasattr(self, "classes_") or not hasattr(self, "_course")
-        return Tags("classifier" if labels else None, TargetTags(required=True),
-                    classifier_tags=ClassifierTags() if labels else None)
 
     def _tell(self, training: Training, course: Course, data: Samples, held: Samples | None,
               seconds: float, on_epoch: OnEpoch | None) -> None:
@@ -301,10 +275,6 @@ class MLP:
         return network.outputs(matrix(x, network.sizes[0], "x"))
 
 
-_DEFAULTS = {name: parameter.default
-             for name, parameter in inspect.signature(MLP).parameters.items()}
-
-
 def device_of(mlp: MLP) -> Device:
     """Where it is to be trained."""
     return mlp.device if isinstance(mlp.device, Device) else find(mlp.device)
@@ -324,26 +294,3 @@ def become(mlp: MLP, course: Course, data: Samples, training: Training | None) -
         mlp.classes_ = data.classes
     elif hasattr(mlp, "classes_"):
         del mlp.classes_
-
-
-def validation_samples(given: tuple[Any, Any], settings: Settings, data: Samples) -> Samples:
-    """The pair that was given to validate on. Raises InputError for another kind than the data."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise InputError("validation: expected a pair of x and y")
-    held = samples(*given, settings.sizes, data.classes, "validation ")
-    if (held.labels is None) != (data.labels is None):
-        raise InputError("validation y holds labels and y numbers, or the other way round: "
-                         "expected the same kind")
-    return held
-
-
-def _check(course: Course) -> None:
-    """Raises TrainingError when training diverged."""
-    if course.failure:
-        rate = course.settings.learning_rate
-        made = course.settings.numbers(course.passes)[0]
-        raise TrainingError(
-            f"training {course.failure}; the network is as it was after pass {course.passes}: "
-            f"try a learning_rate below {rate:g}"
-            + (f" (which the schedule made {made:g} in this pass)" if made != rate else "")
-            + ", or numbers in x nearer to 0")

@@ -83,6 +83,18 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     return Samples(inputs, matrix(y, sizes[-1], f"{what}y"))
 
 
+def validation_samples(given: tuple[Any, Any], sizes: tuple[int, ...],
+                       data: Samples) -> Samples:
+    """The pair that was given to validate on. Raises InputError for another kind than the data."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InputError("validation: expected a pair of x and y")
+    held = samples(*given, sizes, data.classes, "validation ")
+    if (held.labels is None) != (data.labels is None):
+        raise InputError("validation y holds labels and y numbers, or the other way round: "
+                         "expected the same kind")
+    return held
+
+
 def matrix(values: Any, columns: int, what: str) -> np.ndarray:
     """(rows, columns) float32, all finite. Raises InputError that names what is wrong."""
     array = np.asarray(values)

@@ -74,7 +74,7 @@ def test_data_are_made_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> No
         return samples(x, y, sizes, *more)
 
     monkeypatch.setattr("gossamer.train.many.samples", noted)
-    monkeypatch.setattr("gossamer.train.mlp.samples", noted)
+    monkeypatch.setattr("gossamer.train.samples.samples", noted)
     configs = sweep(MLP((4, 3), epochs=1, device="host"), {
         "sizes": [(4, 3), (4, 2, 3)], "seed": range(3)})
     train_many(configs, *blobs, validation=blobs)
