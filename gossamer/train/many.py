@@ -196,8 +196,8 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
     own, held = data[ends]
     whole = np.arange(len(own.x))
     parts = [(None, whole)] if folds is None else list(enumerate(_without_parts(own, folds)))
-    return [_Entry(index, fold, type(mlp)(**mlp.get_params()), Course.start(settings), own, rows, held)
-            for fold, rows in parts]
+    return [_Entry(index, fold, type(mlp)(**mlp.get_params()), Course.start(settings), own, rows,
+                   held) for fold, rows in parts]
 
 
 def _keep(entries: Sequence[_Entry], folder: Path, resume: bool) -> None:
