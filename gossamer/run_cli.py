@@ -23,7 +23,7 @@ from gossamer.model.shapes import check_open_dimensions
 from gossamer.plan.plan_file import SUFFIX
 
 if TYPE_CHECKING:
-    from gossamer.model.graph import Graph
+    from gossamer.model.graph import Graph, Meaning
     from gossamer.plan.plan import Plan
 
 ModelArgument = Annotated[str, typer.Argument(
@@ -33,6 +33,7 @@ ShapeOption = Annotated[list[str] | None, typer.Option(
     help="An input's shape without the batch, where the file leaves it open; may be repeated.")]
 _MOST_ANSWERS = 20
 """Rows of an array whose classes are printed."""
+_WHITE = 255.0
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -123,13 +124,20 @@ def run(
         plan = saved or gossamer.compile(graph, device=device, strict=strict)
         progress.update(task, description=f"running on {plan.device.name}", total=len(names))
         results: list[tuple[np.ndarray, ...]] = []
-        for chunk in chunks:
+        negatives: list[str] = []
+        for index, chunk in enumerate(chunks):
+            if photos:
+                negatives += _negatives(names[index * count:], chunk[0], graph.meaning)
             result = plan(*chunk)
             results.append(result if isinstance(result, tuple) else (result,))
             progress.advance(task, count)
         if table:
             progress.update(task, description="timing the layers", total=None)
         report = plan.profile(count) if table else plan.report()
+    if negatives:
+        more = f" and {len(negatives) - 1} more" if len(negatives) > 1 else ""
+        show.notice(f"{negatives[0]}{more}: nearer in brightness to a negative of what was trained "
+                    "on; --scale -1 --mean -255 takes its negative")
     outputs = {info.name: parts[0] if len(parts) == 1 else np.concatenate(parts)
                for info, parts in zip(graph.outputs, zip(*results, strict=True), strict=True)}
 
@@ -216,6 +224,17 @@ def _batch_size(graph: Graph, wanted: int | None, rows: int, usual: int) -> int:
     raise InputError(f"--batch {wanted}: the numbers of this network depend on what runs "
                      f"together ({mixing}); leave --batch out, so that all {rows} inputs run at "
                      "once")
+
+
+def _negatives(names: Sequence[str], pictures: np.ndarray, meaning: Meaning) -> list[str]:
+    """Those that are dark on light where the network was trained on light on dark, or the other
+    way round, as far as brightness tells: nothing where that was neither dark nor light. pictures:
+    grey levels, of the first of the names."""
+    if meaning.brightness is None or _WHITE / 4 <= meaning.brightness <= _WHITE * 3 / 4:
+        return []
+    means = pictures.reshape(len(pictures), -1).mean(axis=1)
+    nearer = np.abs(_WHITE - means - meaning.brightness) < np.abs(means - meaning.brightness)
+    return [name for name, negative in zip(names, nearer, strict=False) if negative]
 
 
 def _warn_of_broken_numbers(outputs: dict[str, np.ndarray],

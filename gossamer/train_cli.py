@@ -125,8 +125,9 @@ def train(
     with train_show.following(mlp.epochs) as follow:
         training, held = _read(source, validation, label, limit, seed)
         scaled = training.pixels if scale is None else scale
+        grey = training.shape is not None and (scaled or training.pixels)
         preparation = Preparation(scaled, threshold if binarise else None, side, training.shape,
-                                  grey=training.shape is not None and (scaled or training.pixels))
+                                  grey, float(training.x.mean()) if grey else None)
         some = (training if held is None else held).x[:train_show.SOME]
         training = prepared(training, preparation)
         held = None if held is None else prepared(held, preparation)

@@ -146,6 +146,24 @@ def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
     assert lines.stdout.splitlines()[-1] == "and 40 more inputs: --json prints all"
 
 
+def test_negatives_of_what_was_trained_on(model, tmp_path):
+    """Black on white where the network knows white on black, as a photo of paper is."""
+    dark = PICTURES // 3
+    np.savez(tmp_path / "x.npz", x=dark, y=LABELS)
+    succeeds(*train(tmp_path / "x.npz", model, "--scale", sizes="64,4,3"))
+    for name, picture in (("a", dark[0]), ("b", 255 - dark[0]), ("c", 255 - dark[1])):
+        Image.fromarray(picture).save(tmp_path / f"{name}.png")
+    words = ("run", model, "--device", "host", "--json")
+    usual = succeeds(*words, tmp_path / "a.png")
+    assert usual.stderr == ""
+    assert succeeds(*words, *(tmp_path / f"{name}.png" for name in "abc")).stderr == (
+        f"notice: {tmp_path / 'b.png'} and 1 more: nearer in brightness to a negative of what was "
+        "trained on; --scale -1 --mean -255 takes its negative\n")
+    again = succeeds(*words, tmp_path / "b.png", "--scale", "-1", "--mean", "-255")
+    assert again.stderr == ""
+    assert json.loads(again.stdout)["outputs"] == json.loads(usual.stdout)["outputs"]
+
+
 def test_pictures_that_are_not_square(model, tmp_path):
     np.savez(tmp_path / "x.npz", x=PICTURES[:, :6], y=LABELS)
     succeeds(*train(tmp_path / "x.npz", model, sizes="48,4,3"))

@@ -103,12 +103,13 @@ class Meaning:
     classes: their names, by column of the first output. scores: whether that output is a score of
     each class, none of which depends on the others; else they are probabilities, or what softmax
     makes such of. picture: height and width of the grey picture, 0 (black) to 255 (white), that
-    a row of the first input is.
+    a row of the first input is. brightness: the mean of those that were trained on.
     """
 
     classes: tuple[str, ...] = ()
     scores: bool = False
     picture: tuple[int, int] | None = None
+    brightness: float | None = None
 
 
 @dataclass

@@ -21,19 +21,25 @@ def read(model: onnx.ModelProto) -> Meaning:
     classes, picture = _parsed(found.get(CLASSES)), _parsed(found.get(PICTURE))
     names = classes if isinstance(classes, list) and all(
         isinstance(name, str | int) for name in classes) else []
-    return Meaning(tuple(map(str, names)), found.get(OUTPUTS) == _SCORES, _shape(picture))
+    shape = _shape(picture)
+    brightness = picture.get("brightness") if shape else None
+    return Meaning(tuple(map(str, names)), found.get(OUTPUTS) == _SCORES, shape,
+                   float(brightness) if isinstance(brightness, int | float) else None)
 
 
 def entries(meaning: Meaning) -> Mapping[str, str]:
     """The metadata that say so, by key."""
-    found = {}
+    found: dict[str, str] = {}
     if meaning.classes:
         found[CLASSES] = json.dumps(meaning.classes)
     if meaning.scores:
         found[OUTPUTS] = _SCORES
     if meaning.picture:
         height, width = meaning.picture
-        found[PICTURE] = json.dumps({"height": height, "width": width, "channels": "grey"})
+        said: dict[str, Any] = {"height": height, "width": width, "channels": "grey"}
+        if meaning.brightness is not None:
+            said["brightness"] = round(meaning.brightness, 2)
+        found[PICTURE] = json.dumps(said)
     return found
 
 

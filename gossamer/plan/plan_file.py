@@ -214,7 +214,8 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
         for node in plain["nodes"]]
     said = plain["meaning"]
     meaning = Meaning(tuple(said["classes"]), said["scores"],
-                      said["picture"] and (said["picture"][0], said["picture"][1]))
+                      said["picture"] and (said["picture"][0], said["picture"][1]),
+                      said["brightness"])
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
                  warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],

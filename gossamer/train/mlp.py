@@ -232,9 +232,8 @@ class MLP(Estimator):
         from gossamer.train import onnx_out, onnx_steps
 
         network = self._network()
-        picture = preparation.shape if preparation and preparation.grey else None
         made = onnx_out.model(network.layers, network.activations, onnx_out.meaning(
-            network.activations, getattr(self, "classes_", None), picture))
+            network.activations, getattr(self, "classes_", None), preparation))
         if preparation:
             onnx_steps.put_before(made, preparation)
         onnx_out.write(Path(path), made)

@@ -14,6 +14,7 @@ from gossamer.expression import apply
 from gossamer.model import onnx_metadata
 from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
 from gossamer.plan.plan_file import replacing
+from gossamer.train.preparation import Preparation
 
 _OPSET, _IR_VERSION = 17, 8
 _OPERATORS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "softmax": "Softmax"}
@@ -22,14 +23,16 @@ Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 def meaning(activations: Sequence[str], classes: np.ndarray | None,
-            picture: tuple[int, int] | None = None) -> Meaning:
+            preparation: Preparation | None = None) -> Meaning:
     """What the outputs stand for, and the inputs where they are a picture. classes: the labels,
     by output; None for regression."""
+    taken = preparation if preparation and preparation.grey else Preparation()
+    picture, brightness = taken.shape, taken.brightness
     if classes is None:
-        return Meaning(picture=picture)
+        return Meaning(picture=picture, brightness=brightness)
     names = tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name)
                   for name in classes.tolist())
-    return Meaning(names, activations[-1] != "softmax", picture)
+    return Meaning(names, activations[-1] != "softmax", picture, brightness)
 
 
 def graph(layers: Layers, activations: Sequence[str], meaning: Meaning) -> Graph:

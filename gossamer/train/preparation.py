@@ -20,7 +20,8 @@ class Preparation:
     width.
 
     shape: height and width of a sample that is a picture. grey: whether its numbers are grey
-    levels, 0 (black) to 255, so that a file of a picture can be taken too.
+    levels, 0 (black) to 255, so that a file of a picture can be taken too. brightness: their mean
+    level, by which a negative is told.
     """
 
     scale: bool = False
@@ -28,6 +29,7 @@ class Preparation:
     pad: tuple[int, int] | None = None
     shape: tuple[int, int] | None = None
     grey: bool = False
+    brightness: float | None = None
 
     def __call__(self, x: np.ndarray, source: str = "x") -> np.ndarray:
         """(n, inputs) float32, of samples (n, numbers of a sample). Raises InputError, which
