@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,6 +41,15 @@ class _Candidate:
                 except Exception as error:  # a driver may fail in any way; it is not offered then
                     self.problem = _one_line(error)
             return self.device
+
+    def forked(self) -> None:
+        """In the child of a process that had found it: drivers do not survive that, and hang."""
+        self._lock = threading.Lock()
+        if self.name != "host":
+            self._checked, self.device = True, None
+            self.problem = ("was found before this process was forked, and its driver works in the "
+                            "parent only; start processes by spawn, as "
+                            "multiprocessing.get_context('spawn') and joblib do")
 
     def found(self) -> Found:
         device = self.check()
@@ -113,6 +123,17 @@ def _all() -> list[_Candidate]:
                 _Candidate("host", "NumPy", HostDevice, True),
             ]
         return _candidates
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for candidate in _candidates or ():
+        candidate.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _opencl() -> Iterator[_Candidate]:

@@ -83,3 +83,21 @@ def test_broken_gpu_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatc
         assert find().name == "host"
     with pytest.raises(DeviceError, match="device cuda:0 cannot be used: its fan fell off"):
         find("cuda")
+
+
+def test_devices_do_not_survive_a_fork(compiled_device: Device) -> None:
+    """They would hang there; the child is told, and goes on on the host."""
+    code = ("import multiprocessing as mp, warnings\n"
+            "from gossamer.device import find\n"
+            "import pickle\n"
+            f"device = find({compiled_device.name!r})\n"
+            "def work(stored):\n"
+            "    with warnings.catch_warnings(record=True) as told:\n"
+            "        warnings.simplefilter('always')\n"
+            "        return pickle.loads(stored).name, str(told[-1].message)\n"
+            "with mp.get_context('fork').Pool(1) as pool:\n"
+            "    print(*pool.map_async(work, [pickle.dumps(device)]).get(60)[0])\n")
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith(f"host device {compiled_device.name} cannot be used: was found "
+                                   "before this process was forked")
+    assert shown.stdout.endswith("; host takes its place\n")
