@@ -33,6 +33,11 @@ def form_of(variant: Variant) -> Form:
     return Form(**{key: int(value) for key, value in variant.config})
 
 
+def is_form(variant: Variant, *numbers: int) -> bool:
+    """Whether its form is one of those of FORMS, masked or not."""
+    return replace(form_of(variant), masked=0) in [FORMS[number] for number in numbers]
+
+
 def variants_of(problem: Conv2dProblem, device: Device) -> list[Variant]:
     return list(ALGORITHM.variants(problem, device))
 
@@ -41,7 +46,7 @@ def a_few(problem: Conv2dProblem, device: Device) -> list[Variant]:
     """One of every number of rows, in different layouts and precisions, that is quick."""
     found: dict[int, Variant] = {}
     for rows, form in ((1, 0), (4, 1), (2, 3), (8, 9)):
-        able = [v for v in variants_of(problem, device) if form_of(v) == FORMS[form]]
+        able = [v for v in variants_of(problem, device) if is_form(v, form)]
         if able:
             found[rows] = able[rows % len(able)]
     return list(found.values())
@@ -85,7 +90,8 @@ def test_every_form(compiled_device: Device, stride: int) -> None:
     assert {v.precision for v in variants} == {"fp32", "fp16"}
     assert {v.inputs[0].layout for v in variants} == {"NCHW", "CHWN"}
     if not is_slow(compiled_device):
-        assert {form_of(v) for v in variants} == set(FORMS)
+        assert {form_of(v) for v in variants} == {
+            replace(form, masked=masked) for form in FORMS for masked in (0, 1)}
     if compiled_device.api != "cuda":  # a build is half a second
         few = 8 if is_slow(compiled_device) else 4
         variants = [v for i, v in enumerate(sorted(variants, key=lambda v: v.label))
@@ -108,7 +114,7 @@ def test_planes_that_two_points_a_work_item_overlap_on(compiled_device: Device, 
                                                        width: int, kernel: int) -> None:
     """Each point is computed within the plane and stored by one work-item."""
     problem = Conv2dProblem(1, 3, height, width, 3, (kernel, kernel), pads=(kernel // 2,) * 4)
-    of_two = [v for v in variants_of(problem, compiled_device) if form_of(v) == FORMS[3]]
+    of_two = [v for v in variants_of(problem, compiled_device) if is_form(v, 2)]
     assert bool(of_two) == (height * width > 32)
     if of_two:
         check(problem, sparse_weights(problem, 0.6), compiled_device, of_two)
@@ -118,7 +124,8 @@ def test_distances_between_points() -> None:
     def of_plane(count: int, points: int) -> int:
         problem = Conv2dProblem(1, 1, 1, count, 1, (1, 1))
         x, y = problem.inputs[0].with_layout("NCHW"), problem.outputs[0].with_layout("NCHW")
-        return Division(Form(1, points, 32), Walk.of(problem, x, y)).distance
+        form = Form(1, points, 32)
+        return Division(form, Walk.of(problem, form, x, y)).distance
 
     assert [of_plane(count, 2) for count in (31, 32, 33, 49, 64, 65)] == [0, 0, 1, 17, 32, 32]
     assert [of_plane(count, 1) for count in (1, 31, 33)] == [32, 32, 32]
@@ -149,7 +156,7 @@ def test_batches(compiled_device: Device, batch: int) -> None:
     """Images are loaded in fours where their number allows."""
     problem = Conv2dProblem(batch, 4, 6, 6, 5, (3, 3), pads=(1, 1, 1, 1))
     found = [v for v in variants_of(problem, compiled_device)
-             if form_of(v).points == 4 or form_of(v) == FORMS[3]]
+             if form_of(v).points == 4 or is_form(v, 2)]
     innermost = [v for v in found if v.inputs[0].layout == "CHWN"]
     assert bool(innermost) == (batch > 1)  # one image lies alike in both layouts
     check(problem, sparse_weights(problem, 0.4), compiled_device, (innermost or found)[:3])
@@ -189,7 +196,7 @@ def test_what_is_not_finite_in_the_input_stays_in_the_blocks_it_meets(compiled_d
     (x,) = random_inputs(problem)
     x[0, 4, 2, 3] = value
     tried = [v for v in variants_of(problem, compiled_device)
-             if v.precision == "fp32" and form_of(v) in (FORMS[0], FORMS[1], FORMS[9])]
+             if v.precision == "fp32" and is_form(v, 0, 1, 9)]
     assert len(tried) == 3
     for variant in tried:
         (y,) = run_variant(ALGORITHM, problem, variant, compiled_device,
@@ -218,8 +225,9 @@ def test_only_padded_inputs_need_workspace(compiled_device: Device) -> None:
     assert {v.workspace for v in variants_of(plain, compiled_device)} == {0}
     found = variants_of(padded, compiled_device)
     size = 2 * 3 * (5 + 1) * (6 + 3)
-    assert {v.workspace for v in found if v.precision == "fp32"} == {4 * size}
-    assert {v.workspace for v in found if v.precision == "fp16"} == {2 * size}
+    for precision, itemsize in (("fp32", 4), ("fp16", 2)):
+        assert {(form_of(v).masked, v.workspace) for v in found if v.precision == precision} == {
+            (1, 0), (0, itemsize * size)}
 
 
 @pytest.mark.parametrize("problem, reason", [

@@ -12,6 +12,9 @@
  * line has, those past the last output are computed and not stored, and windows start at the number
  * of their point. Otherwise every point's window is worked out.
  *
+ * MASKED    x has no padding: sides holds for each column the bits of its tap's row (the number of
+ *           the row) and column (16 and more), of which a point has those set that are outside of
+ *           x for it, and reads zeros there
  * VECTOR    neighbouring points that are loaded and stored at once: 1, or 4 images
  * DISTANCE  from a work-item's point (or vector) to its next one; LANES * VECTOR, or less where
  *           that would be past the last point
@@ -31,6 +34,7 @@
 #define STORE_UNIT STORE_REAL4
 #define EPILOGUE_UNIT EPILOGUE4
 #define ZERO_UNIT MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define ZERO_FETCHED ZERO_REAL4
 #define MULTIPLY_ADD(sum, weight, value)    \
     (sum).x = FMA(weight, (value).x, (sum).x); \
     (sum).y = FMA(weight, (value).y, (sum).y); \
@@ -49,6 +53,7 @@
 #define STORE_UNIT STORE_REAL
 #define EPILOGUE_UNIT EPILOGUE
 #define ZERO_UNIT 0.0f
+#define ZERO_FETCHED 0
 #define MULTIPLY_ADD(sum, weight, value) sum = FMA(weight, value, sum);
 #define ADD(sum, value) sum += value;
 #endif
@@ -61,17 +66,30 @@
 
 /* A work-item's k-th point, which is one to be read from; and whether no other work-item or point
  * of a work-item has it. */
-#if LINEAR
+#if LINEAR && !MASKED
 #define POINT(k) (base + (k) * DISTANCE)
 #define IS_OWN(k)                                               \
     (POINT(k) >= first && lane * VECTOR < count                 \
      && ((k) == 0 || DISTANCE == WIDTH || lane * VECTOR >= WIDTH - DISTANCE))
-#define FETCH(k, offset) FETCH_UNIT(x + (window + (offset)), (k) * DISTANCE)
 #else
 #define NOMINAL(k) ((uint)first + (uint)(lane * VECTOR + (k) * DISTANCE))
 #define IS_OWN(k) (NOMINAL(k) < (uint)count)
 #define POINT(k) (IS_OWN(k) ? (int)NOMINAL(k) : count - VECTOR)
+#endif
+
+#if LINEAR
+#define FETCH(k, offset) FETCH_UNIT(x + (window + (offset)), (k) * DISTANCE)
+#else
 #define FETCH(k, offset) FETCH_UNIT(x, window[k] + (offset))
+#endif
+
+#if MASKED
+#define READ(target, k, part)                     \
+    target = ZERO_FETCHED;                        \
+    if (!(outside[k] & next_sides.part))          \
+        target = FETCH(k, next.part);
+#else
+#define READ(target, k, part) target = FETCH(k, next.part);
 #endif
 
 #define EMIT(channel, k, value)                                            \
@@ -90,8 +108,14 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void direct_sparse_table(
     const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
     const GLOBAL int *RESTRICT channels, const GLOBAL int4 *RESTRICT columns,
     const GLOBAL float4 *RESTRICT values, GLOBAL REAL *RESTRICT y, DIVISOR(parts), DIVISOR(tiles),
-    int count, DIVISOR(line), DIVISOR(images), int places, int x_plane, int x_line, int x_place,
-    int y_channel, int y_plane, int y_line, int y_place EPILOGUE_PARAMETERS)
+    int count, DIVISOR(line), DIVISOR(images), int places, int x_start, int x_plane, int x_line,
+    int x_place, int y_channel, int y_plane, int y_line, int y_place
+#if MASKED
+    , const GLOBAL int4 *RESTRICT sides, int height, int width, int kernel_height,
+    int kernel_width, int stride_y, int stride_x, int pad_top, int pad_left, int dilation_y,
+    int dilation_x
+#endif
+    EPILOGUE_PARAMETERS)
 {
 #if SPLITS > 1
     LOCAL ALIGNED(16) UNIT partial[SET_COUNT * ROWS * VECTORS * LANES];
@@ -106,17 +130,34 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void direct_sparse_table(
     int channel = channels[block * ROWS + split % ROWS]; /* that this set adds up */
 #endif
 
-#if LINEAR
+    int x_first = plane * x_plane + x_start;
+#if LINEAR && MASKED
+    int window = x_first + first + lane * VECTOR;
+#elif LINEAR
     int last = count - SPAN > 0 ? count - SPAN : 0;
     int base = (first < last ? first : last) + lane * VECTOR;
     base = base < count - VECTOR ? base : count - VECTOR;
-    int window = plane * x_plane + base;
+    int window = x_first + base;
 #else
     int window[VECTORS];
     UNROLL for (int k = 0; k < VECTORS; k++) {
         int point = POINT(k);
         LOCATE(point)
-        window[k] = plane * x_plane + line_index * x_line + place * x_place + image;
+        window[k] = x_first + line_index * x_line + place * x_place + image;
+    }
+#endif
+#if MASKED
+    int outside[VECTORS];
+    UNROLL for (int k = 0; k < VECTORS; k++) {
+        int point = POINT(k);
+        LOCATE(point)
+        outside[k] = IS_OWN(k) && place < places ? 0 : -1;
+        for (int r = 0; r < kernel_height; r++)
+            if ((uint)(line_index * stride_y - pad_top + r * dilation_y) >= (uint)height)
+                outside[k] |= 1 << r;
+        for (int s = 0; s < kernel_width; s++)
+            if ((uint)(place * stride_x - pad_left + s * dilation_x) >= (uint)width)
+                outside[k] |= (int)(65536u << s);
     }
 #endif
 
@@ -129,13 +170,16 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void direct_sparse_table(
     int four = start + length * split / SPLITS;
     int end = start + length * (split + 1) / SPLITS;
     int4 next = columns[four]; /* one more than all blocks have is there */
+#if MASKED
+    int4 next_sides = sides[four];
+#endif
     while (four < end) {
         FETCHED_UNIT input[4][VECTORS];
         UNROLL for (int k = 0; k < VECTORS; k++) {
-            input[0][k] = FETCH(k, next.x);
-            input[1][k] = FETCH(k, next.y);
-            input[2][k] = FETCH(k, next.z);
-            input[3][k] = FETCH(k, next.w);
+            READ(input[0][k], k, x)
+            READ(input[1][k], k, y)
+            READ(input[2][k], k, z)
+            READ(input[3][k], k, w)
         }
         float weight[4 * ROWS];
         UNROLL for (int i = 0; i < ROWS; i++) {
@@ -146,6 +190,9 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void direct_sparse_table(
             weight[4 * i + 3] = part.w;
         }
         next = columns[++four];
+#if MASKED
+        next_sides = sides[four];
+#endif
         UNROLL for (int column = 0; column < 4; column++)
             UNROLL for (int k = 0; k < VECTORS; k++) {
                 UNIT value = UNIT_VALUE(input[column][k]);

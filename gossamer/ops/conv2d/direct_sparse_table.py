@@ -28,7 +28,14 @@ from gossamer.ops.algorithm import (
 from gossamer.ops.conv2d.direct_sparse import too_dense
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_table import Table, table
-from gossamer.ops.conv2d.sparse_table_forms import Division, Form, Walk, costs_of_forms, fitting
+from gossamer.ops.conv2d.sparse_table_forms import (
+    Division,
+    Form,
+    Walk,
+    as_read,
+    costs_of_forms,
+    fitting,
+)
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.copy.strided import copy_launches, copy_walk
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -58,7 +65,8 @@ class DirectSparseTable(Algorithm):
             return reason
         if (reason := too_dense(problem)) is not None:
             return reason
-        if int(np.prod(_padded(problem.inputs[0], problem).stored_shape, dtype=np.int64)) >= 2**31:
+        padded = replace(problem.inputs[0].with_layout("NCHW"), border=problem.pads)
+        if int(np.prod(padded.stored_shape, dtype=np.int64)) >= 2**31:
             return "the padded input has 2^31 elements or more: indices are 32-bit"
         if problem.out_channels * problem.depth >= 2**31:
             return "there are 2^31 weights or more: indices are 32-bit"
@@ -87,9 +95,9 @@ class DirectSparseTable(Algorithm):
         if y.size == 0:
             return State(problem, variant, device)
         form = Form(**{key: int(value) for key, value in variant.config})
-        padded = _padded(x, problem)
-        division = Division(form, Walk.of(problem, padded, y))
-        walk = division.walk
+        read = as_read(x, problem, form)
+        walk = Walk.of(problem, form, read, y)
+        division = Division(form, walk)
         kernel = device.compile(KernelSource.of(_SOURCE, "direct_sparse_table", {
             **{key.upper(): value for key, value in variant.config},
             "VECTOR": division.vector, "DISTANCE": division.distance, "LINEAR": int(walk.linear),
@@ -98,16 +106,20 @@ class DirectSparseTable(Algorithm):
         source, launches = input_buffer(0), []
         if variant.workspace:
             launches = copy_launches(device, x.stored_dtype.itemsize,
-                                     copy_walk(convert(x, padded), x, padded), source,
+                                     copy_walk(convert(x, read), x, read), source,
                                      _workspace_buffer)
             source = _workspace_buffer
         blocks = -(-problem.out_channels // problem.groups // form.rows) * problem.groups
         parts = -(-blocks // form.blocks)
+        tables, sides = _tables(weights, problem, form.rows, read)
+        masking = (sides(), problem.height, problem.width, *problem.kernel, *problem.stride,
+                   *problem.pads[:2], *problem.dilation) if form.masked else ()
         launches.append(Launch(
             kernel, (parts * division.tiles * walk.planes,), (form.group,),
-            (source, *_tables(weights, problem, form.rows, padded), output_buffer(0),
+            (source, *tables, output_buffer(0),
              *divisor(parts), *divisor(division.tiles), walk.count, *divisor(walk.line),
-             *divisor(walk.images), problem.out_width, *walk.in_x, y.strides[1], *walk.in_y,
+             *divisor(walk.images), problem.out_width, walk.start, *walk.in_x, y.strides[1],
+             *walk.in_y, *masking,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
         return State(problem, variant, device, launches)
 
@@ -116,19 +128,23 @@ def _offered(problem: Conv2dProblem, device: Device,
              layout: str) -> tuple[float, list[Variant]]:
     """The expected cost of the first, and all, in that order."""
     x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
-    padded = _padded(x, problem)
-    workspace = padded.nbytes if any(problem.pads) else 0
-    costs = costs_of_forms(problem, padded, y, device.limits)
+    costs = costs_of_forms(problem, x, y, device.limits)
     inputs = (x, *[y] * problem.epilogue.tensor_count)
     return (min(costs.values()),
-            [Variant(form.config, inputs, (y,), workspace=workspace)
+            [Variant(form.config, inputs, (y,), workspace=_workspace(problem, x, form))
              for form in sorted(costs, key=costs.__getitem__)])
 
 
+def _workspace(problem: Conv2dProblem, x: TensorSpec, form: Form) -> int:
+    """Bytes of the padded input; none where x itself is read."""
+    read = as_read(x, problem, form)
+    return 0 if read == x else read.nbytes
+
+
 def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
-            x: TensorSpec) -> list[Argument]:
-    """The kernel's table of the weights, which go into blocks once for all input sizes; the
-    offsets of columns are those of the padded input x."""
+            x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
+    """The kernel's table of the weights, which go into blocks once for all input sizes, columns
+    as offsets in the input x as it is read; and what makes the table of the columns' sides."""
     @cache
     def made() -> Table:
         return table(weights.arrays["weight"], problem.groups, rows)
@@ -136,23 +152,26 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
     def pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         return lambda arrays: getattr(made(), part)
 
-    def offsets(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    def places() -> tuple[np.ndarray, ...]:
         channel, tap = np.divmod(made().columns, problem.kernel[0] * problem.kernel[1])
-        row, column = np.divmod(tap, problem.kernel[1])
+        return (channel, *np.divmod(tap, problem.kernel[1]))
+
+    def sides(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        _, row, column = places()
+        return (1 << row.astype(np.int64) | 1 << 16 + column.astype(np.int64)).astype(np.uint32)
+
+    def offsets(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        channel, row, column = places()
         _, x_channel, x_row, x_column = x.strides
         return (channel * x_channel + row * (problem.dilation[0] * x_row)
                 + column * (problem.dilation[1] * x_column)).astype(np.int32)
 
     strides = f"{x.strides[1:]} {problem.dilation}"
-    return [weights.packed(f"starts of {rows} rows", pack("starts")),
-            weights.packed(f"channels of {rows} rows", pack("channels")),
-            weights.packed(f"columns of {rows} rows, {strides}", offsets),
-            weights.packed(f"values of {rows} rows", pack("values"))]
-
-
-def _padded(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
-    """The input with its padding stored."""
-    return replace(x, border=problem.pads)
+    return ([weights.packed(f"starts of {rows} rows", pack("starts")),
+             weights.packed(f"channels of {rows} rows", pack("channels")),
+             weights.packed(f"columns of {rows} rows, {strides}", offsets),
+             weights.packed(f"values of {rows} rows", pack("values"))],
+            lambda: weights.packed(f"sides of {rows} rows", sides))
 
 
 def _workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from gossamer.device.base import Limits
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -13,13 +13,15 @@ from gossamer.tensor import TensorSpec
 class Form:
     """rows: output channels of a block. points: output points of a work-item. lanes: work-items
     that go over a block's columns together. blocks: of a work-group. splits: sets of work-items
-    that share a block's columns, 1 or a multiple of rows."""
+    that share a block's columns, 1 or a multiple of rows. masked: 1 where the input is read as it
+    is and what lies outside of it is left out, 0 where its padding is stored first."""
 
     rows: int
     points: int
     lanes: int
     blocks: int = 1
     splits: int = 1
+    masked: int = 0
 
     @property
     def group(self) -> int:
@@ -64,8 +66,8 @@ class Walk:
     memory, a plane being an image, or all of them where these lie innermost.
 
     line: points of a line; where windows start one element further from point to point (linear),
-    places of an input line, else of an output line, times images. in_x, in_y: how far a step along
-    planes, lines and places moves the window and the result.
+    places of an input line, else of an output line, times images. start: where the first window
+    begins. in_x, in_y: how far a step along planes, lines and places moves window and result.
     """
 
     planes: int
@@ -73,19 +75,23 @@ class Walk:
     line: int
     images: int
     linear: bool
+    start: int
     in_x: tuple[int, int, int]
     in_y: tuple[int, int, int]
 
     @staticmethod
-    def of(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec) -> Walk:
-        """x: the input with its padding stored."""
+    def of(problem: Conv2dProblem, form: Form, x: TensorSpec, y: TensorSpec) -> Walk:
+        """x: the input as it is read."""
         innermost = y.layout == "CHWN"
         images = problem.batch if innermost else 1
-        linear = problem.stride == (1, 1)
+        linear = problem.stride == (1, 1) and x.strides[2] >= problem.out_width * images
         line = x.strides[2] if linear else problem.out_width * images
         count = (problem.out_height - 1) * line + problem.out_width * images
         planes = 1 if innermost else problem.batch
-        return Walk(planes, count, line, images, linear,
+        start = 0
+        if form.masked:
+            start = -(problem.pads[0] * x.strides[2] + problem.pads[1] * x.strides[3])
+        return Walk(planes, count, line, images, linear, start,
                     (x.strides[0], problem.stride[0] * x.strides[2],
                      problem.stride[1] * x.strides[3]),
                     (y.strides[0], y.strides[2], y.strides[3]))
@@ -115,7 +121,10 @@ class Division:
     @property
     def distance(self) -> int:
         """From a work-item's point (or vector) to its next; 0 where the plane has too few points
-        for all that are read to lie within. Two may cover a smaller plane by overlapping."""
+        for all that are read to lie within, or for a work-item to have all of its own. Two may
+        cover a smaller plane by overlapping."""
+        if self.form.masked:
+            return self.width if self.walk.count > (self.vectors - 1) * self.width else 0
         if not self.walk.linear or self.walk.count >= self.vectors * self.width:
             return self.width
         over = self.walk.count - self.width
@@ -130,10 +139,22 @@ class Division:
 def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
                    limits: Limits) -> dict[Form, float]:
     """The forms that fit the device and the planes, with what they are expected to cost. x: the
-    input with its padding stored."""
-    walk = Walk.of(problem, x, y)
-    return {form: _cost(problem, division, x, limits) for form in fitting(limits)
-            if (division := Division(form, walk)).distance}
+    input as it is given."""
+    masked = [0]
+    if any(problem.pads):
+        masked = [1, 0] if max(problem.kernel) <= _MASK_BITS else [0]
+    found = {}
+    for form in (replace(each, masked=bit) for each in fitting(limits) for bit in masked):
+        source = as_read(x, problem, form)
+        division = Division(form, Walk.of(problem, form, source, y))
+        if division.distance:
+            found[form] = _cost(problem, division, source, limits)
+    return found
+
+
+def as_read(x: TensorSpec, problem: Conv2dProblem, form: Form) -> TensorSpec:
+    """The input with its padding stored, unless the form needs none."""
+    return x if form.masked else replace(x, border=problem.pads)
 
 
 def fitting(limits: Limits) -> list[Form]:
@@ -153,8 +174,12 @@ def _cost(problem: Conv2dProblem, division: Division, x: TensorSpec, limits: Lim
     words = form.points * itemsize + form.rows + 1
     converted = 4 * form.points if itemsize == 2 else 0
     addresses = 2 if walk.linear else 2 * vectors
-    instructions = (4 * (form.rows * form.points + vectors + addresses) + form.rows + converted
-                    + _LOOP)
+    masks = form.masked * vectors * (1 + division.vector)
+    instructions = (4 * (form.rows * form.points + vectors + addresses + masks) + form.rows
+                    + converted + _LOOP)
+    copied = 0.0
+    if any(problem.pads) and not form.masked:
+        copied = _START + 2 * x.nbytes / (_BYTES_A_CYCLE * max(limits.units, 1))
     store = form.rows * vectors * warps * (_STORE + form.splits * division.vector)
     blocks = -(-problem.out_channels // problem.groups // form.rows) * problem.groups
     groups = -(-blocks // form.blocks) * division.tiles * walk.planes
@@ -166,7 +191,7 @@ def _cost(problem: Conv2dProblem, division: Division, x: TensorSpec, limits: Lim
     units = max(limits.units, 1)
     rounds = -(-groups // (units * max(1, _RESIDENT // form.group)))
     busy, alone = groups / units * a_group, rounds * (_START + fours * _LATENCY + store)
-    return max(busy, alone) + min(busy, alone) / 4
+    return copied + max(busy, alone) + min(busy, alone) / 4
 
 
 def _columns(problem: Conv2dProblem, rows: int) -> float:
@@ -180,6 +205,9 @@ def _halo(problem: Conv2dProblem, walk: Walk) -> int:
                     zip(problem.kernel, problem.dilation, strict=True))
     return down * walk.in_x[1] + across * walk.images
 
+
+_MASK_BITS = 16
+"""For the rows of a window, and for its columns."""
 
 _LOOP = 10
 """Instructions of a loop's turn that are not for its columns."""
