@@ -95,7 +95,8 @@ class EmulatedDevice(Device):
         self.description, self.driver = f"CUDA's dialect on the processor ({mode})", _gxx_version()
         self.limits = Limits(
             units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
-            group_size=1024, subgroup_size=32, cache_bytes=60 << 20, ballot=True, fp16=True)
+            group_size=1024, subgroup_size=32, cache_bytes=60 << 20, ballot=True, fp16=True,
+            mma=True)
         self.start: tuple[str, ...] = ()
         """What stands before each program on its command line."""
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))

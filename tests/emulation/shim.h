@@ -78,21 +78,18 @@ extern "C" int kernel_parameters();
 #define __ballot_sync(mask, predicate) \
     emulation::ballot(mask, (predicate) != 0, __FILE__, __LINE__)
 
-struct alignas(8) float2 {
-    float x, y;
-};
-struct alignas(16) float4 {
-    float x, y, z, w;
-};
-struct alignas(16) int4 {
-    int x, y, z, w;
-};
-struct alignas(4) uchar4 {
-    unsigned char x, y, z, w;
-};
-struct alignas(8) ushort4 {
-    unsigned short x, y, z, w;
-};
+#define VECTORS(name, type)                 \
+    struct alignas(2 * sizeof(type)) name##2 { \
+        type x, y;                          \
+    };                                      \
+    struct alignas(4 * sizeof(type)) name##4 { \
+        type x, y, z, w;                    \
+    };
+VECTORS(float, float)
+VECTORS(int, int)
+VECTORS(uint, unsigned)
+VECTORS(uchar, unsigned char)
+VECTORS(ushort, unsigned short)
 
 inline float4 make_float4(float x, float y, float z, float w)
 {

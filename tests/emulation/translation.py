@@ -13,10 +13,17 @@ _PTX = {
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
+    **{f"mma.sync.aligned.{shape} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
+       "{%0, %1, %2, %3};":
+       f"emulation::multiply({halves}, %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__)"
+       for shape, halves in (("m16n8k16.row.col.f32.f16.f16.f32", "true"),
+                             ("m16n8k8.row.col.f32.tf32.tf32.f32", "false"))},
 }
 """What each instruction of the dialect does, in C++. An approximation is the exact value here."""
 
-_ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*"([^"]*)"\s*((?:[^()";]|"[^"]*"|\([^()]*\))*)\)')
+_ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:"[^"]*"\s*)+)'
+                  r'((?:[^()";]|"[^"]*"|\([^()]*\))*)\)')
+_LITERAL = re.compile(r'"([^"]*)"')
 _OPERAND = re.compile(r'"[^"]*"\s*\(([^()]*)\)')
 _DYNAMIC = re.compile(r"\bextern\s+__shared__\s+(\w+)\s+(\w+)\[\];")
 
@@ -25,8 +32,8 @@ def translated(source: KernelSource) -> str:
     """The translation unit, behind shim.h. Raises CompileError that names an instruction nobody
     has said the meaning of."""
     text = source.text()
-    files = [DIALECT, *source.headers, source.path]
-    if source.path.suffix != ".cl":
+    files = dict.fromkeys([DIALECT, *source.headers, source.path])
+    if source.path.suffix != ".cl" and DIALECT not in source.headers:
         raise CompileError(f"{source.path.name} is not written in the dialect")
     for path in files:
         text = text.replace(path.read_text(), f'#line 1 "{path}"\n{path.read_text()}', 1)
@@ -35,13 +42,13 @@ def translated(source: KernelSource) -> str:
     if left := re.search(r"\basm\b.*", text.split("#else", 1)[1]):
         raise CompileError(f"{source.path.name} has an instruction that is not understood: "
                            f"{left[0]}")
-    return (f'#include "shim.h"\n{text}\n'
+    return (f'#include "shim.h"\n#include "tensor_cores.h"\n{text}\n'
             f'void run_kernel() {{ emulation::call({source.function}); }}\n'
             f'int kernel_parameters() {{ return emulation::parameters({source.function}); }}\n')
 
 
 def _instruction(found: re.Match[str]) -> str:
-    ptx, operands = found[1], _OPERAND.findall(found[2])
+    ptx, operands = "".join(_LITERAL.findall(found[1])), _OPERAND.findall(found[2])
     if not ptx:
         return found[0]
     if ptx not in _PTX:

@@ -1,7 +1,8 @@
-"""Sparse convolution on tensor cores: what its tables say, and the kernel run by the emulation."""
+"""Sparse convolution on tensor cores: what its tables say, and the kernel where there is a GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
 from gossamer.ops.conv2d.direct_sparse_mma import DENSEST, DirectSparseMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.tensor import to_memory
+from tests.ops.harness import random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
+from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
 from tests.ops.test_direct_sparse import of, sparse_weights
-from tests.tolerances import normalised_error
+from tests.tolerances import normalised_error, tolerance
 
 VECTOR = {"tf32": 4, "fp16": 8}
 
@@ -36,6 +40,20 @@ class Keeping(RecordingDevice):
 def variants(problem: Conv2dProblem, precision: str) -> list[Variant]:
     return [each for each in DirectSparseMma().variants(problem, RecordingDevice())
             if each.precision == precision]
+
+
+def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
+    """These variants against the reference, outputs within guards."""
+    weights = sparse_weights(problem, 0.2)
+    problem = of(weights, problem)
+    inputs = random_inputs(problem)
+    (expected,) = reference(problem, inputs, weights)
+    held = Weights(weights, device, "the test")
+    assert chosen
+    for variant in chosen:
+        (actual,) = run_variant(DirectSparseMma(), problem, variant, device, held, inputs)
+        error = normalised_error(actual, expected)
+        assert error <= tolerance("conv2d", variant.precision), (variant.precision, variant.label)
 
 
 def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: Variant,
@@ -96,6 +114,34 @@ def test_the_tables_state_the_convolution(problem: Conv2dProblem, precision: str
     actual = by_tables(problem, weights, found[choice % len(found)], x)
     (expected,) = reference(problem, [x], weights)
     assert normalised_error(actual, expected) <= 1e-3
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("problem", [
+    Conv2dProblem(8, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU),
+    Conv2dProblem(16, 6, 5, 5, 42, (3, 3), dilation=(1, 2), groups=2),
+    Conv2dProblem(24, 9, 4, 4, 16, (7, 7), pads=(3, 3, 3, 3)),
+    Conv2dProblem(64, 20, 5, 4, 100, (1, 1)),
+], ids=Conv2dProblem.describe)
+def test_every_shape_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
+    check(problem, cuda, list(DirectSparseMma().variants(problem, cuda)))
+
+
+def test_it_builds_without_spills() -> None:
+    nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+    problem = Conv2dProblem(64, 8, 6, 6, 64, (3, 3), pads=(1, 1, 1, 1),
+                            epilogue=BIAS_RESIDUAL_RELU)
+    device = RecordingDevice()
+    weights = Weights(sparse_weights(problem, 0.2), device)
+    for variant in DirectSparseMma().variants(problem, device):
+        if variant["split"] == 1 and variant["blocks"] > 1:
+            DirectSparseMma().prepare(weights, problem, variant, device)
+    assert len(device.sources) >= 8
+    for source in device.sources:
+        for architecture in source.architectures:
+            _, info = nvrtc.compile_cubin(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+            assert "warning" not in info.log, info.log
 
 
 def test_weights_are_rounded_to_nearest() -> None:

@@ -40,18 +40,18 @@ struct Step {
 };
 
 /* sum: rows lane / 4 and lane / 4 + 8 of the tile, of units 2 (lane % 4) and the next. */
-INLINE void multiply(float (&sum)[4], const uint4 &weights, uint low, uint high)
+INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
 {
 #if HALVES
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(low), "r"(high));
+        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
 #else
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(low), "r"(high));
+        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
 #endif
 }
 
@@ -60,25 +60,26 @@ INLINE uint word(const uint4 &row, int index)
     return index == 0 ? row.x : index == 1 ? row.y : index == 2 ? row.z : row.w;
 }
 
-/* Image `index` of two rows. */
-INLINE uint pair(const uint4 &first, const uint4 &second, int index)
+/* An instruction's lower or upper half of the columns that a lane has, of one image. */
+INLINE uint operand(const uint4 *columns, int upper, int image)
 {
-    return __byte_perm(word(first, index / 2), word(second, index / 2),
-                       index % 2 ? 0x7632 : 0x5410);
+#if HALVES
+    const uint4 *two = columns + 2 * upper;
+    return __byte_perm(word(two[0], image / 2), word(two[1], image / 2),
+                       image % 2 ? 0x7632 : 0x5410);
+#else
+    return word(columns[upper], image);
+#endif
 }
 
 INLINE void multiply_step(float (&sums)[TILES][PRODUCTS][4], const Step &step)
 {
     UNROLL for (int set = 0; set < SETS; set++)
         UNROLL for (int image = 0; image < VECTOR; image++) {
-            const uint4 *rows = step.rows[set];
-#if HALVES
-            uint low = pair(rows[0], rows[1], image), high = pair(rows[2], rows[3], image);
-#else
-            uint low = word(rows[0], image), high = word(rows[1], image);
-#endif
+            uint lower = operand(step.rows[set], 0, image);
+            uint upper = operand(step.rows[set], 1, image);
             UNROLL for (int tile = 0; tile < TILES; tile++)
-                multiply(sums[tile][set * VECTOR + image], step.weights[tile], low, high);
+                multiply(sums[tile][set * VECTOR + image], step.weights[tile], lower, upper);
         }
 }
 
