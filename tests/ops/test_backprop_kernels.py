@@ -150,6 +150,10 @@ def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     wide = BackpropProblem((9, 70_000, 3), 6, 10)
     assert "bytes of local memory" in str(Persistent().supports(wide, compiled_device))
     assert "bytes of local memory" in str(Blocked().supports(wide, compiled_device))
+    whole = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
+    assert "smaller batch" in str(per_step.PerStep().supports(whole, compiled_device))
+    many = BackpropProblem((2, 1000, 1), 6, 10, networks=60_000)
+    assert "sums of a block: indices" in str(Blocked().supports(many, compiled_device))
     for other in (BackpropProblem((9, 5, 3), 6, 10, batch=2),
                   BackpropProblem((9, 5, 3), 6, 10, velocity=True)):
         assert "without momentum" in str(Blocked().supports(other, compiled_device))

@@ -58,6 +58,8 @@ class InTurn:
             return f"{2 * blocks} launches, more than {MOST_LAUNCHES} a call"
         if max(problem.networks, -(-units // _UNITS_TILE)) > _LARGEST_GRID:
             return f"more than {_LARGEST_GRID} networks or tiles of units"
+        if (sums := _Memory(problem, self).sum_count) >= 2**31:
+            return f"{sums} sums of a block: indices are 32-bit"
         if self.threads > device.limits.group_size:
             return f"{self.threads} work-items a group"
         needed, limit = _InTurnLayout(problem, self).nbytes, device.limits.local_bytes_opt_in
@@ -107,12 +109,13 @@ class _Memory:
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         self.run = Run(problem, form.reach)
-        block = 4 * problem.networks * form.block * problem.sizes[1]
-        sums_at, sums = aligned(self.run.nbytes), block * -(-problem.sizes[0] // _SLICE)
-        deltas_at = sums_at + aligned(sums)
-        self.sums = part_of_workspace(sums_at, sums)
-        self.deltas = part_of_workspace(deltas_at, block)
-        self.nbytes = deltas_at + block
+        block = problem.networks * form.block * problem.sizes[1]
+        self.sum_count = block * -(-problem.sizes[0] // _SLICE)
+        sums_at = aligned(self.run.nbytes)
+        deltas_at = sums_at + aligned(4 * self.sum_count)
+        self.sums = part_of_workspace(sums_at, 4 * self.sum_count)
+        self.deltas = part_of_workspace(deltas_at, 4 * block)
+        self.nbytes = deltas_at + 4 * block
 
 
 class _InTurnLayout(Layout):

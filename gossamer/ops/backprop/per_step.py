@@ -57,6 +57,9 @@ class PerStep(Training):
         chunks = max(problem.sizes[:-1]) // min(_group_sizes(device)) + 1
         if max(problem.networks, min(problem.batch, problem.samples), chunks) > _LARGEST_GRID:
             return f"more than {_LARGEST_GRID} networks, samples a batch or groups a unit"
+        if (kept := 2 * problem.networks * problem.batch * sum(problem.sizes[1:])) >= 2**31:
+            return (f"{kept} numbers that units give out and errors: indices are 32-bit; "
+                    "take a smaller batch or fewer networks")
         return None
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
