@@ -130,6 +130,10 @@ class Variant:
         return " ".join(f"{key}={value}" for key, value in self.config)
 
 
+Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
+"""A layer's constants in a form of their own: an array, or memory of the device."""
+
+
 @dataclass(frozen=True)
 class Packed:
     """A packed form of constants on the device, and the seconds that making it took."""
@@ -149,17 +153,18 @@ class Weights:
         self._packed: dict[str, Packed] = {}
         self._lock = threading.Lock()
 
-    def packed(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Buffer:
+    def packed(self, key: str, pack: Pack) -> Buffer:
         """The device memory of pack(arrays), made at the first call with this key."""
         return self.form(key, pack).buffer
 
-    def form(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Packed:
+    def form(self, key: str, pack: Pack) -> Packed:
         """As packed(), with what it took when it was made."""
         with self._lock:
             if key not in self._packed:
                 start = time.perf_counter()
-                array = np.ascontiguousarray(pack(self.arrays))
-                buffer = self._device.upload(array, f"weights of {self.layer}")
+                made = pack(self.arrays)
+                buffer = made if isinstance(made, Buffer) else self._device.upload(
+                    np.ascontiguousarray(made), f"weights of {self.layer}")
                 self._packed[key] = Packed(buffer, time.perf_counter() - start)
             return self._packed[key]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Algorithm, Packed, Problem, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Pack, Packed, Problem, State, Variant, Weights
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class _Watched(Weights):
         self.waited = 0.0
         self._weights = weights
 
-    def form(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> Packed:
+    def form(self, key: str, pack: Pack) -> Packed:
         start = time.perf_counter()
         self.forms[key] = self._weights.form(key, pack)
         self.waited += time.perf_counter() - start

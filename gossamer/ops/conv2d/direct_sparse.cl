@@ -2,9 +2,31 @@
  * input, whose start moves with the output point. A row's columns are stretched: instead of the
  * place of a weight in its filter they hold its offset in x from where a window starts.
  *
- * THREADS   work-items of a group
+ * THREADS   work-items of a group; where it is not defined, this is the kernel that stretches
  * POINTS    output points of a work-item (tiled)
  * HALVES    x, y and the epilogue's tensor operands are 16-bit floats */
+
+#ifndef THREADS
+
+/* One work-item a row. row_step and column_step: from one tap to the next, dilation counted. */
+KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT columns,
+                    GLOBAL int *RESTRICT stretched, int out_channels, int out_per_group,
+                    int in_per_group, int taps, int kernel_width, int x_channel, int row_step,
+                    int column_step)
+{
+    int m = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    if (m < out_channels) {
+        int first_channel = m / out_per_group * in_per_group;
+        int end = rows[m + 1];
+        for (int j = rows[m]; j < end; j++) {
+            int channel = first_channel + columns[j] / taps, tap = columns[j] % taps;
+            stretched[j] = channel * x_channel + tap / kernel_width * row_step
+                           + tap % kernel_width * column_step;
+        }
+    }
+}
+
+#else
 
 #if HALVES
 #define ELEMENT HALF
@@ -100,4 +122,6 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(PARAMETERS)
         }
     }
 }
+#endif
+
 #endif

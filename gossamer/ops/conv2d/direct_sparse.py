@@ -33,6 +33,7 @@ from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("direct_sparse.cl")
+_STRETCH_GROUP = 64
 _LAYOUTS = ("NCHW", "CHWN")
 _SURE_GROUP = 256
 """Work-items that a kernel may have anywhere, as those of the other algorithms: how many an OpenCL
@@ -107,13 +108,14 @@ class DirectSparse(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
+        """Raises OutOfMemoryError where the stretched columns find no room."""
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        rows, values = (weights.packed(f"{part} of CSR", _pack(part))
-                        for part in ("indptr", "data"))
+        rows, columns, values = (weights.packed(f"{part} of CSR", _pack(part))
+                                 for part in ("indptr", "indices", "data"))
         padded = _padded(x, problem)
-        stretched = _stretched_columns(weights, problem, padded, device)
+        stretched = _stretched(weights, problem, padded, rows, columns, device)
         source, launches = input_buffer(0), []
         if variant.workspace:
             walk = copy_walk(convert(x, padded), x, padded)
@@ -187,29 +189,28 @@ def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     return pack
 
 
-def _stretched_columns(weights: Weights, problem: Conv2dProblem, x: TensorSpec,
-                       device: Device) -> Buffer:
-    """On the device. In NCHW they are the same for every batch size; in CHWN, where all strides
-    grow with it, they go with the state."""
+def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Buffer,
+               columns: Buffer, device: Device) -> Buffer:
+    """The column of each weight as an offset in the padded input, made on the device. In NCHW they
+    are the same for every batch size; in CHWN, where all strides grow with it, they go with the
+    state."""
+    def stretch(arrays: object) -> Buffer:
+        stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
+        kernel = device.compile(KernelSource.of(_SOURCE, "stretch"))
+        _, x_channel, x_row, x_column = x.strides
+        device.launch(
+            kernel, (-(-problem.out_channels // _STRETCH_GROUP),), (_STRETCH_GROUP,),
+            (rows, columns, stretched, problem.out_channels,
+             problem.out_channels // problem.groups, problem.channels // problem.groups,
+             problem.kernel[0] * problem.kernel[1], problem.kernel[1], x_channel,
+             problem.dilation[0] * x_row, problem.dilation[1] * x_column))
+        # streams that launch the convolution do not wait for this one
+        device.synchronize()
+        return stretched
+
     if x.layout == "CHWN":
-        return device.upload(_stretch(weights.arrays, problem, x),
-                             f"stretched columns of {weights.layer}")
-    return weights.packed(f"stretched columns {x.strides[1:]} {problem.dilation}",
-                          lambda arrays: _stretch(arrays, problem, x))
-
-
-def _stretch(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
-             x: TensorSpec) -> np.ndarray:
-    """The column of each weight as an offset in the padded input x, int32."""
-    matrix = csr(arrays)
-    _, x_channel, x_row, x_column = x.strides
-    group = (np.repeat(np.arange(problem.out_channels), np.diff(matrix.indptr))
-             // (problem.out_channels // problem.groups))
-    channel, tap = np.divmod(matrix.indices, problem.kernel[0] * problem.kernel[1])
-    row, column = np.divmod(tap, problem.kernel[1])
-    return ((group * (problem.channels // problem.groups) + channel) * x_channel
-            + row * (problem.dilation[0] * x_row)
-            + column * (problem.dilation[1] * x_column)).astype(np.int32)
+        return stretch(None)
+    return weights.packed(f"stretched columns {x.strides[1:]} {problem.dilation}", stretch)
 
 
 def _padded(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
