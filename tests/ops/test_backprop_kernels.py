@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     assert "bytes of local memory" in str(Blocked().supports(wide, compiled_device))
     whole = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
     assert "smaller batch" in str(per_step.PerStep().supports(whole, compiled_device))
-    many = BackpropProblem((2, 1000, 1), 6, 10, networks=60_000)
+    many = BackpropProblem((2, 1200, 1), 6, 10, networks=60_000)
     assert "sums of a block: indices" in str(Blocked().supports(many, compiled_device))
     for other in (BackpropProblem((9, 5, 3), 6, 10, batch=2),
                   BackpropProblem((9, 5, 3), 6, 10, velocity=True)):
