@@ -1,0 +1,45 @@
+"""Kernels of the other ops whose work-items share memory: no two accesses race as CUDA has them.
+
+The rest, and every variant: `pytest -m sanitize --emulate races`, and `--emulate bounds`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossamer.ops.algorithm import Problem, Variant, WeightsInfo
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gemm.problem import GemmProblem
+from tests.emulation.test_faults import Emulate
+from tests.ops.harness import check, random_weights
+from tests.ops.problems import PROBLEMS
+from tests.ops.sparse_weights import sparse
+from tests.ops.test_conv2d import BIAS_CLIP
+
+CONVOLUTION = Conv2dProblem(1, 5, 6, 5, 9, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
+CASES: dict[str, Problem] = {
+    **{name: PROBLEMS[name][0] for name in ("reduce", "softmax", "matmul", "copy")},
+    "gemm": GemmProblem(3, 12, 20, BIAS_CLIP),
+    "conv2d": replace(CONVOLUTION, weights_info=WeightsInfo(0.3, "a pattern")),
+}
+
+
+def smallest_of_each_precision(variants: list[Variant]) -> list[Variant]:
+    def size(variant: Variant) -> tuple[int, ...]:
+        config = dict(variant.config)
+        return tuple(int(config.get(name, 0)) for name in ("threads", "tile_p", "tile_m",
+                                                           "split_k"))
+
+    found: dict[str, Variant] = {}
+    for variant in sorted(variants, key=size):
+        found.setdefault(variant.precision, variant)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_race(emulate: Emulate, case: str) -> None:
+    problem = CASES[case]
+    weights = sparse(problem, 0.3) if case == "conv2d" else random_weights(problem)
+    check(problem, emulate("races"), weights=weights, taken=smallest_of_each_precision)
