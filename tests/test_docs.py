@@ -14,6 +14,7 @@ from gossamer.expression import apply
 from gossamer.model.onnx_elementwise import ELEMENTWISE
 from gossamer.model.onnx_layers import LAYERS
 from gossamer.model.onnx_layout import LAYOUT
+from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Epilogue
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -121,3 +122,10 @@ def test_readme_names_every_option_of_run():
                for name in parameter.opts if name.startswith("--")}
     assert "--batch" in options
     assert not [name for name in sorted(options) if f"`{name}" not in text]
+
+
+def test_every_algorithm_is_described():
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    for op in OPS.values():
+        for algorithm in op.algorithms:
+            assert f"`{algorithm.name}`" in page, f"{algorithm.name} of {op.name}"
