@@ -188,6 +188,25 @@ def test_alike_rows_share_a_block() -> None:
         assert {tuple(sorted(block % 4)) for block in channels[:4]} == {(k,) * 16 for k in range(4)}
 
 
+def test_both_precisions_are_among_the_first() -> None:
+    """Whoever tries a few configs only, as an effort says, tries some of each."""
+    problem = Conv2dProblem(64, 64, 14, 14, 64, (3, 3), weights_info=WeightsInfo(0.1, "a pattern"))
+    found = [each.precision for each in DirectSparseMma().variants(problem, RecordingDevice())]
+    assert found[:4] == ["tf32", "fp16"] * 2
+    assert found.count("tf32") == found.count("fp16") > 10
+
+
+@pytest.mark.parametrize("problem", [
+    Conv2dProblem(0, 4, 8, 8, 8, (3, 3)), Conv2dProblem(8, 4, 2, 2, 8, (3, 3)),
+    Conv2dProblem(8, 4, 8, 8, 0, (3, 3))], ids=Conv2dProblem.describe)
+def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
+    device = RecordingDevice()
+    (variant,) = DirectSparseMma().variants(problem, device)
+    weights = {"weight": np.zeros((problem.out_channels, 4, 3, 3), np.float32)}
+    assert not DirectSparseMma().prepare(Weights(weights, device), problem, variant,
+                                         device).launches
+
+
 @pytest.mark.parametrize("change, reason", [
     ({"batch": 6}, "four or eight at a time"),
     ({"kernel": (17, 1)}, "at most 16"),
