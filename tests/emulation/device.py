@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import shutil
@@ -236,7 +237,11 @@ def emulated(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
     """The one device of a mode and a schedule. Raises an error that says why there is none."""
     if shutil.which("g++") is None:
         raise DeviceError("no g++ to build emulated kernels with; on Debian: apt-get install g++")
-    device = EmulatedDevice(mode, schedule)
+    if schedule:
+        device = copy.copy(emulated(mode))
+        device.schedule = schedule
+        return device
+    device = EmulatedDevice(mode)
     try:
         self_check(device)
     except KernelFault:

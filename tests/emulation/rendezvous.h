@@ -1,0 +1,222 @@
+/* Where work-items meet, and what is wrong with how they do. A part of runtime.cpp. */
+
+#pragma once
+
+#include "shim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+extern "C" {
+__attribute__((weak)) void *__tsan_get_current_fiber();
+__attribute__((weak)) void *__tsan_create_fiber(unsigned flags);
+__attribute__((weak)) void __tsan_destroy_fiber(void *fiber);
+__attribute__((weak)) void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+__attribute__((weak)) void __tsan_set_fiber_name(void *fiber, const char *name);
+__attribute__((weak)) void __tsan_acquire(void *address);
+__attribute__((weak)) void __tsan_release(void *address);
+}
+
+namespace emulation {
+
+namespace {
+
+constexpr int FAULT = 3, WARP = 32, NAMED = 16;
+constexpr unsigned NOT_ORDERED = 1;
+
+struct Rendezvous;
+
+enum State { READY, WAITING, RETURNED };
+
+struct Item {
+    ucontext_t context;
+    void *fiber;
+    Index index;
+    int number;
+    State state;
+    Rendezvous *at;
+    const char *file;
+    int line;
+    Item *next; /* of those that have come */
+    bool predicate;
+    unsigned ballot;
+};
+
+/* A place to meet, again and again. */
+struct Rendezvous {
+    const char *name;
+    int wanted, come;
+    Item *first;
+    unsigned turn;
+    char order[64]; /* a turn has one, for what it orders */
+};
+
+Item *items, *running;
+int count, warps;
+ucontext_t scheduler;
+void *scheduler_fiber;
+Rendezvous named[NAMED], *warp_barriers, *ballots;
+
+[[noreturn]] void fail(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    fprintf(stderr, "fault: ");
+    vfprintf(stderr, format, values);
+    fprintf(stderr, "\n");
+    va_end(values);
+    fflush(stderr);
+    _exit(FAULT);
+}
+
+void switch_to(Item *item)
+{
+    running = item;
+    if (__tsan_switch_to_fiber)
+        __tsan_switch_to_fiber(item->fiber, NOT_ORDERED);
+    swapcontext(&scheduler, &item->context);
+}
+
+void switch_back(Item *item)
+{
+    if (__tsan_switch_to_fiber)
+        __tsan_switch_to_fiber(scheduler_fiber, NOT_ORDERED);
+    swapcontext(&item->context, &scheduler);
+}
+
+/* A barrier is executed by whole warps, all from one place. */
+void check_warps(const Rendezvous *place)
+{
+    Item *of_warp[1024 / WARP] = {};
+    int come[1024 / WARP] = {};
+    for (Item *item = place->first; item; item = item->next) {
+        int warp = item->number / WARP;
+        if (come[warp]++ && item->line != of_warp[warp]->line)
+            fail("%s: work-items %d and %d of one warp wait in line %d and in line %d of %s",
+                 place->name, of_warp[warp]->number, item->number, of_warp[warp]->line, item->line,
+                 item->file);
+        of_warp[warp] = item;
+    }
+    for (int warp = 0; warp < warps; warp++) {
+        int size = warp == warps - 1 ? count - warp * WARP : WARP;
+        if (come[warp] && come[warp] != size)
+            fail("%s in line %d of %s was passed by %d of the %d work-items of warp %d",
+                 place->name, of_warp[warp]->line, of_warp[warp]->file, come[warp], size, warp);
+    }
+}
+
+/* A barrier of the whole group is one statement to OpenCL. */
+void check_one_place(const Rendezvous *place)
+{
+    for (Item *item = place->first; item->next; item = item->next)
+        if (item->line != item->next->line)
+            fail("%s: work-item %d waits in line %d and work-item %d in line %d of %s",
+                 place->name, item->number, item->line, item->next->number, item->next->line,
+                 item->file);
+}
+
+void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line)
+{
+    Item *own = running;
+    char *order = &place->order[place->turn % sizeof place->order];
+    own->file = file;
+    own->line = line;
+    if (place->come && wanted != place->wanted)
+        fail("%s waits for %d work-items in line %d of %s, for %d elsewhere", place->name, wanted,
+             line, file, place->wanted);
+    place->wanted = wanted;
+    own->next = place->first;
+    place->first = own;
+    place->come++;
+    if (orders && __tsan_release)
+        __tsan_release(order);
+    if (place->come < wanted) {
+        own->state = WAITING;
+        own->at = place;
+        switch_back(own);
+    } else {
+        check_warps(place);
+        if (place == named)
+            check_one_place(place);
+        unsigned ballot = 0;
+        for (Item *item = place->first; item; item = item->next)
+            ballot |= (unsigned)item->predicate << item->number % WARP;
+        for (Item *item = place->first; item; item = item->next) {
+            item->ballot = ballot;
+            item->state = READY;
+        }
+        place->first = nullptr;
+        place->come = 0;
+        place->turn++;
+    }
+    if (orders && __tsan_acquire)
+        __tsan_acquire(order);
+}
+
+int warp_size(const Item *item)
+{
+    int warp = item->number / WARP;
+    return warp == warps - 1 ? count - warp * WARP : WARP;
+}
+
+[[noreturn]] void report_deadlock()
+{
+    fprintf(stderr, "fault: the group waits for ever\n");
+    for (int i = 0, same = 1; i < count; i += same) {
+        const Item *item = items + i;
+        for (same = 1; i + same < count; same++) {
+            const Item *other = item + same;
+            if (other->state != item->state
+                || (item->state == WAITING
+                    && (other->line != item->line || other->at != item->at)))
+                break;
+        }
+        fprintf(stderr, "  work-items %d to %d ", i, i + same - 1);
+        if (item->state == RETURNED)
+            fprintf(stderr, "have returned\n");
+        else
+            fprintf(stderr, "wait at %s (%d of %d are there), line %d of %s\n", item->at->name,
+                    item->at->come, item->at->wanted, item->line, item->file);
+    }
+    fflush(stderr);
+    _exit(FAULT);
+}
+
+} // namespace
+
+const Index &item()
+{
+    return running->index;
+}
+
+void wait_for_group(const char *file, int line)
+{
+    meet(named, count, true, file, line);
+}
+
+void wait_for_part(int number, int wanted, const char *file, int line)
+{
+    if (number < 1 || number >= NAMED || wanted % WARP || wanted < WARP || wanted > count)
+        fail("no barrier %d of %d of the group's %d work-items is possible, line %d of %s", number,
+             wanted, count, line, file);
+    meet(named + number, wanted, true, file, line);
+}
+
+void wait_for_warp(const char *file, int line)
+{
+    meet(warp_barriers + running->number / WARP, warp_size(running), true, file, line);
+}
+
+unsigned ballot(unsigned mask, bool predicate, const char *file, int line)
+{
+    if (mask != 0xffffffffu)
+        fail("a ballot of part of a warp, line %d of %s", line, file);
+    running->predicate = predicate;
+    meet(ballots + running->number / WARP, warp_size(running), false, file, line);
+    return running->ballot;
+}
+
+} // namespace emulation
