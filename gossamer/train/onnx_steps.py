@@ -34,6 +34,10 @@ def put_before(made: onnx.ModelProto, preparation: Preparation) -> None:
         steps.add("Pad", margins=np.array([0, top, left, 0, bottom, right], np.int64))
         steps.add("Reshape", sample=np.array([0, height * width], np.int64))
         size.dim_value = math.prod(shape)
+    if preparation.shape is not None and math.prod(preparation.shape) != size.dim_value:
+        height, width = preparation.shape
+        raise InputError(f"preparation: its pictures are {height}x{width}, the network takes "
+                         f"{size.dim_value} numbers")
     for node in made.graph.node:
         node.input[:] = [steps.value if name == "x" else name for name in node.input]
     nodes = [*steps.nodes, *made.graph.node]
