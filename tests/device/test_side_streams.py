@@ -120,11 +120,13 @@ def test_work_forks_and_joins_on_a_gpu(cuda: Device, captured: bool) -> None:
                                  for _ in range(4)]
 
         def work(stream: Any) -> None:
-            for _ in range(3):
+            for turn in range(3):
                 side = device.side_streams(stream, 3)
                 for own in side:
                     device.wait(own, stream)
-                for buffer, own in zip(buffers, [stream, *side], strict=True):
+                # each buffer in another stream than before, behind what that one did
+                moved = buffers[turn:] + buffers[:turn]
+                for buffer, own in zip(moved, [stream, *side], strict=True):
                     device.launch(kernel, (64,), (64,), (buffer, 4096), stream=own)
                 for own in side:
                     device.wait(stream, own)
