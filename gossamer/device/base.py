@@ -122,6 +122,11 @@ class Device(abc.ABC):
         """Whether kernels can be compiled and launched here (not on the host)."""
         return True
 
+    @property
+    def builds_side_by_side(self) -> bool:
+        """Whether several threads build kernels in less time than one."""
+        return False
+
     @abc.abstractmethod
     def compile(self, source: KernelSource) -> Kernel:
         """The kernel built for this device, from memory or the disk cache when seen before.

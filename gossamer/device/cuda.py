@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class CudaDevice(Device):
         self.architecture = "sm_{}{}".format(*capability)
         self.description = f"{name} ({self.architecture})"
         self.driver = driver_version()
-        self._kernels: dict[KernelSource, CudaKernel] = {}
+        self._kernels: dict[KernelSource, Future[CudaKernel]] = {}
         self._recording = threading.local()
         self._pool: driver.CUmemoryPool | None = None
         self._pool_lock = threading.Lock()
@@ -103,20 +103,30 @@ class CudaDevice(Device):
         raise InputError(f"a {type(stream).__name__} is no CUDA stream; give a stream of torch, "
                          "cupy or cuda.core, or its integer handle")
 
+    @property
+    def builds_side_by_side(self) -> bool:
+        return True
+
     def compile(self, source: KernelSource) -> CudaKernel:
-        kernel = self._kernels.get(source)
-        if kernel is None:
-            kernel = self._kernels.setdefault(source, self._load(source))
-        return kernel
+        own: Future[CudaKernel] = Future()
+        kernel = self._kernels.setdefault(source, own)
+        if kernel is own:
+            try:
+                own.set_result(self._load(source))
+            except BaseException as error:
+                # who waits for it fails alike, who comes later tries again
+                own.set_exception(error)
+                del self._kernels[source]
+        return kernel.result()
 
     def assemble(self, programs: Sequence[PtxProgram]) -> list[CudaKernel]:
         """The kernels of programs in PTX, from the disk cache when seen before, else assembled at
-        the same time. Raises CompileError with the assembler's log."""
+        the same time, apart from this process. Raises CompileError with the assembler's log."""
         def assembled(program: PtxProgram) -> CudaKernel:
             return self._loaded(
                 KernelSource(Path(f"{program.name}.ptx"), program.name),
                 nvjitlink.key(program, self.architecture),
-                lambda: nvjitlink.build(program, self.architecture, apart=len(programs) > 1)[0])
+                lambda: nvjitlink.build(program, self.architecture, apart=True)[0])
 
         with ThreadPoolExecutor(max(len(programs), 1)) as pool:
             return list(pool.map(assembled, programs))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.measure import Task, prepared, sampled
 from gossamer.ops import OPS
-from gossamer.ops.algorithm import Algorithm, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
 from gossamer.plan.building import Build, build
 from gossamer.plan.program import Layer
 from gossamer.plan.tuning_cache import Measured
@@ -80,9 +83,11 @@ class Trials:
         self._share_workspace([variant for _, variant in pairs])
         ready: list[_Ready] = []
         tasks = []
-        for index, (algorithm, variant) in enumerate(pairs):
+        for index, ((algorithm, variant), built) in enumerate(
+                zip(pairs, self._built(pairs), strict=True)):
             try:
-                work, error, made = self._checked(algorithm, variant)
+                state, made = built()
+                work, error = self._checked(algorithm, variant, state)
                 if not error <= LARGEST_ERROR[variant.precision]:
                     results[index] = self._failed(algorithm, variant, _wrong(error))
                     continue
@@ -108,7 +113,8 @@ class Trials:
         """Why a candidate may not be used with the layer's constants; None where it may."""
         try:
             self._share_workspace([variant])
-            _, error, _ = self._checked(algorithm, variant)
+            state, _ = build(algorithm, self._weights, self.problem, variant, self.place)
+            _, error = self._checked(algorithm, variant, state)
         except Exception as failure:
             return f"does not run: {_line(failure)}"
         return None if error <= LARGEST_ERROR[variant.precision] else _wrong(error)
@@ -150,11 +156,33 @@ class Trials:
                                    "(a candidate's workspace)")
         return self._workspace
 
-    def _checked(self, algorithm: Algorithm, variant: Variant) -> tuple[Work, float, Build]:
-        """The candidate as work, its error (infinite where it wrote round its output or left a
-        part of it as it was), and what preparing it took."""
+    def _built(self, pairs: Sequence[tuple[Algorithm, Variant]]
+               ) -> list[Callable[[], tuple[State, Build]]]:
+        """For each pair what makes it ready, or raises what came of that: on devices that build
+        side by side our own have been built when this returns, on as many processors as there
+        are. Vendors' libraries build when they are asked."""
+        def ready(pair: tuple[Algorithm, Variant]) -> tuple[State, Build]:
+            algorithm, variant = pair
+            return build(algorithm, self._weights, self.problem, variant, self.place)
+
+        if not self.place.builds_side_by_side:
+            return [partial(ready, pair) for pair in pairs]
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            ahead = {index: pool.submit(_QUIET(ready), pair) for index, pair in enumerate(pairs)
+                     if not pair[0].vendor}
+            wait(ahead.values())
+        finally:
+            # not for builds that an interrupt made vain
+            pool.shutdown(wait=False, cancel_futures=True)
+        return [ahead[index].result if index in ahead else partial(ready, pair)
+                for index, pair in enumerate(pairs)]
+
+    def _checked(self, algorithm: Algorithm, variant: Variant,
+                 state: State) -> tuple[Work, float]:
+        """The candidate as work, and its error: infinite where it wrote round its output or left a
+        part of it as it was."""
         place = self.place
-        state, made = build(algorithm, self._weights, self.problem, variant, place)
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = place.alignment
         guarded = [self._guarded(index, spec) for index, spec in enumerate(variant.outputs)]
@@ -168,7 +196,7 @@ class Trials:
         work(None)
         place.synchronize()
         return work, max(self._error(*each) for each in
-                         zip(guarded, variant.outputs, self._expected, strict=True)), made
+                         zip(guarded, variant.outputs, self._expected, strict=True))
 
     def _cold(self, work: Work) -> float | None:
         """The median time of single executions, each after the cache was filled with other data;

@@ -1,0 +1,82 @@
+"""Candidates that are built by several threads at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from gossamer.device import find
+from gossamer.ops.algorithm import State
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.plan.trials import Trials
+from tests.plan.test_trials import layer
+
+HOST = find("host")
+SECONDS = 20
+
+
+class Meeting(HostIm2col):
+    """Is ready when another is being made ready too."""
+
+    def __init__(self, name: str, place: threading.Barrier, failure: BaseException | None = None
+                 ) -> None:
+        self.name = name  # type: ignore[misc]
+        self._place, self._failure = place, failure
+
+    def prepare(self, *arguments: Any) -> State:
+        self._place.wait(SECONDS)
+        if self._failure is not None:
+            raise self._failure
+        return super().prepare(*arguments)
+
+
+def run(algorithms: list[Meeting]) -> list[str | None]:
+    of = layer()
+    pairs = [(each, next(iter(each.variants(of.problem, HOST)))) for each in algorithms]
+    return [measured.failure for measured in Trials(of, HOST).run(pairs, 2)[0]]
+
+
+@pytest.fixture
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(HOST), "builds_side_by_side", True)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+
+def test_candidates_are_built_at_once(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    assert run([Meeting("one", place), Meeting("other", place)]) == [None, None]
+
+
+def test_one_that_fails_is_named_and_leaves_the_others(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    broken = Meeting("broken", place, ValueError("no such tile"))
+    assert run([broken, Meeting("whole", place)]) == ["does not run: no such tile", None]
+
+
+def test_libraries_of_vendors_wait_their_turn(side_by_side: None) -> None:
+    alone = threading.Barrier(1)
+    libraries = [Meeting(name, alone) for name in ("one", "other")]
+    busy = threading.Lock()
+    for each in libraries:
+        each.vendor = "a vendor"  # type: ignore[misc]
+        each.prepare = _exclusively(each.prepare, busy)  # type: ignore[method-assign]
+    assert run(libraries) == [None, None]
+
+
+def _exclusively(prepare: Any, busy: threading.Lock) -> Any:
+    def alone(*arguments: Any) -> State:
+        assert busy.acquire(blocking=False), "another is being made ready"
+        try:
+            return prepare(*arguments)
+        finally:
+            busy.release()
+    return alone
+
+
+def test_an_interrupt_is_passed_on(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    interrupted = Meeting("interrupted", place, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run([interrupted, Meeting("other", place)])
