@@ -13,14 +13,13 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop.blocked import Blocked
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.plan.labelling import SLACK
 from gossamer.plan.program import Layer
 from gossamer.plan.tuner import EFFORTS, Tuner, usable
 
 _MEASURED_SAMPLES = 256
 _SHORTEST = 256
 """Samples a launch below which a pass is not cut for the sake of an algorithm."""
-_EQUAL = 1.02
-"""Times within this of the best count as the best."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,6 @@ def _fastest(problem: BackpropProblem, able: Sequence[Choice], effort: str) -> C
         layer, [choice.algorithm for choice in measurable], device)
     working = usable(layer, trials, device)
     least = min(trial.cost for trial in working)
-    taken = next(trial for trial in working if trial.cost <= _EQUAL * least)
+    taken = next(trial for trial in working if trial.cost <= (1 + SLACK) * least)
     length = next(choice.samples for choice in able if choice.algorithm is taken.algorithm)
     return Choice(device, taken.algorithm, taken.variant.config, length)

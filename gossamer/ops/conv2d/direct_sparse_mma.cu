@@ -86,9 +86,9 @@ INLINE void multiply_step(float (&sums)[TILES][PRODUCTS][4], const Step &step)
 KERNEL LAUNCH_BOUNDS(32 * WARPS * BLOCKS * SPLIT, 1) void columns(
     const uint4 *RESTRICT x, const int *RESTRICT starts, const Places *RESTRICT places,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y, int units,
-    int pixel_units, DIVISOR(run_units), DIVISOR(run), DIVISOR(out_width), int height, int width, int kernel_height,
-    int kernel_width, int stride_y, int stride_x, int dilation_y, int dilation_x, int pad_top,
-    int pad_left, int y_channel EPILOGUE_PARAMETERS)
+    int pixel_units, DIVISOR(run_units), DIVISOR(run), DIVISOR(out_width), int height, int width,
+    int kernel_height, int kernel_width, int stride_y, int stride_x, int dilation_y,
+    int dilation_x, int pad_top, int pad_left, int y_channel EPILOGUE_PARAMETERS)
 {
 #if SPLIT > 1
     LOCAL float partial[SPLIT - 1][WARPS * BLOCKS][SUMS][32];
