@@ -22,7 +22,7 @@ def source(name: str) -> KernelSource:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Any:
+def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A device that loads objects of its own; `loads` names them."""
     made = object.__new__(cuda.CudaDevice)
     made._kernels, made.loads, made.failures = {}, [], 0
@@ -38,22 +38,22 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_a_kernel_is_built_once_for_all_threads(device: Any) -> None:
+def test_a_kernel_is_built_once_for_all_threads(opened: Any) -> None:
     start = threading.Barrier(THREADS)
 
     def compiled(name: str) -> object:
         start.wait(20)
-        return device.compile(source(name))
+        return opened.compile(source(name))
 
     with ThreadPoolExecutor(THREADS) as pool:
         one, other, same, alike = pool.map(compiled, ["one", "other", "one", "other"])
     assert one is same and other is alike and one is not other
-    assert sorted(device.loads) == ["one", "other"]
+    assert sorted(opened.loads) == ["one", "other"]
 
 
-def test_a_build_that_failed_is_tried_again(device: Any) -> None:
-    device.failures = 1
+def test_a_build_that_failed_is_tried_again(opened: Any) -> None:
+    opened.failures = 1
     with pytest.raises(CompileError, match="no room"):
-        device.compile(source("one"))
-    assert device.compile(source("one")) is device.compile(source("one"))
-    assert device.loads == ["one", "one"]
+        opened.compile(source("one"))
+    assert opened.compile(source("one")) is opened.compile(source("one"))
+    assert opened.loads == ["one", "one"]
