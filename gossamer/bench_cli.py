@@ -33,7 +33,10 @@ def bench(
                                "sparse-networks measure; benchmarks/README.md lists them.")
     ] = None,
     case: Annotated[str | None, typer.Option(
-        metavar="SUBSTRING", help="Only cases with this in their name.")] = None,
+        metavar="SUBSTRING", help="Only cases with this in their name, or one of several such as "
+                                  "conv3,conv4.")] = None,
+    sparsity: Annotated[float | None, typer.Option(
+        help="Of sparse-layers only those with at least this share of zeros, like 0.85.")] = None,
     device: Annotated[str | None, typer.Option(
         help="host, opencl:N or cuda:N (default: the best one).")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, one measurement each.")] = "1,64",
@@ -82,8 +85,8 @@ def bench(
         raise InputError("--into goes with --table PATH")
     if figures is not None:
         raise InputError("--figures goes with --table PATH")
-    rows = _measure(suites or [], case, model or [], data, device, batch, precision, against,
-                    effort, output, commit,
+    rows = _measure(suites or [], case, model or [], data, sparsity, device, batch, precision,
+                    against, effort, output, commit,
                     "json" if as_json else "markdown" if as_markdown else "text")
     _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
@@ -115,6 +118,7 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
             csv: Path | None, plot: Path | None, folder: Path | None) -> None:
     from gossamer.bench import figures, tables
     from gossamer.bench.rows import read_rows
+    from gossamer.bench.suites import named
 
     if into is not None:
         if suites or case is not None:
@@ -124,7 +128,7 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
         return
     rows = read_rows(path)
     chosen = [row for row in rows if row.suite in (suites or (row.suite,))
-              and (case is None or case in row.case)]
+              and named(row.case, case)]
     if rows and not chosen:
         found = ", ".join(sorted({row.suite for row in rows}))
         raise InputError(f"--table {path}: has no rows of "
@@ -139,9 +143,10 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
     _write_files(chosen, csv, plot, sys.stdout)
 
 
-def _measure(names: list[str], case_part: str | None, models: list[Path], data: Path | None,
-             device_name: str | None, batch: str, precision: str, against: str | None,
-             effort: str, output: Path | None, commit: str | None, form: str) -> list[Row]:
+def _measure(names: list[str], case_parts: str | None, models: list[Path], data: Path | None,
+             sparsity: float | None, device_name: str | None, batch: str, precision: str,
+             against: str | None, effort: str, output: Path | None, commit: str | None,
+             form: str) -> list[Row]:
     from gossamer.bench import contest, report, tables
     from gossamer.bench.peaks import measure_peaks
     from gossamer.bench.peers import release
@@ -151,7 +156,7 @@ def _measure(names: list[str], case_part: str | None, models: list[Path], data: 
     from gossamer.device import find
     from gossamer.plan.tuner import EFFORTS
 
-    items = select(names, _batches(batch), case_part, models, data)
+    items = select(names, _batches(batch), case_parts, models, data, sparsity)
     if effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
     precisions = _precisions(precision)

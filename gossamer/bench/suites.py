@@ -109,13 +109,14 @@ def _stem(path: Path) -> str:
     return re.sub(r"\.onnx(\.gz)?$", "", path.name, flags=re.IGNORECASE)
 
 
-def select(names: Sequence[str], batches: Sequence[int], part: str | None = None,
-           models: Sequence[Path] = (), data: Path | None = None) -> list[Item]:
+def select(names: Sequence[str], batches: Sequence[int], parts: str | None = None,
+           models: Sequence[Path] = (), data: Path | None = None,
+           sparsity: float | None = None) -> list[Item]:
     """The cases of the suites at the batch sizes, each once, the batch sizes of a case one after
-    the other; those with `part` in their name.
+    the other; those with one of `parts`, apart by commas, in their name.
 
     models: files that the suites `networks` and `sparse-networks` measure. data: the folder of
-    published sparse weights.
+    published sparse weights. sparsity: the least of layers that `sparse-layers` measures.
     Raises InputError for a suite that is none or lacks its files, where no case has that name,
     and for files that no suite takes or that cannot be told apart.
     """
@@ -127,6 +128,11 @@ def select(names: Sequence[str], batches: Sequence[int], part: str | None = None
         raise InputError(f"--model {models[0]}: goes with the suite networks or sparse-networks")
     if data is not None and not {"sparse-layers", "sparse-networks"} & set(names):
         raise InputError(f"--data {data}: goes with the suite sparse-layers or sparse-networks")
+    if sparsity is not None:
+        if "sparse-layers" not in names:
+            raise InputError(f"--sparsity {sparsity:g}: goes with the suite sparse-layers")
+        if not 0 <= sparsity < 1:
+            raise InputError(f"--sparsity {sparsity:g}: expected a share of zeros, like 0.85")
     stems = [_stem(path) for path in models]
     for path, stem in zip(models, stems, strict=True):
         if stems.count(stem) > 1:
@@ -136,15 +142,24 @@ def select(names: Sequence[str], batches: Sequence[int], part: str | None = None
     items = {(item.suite, item.name, item.batch): item
              for name in names for batch in batches for item in SUITES[name](batch, files)}
     order = list(dict.fromkeys((item.suite, item.name) for item in items.values()))
-    chosen = sorted((item for item in items.values() if part is None or part in item.name),
+    chosen = sorted((item for item in items.values() if named(item.name, parts)),
                     key=lambda item: order.index((item.suite, item.name)))
     if not chosen:
         known = list(dict.fromkeys(item.name for item in items.values()))
         more = len(known) - _MOST_NAMED
-        raise InputError(f"--case {part}: no case of {', '.join(names)} has that in its name; "
+        raise InputError(f"--case {parts}: no case of {', '.join(names)} has that in its name; "
                          f"there are: {', '.join(known[:_MOST_NAMED])}"
                          + (f" and {more} more" if more > 0 else ""))
+    if sparsity is not None:
+        chosen = [item for item in chosen if item.sparsity and item.sparsity() >= sparsity]
+        if not chosen:
+            raise InputError(f"--sparsity {sparsity:g}: no layer has so many zeros")
     return chosen
+
+
+def named(case: str, parts: str | None) -> bool:
+    """Whether a case's name has one of the parts, apart by commas, in it; None takes every one."""
+    return parts is None or any(part in case for part in parts.split(","))
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,

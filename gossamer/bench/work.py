@@ -68,7 +68,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Item:
-    """A case to be: make(setting) gives it its weights, input and contenders."""
+    """A case to be: make(setting) gives it its weights, input and contenders. sparsity: that of
+    its weights, where it can be told beforehand."""
 
     suite: str
     name: str
@@ -76,6 +77,7 @@ class Item:
     make: Callable[[Setting], Case]
     is_layer: bool = False
     is_training: bool = False
+    sparsity: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,16 @@ def test_every_case_has_every_batch(tmp_path: Path) -> None:
     assert items[0].name == "tiny/3x3" and {item.batch for item in items} == {1, 64}
 
 
+def test_layers_of_some_sparsity_and_some_names(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path)
+    two = select(["sparse-layers"], [1], "tiny,alexnet/conv3", data=folder)
+    assert {item.name for item in two} == {"tiny/3x3", "alexnet/conv3"}
+    (tiny,) = select(["sparse-layers"], [1], "tiny", data=folder, sparsity=0.79)
+    assert tiny.name == "tiny/3x3"
+    with pytest.raises(InputError, match=r"--sparsity 0\.81: no layer has so many"):
+        select(["sparse-layers"], [1], "tiny", data=folder, sparsity=0.81)
+
+
 def test_zeros_are_no_work(tmp_path: Path) -> None:
     case = tiny_case(find("host"), tmp_path)
     weights = 12 * 4 * 9
