@@ -151,15 +151,15 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
                          f"there are: {', '.join(known[:_MOST_NAMED])}"
                          + (f" and {more} more" if more > 0 else ""))
     if sparsity is not None:
-        chosen = [item for item in chosen if item.sparsity and item.sparsity() >= sparsity]
-        if not chosen:
+        chosen = [item for item in chosen if not item.sparsity or item.sparsity() >= sparsity]
+        if not any(item.sparsity for item in chosen):
             raise InputError(f"--sparsity {sparsity:g}: no layer has so many zeros")
     return chosen
 
 
 def named(case: str, parts: str | None) -> bool:
     """Whether a case's name has one of the parts, apart by commas, in it; None takes every one."""
-    return parts is None or any(part in case for part in parts.split(","))
+    return parts is None or any(part in case for part in parts.split(",") if part)
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
