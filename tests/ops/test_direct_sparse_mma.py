@@ -224,3 +224,16 @@ def test_other_devices_are_told_what_is_missing(device) -> None:
     problem = Conv2dProblem(8, 4, 8, 8, 8, (3, 3), weights_info=WeightsInfo(0.1, "a pattern"))
     if not device.limits.mma:
         assert "tensor cores" in (DirectSparseMma().supports(problem, device) or "")
+
+
+def test_every_config_serves_every_batch() -> None:
+    """A plan for another batch size takes the nearest one's."""
+    problem = Conv2dProblem(64, 8, 9, 9, 32, (3, 3), pads=(1, 1, 1, 1))
+    for precision in VECTOR:
+        configs = {batch: [each.config for each in
+                           variants(replace(problem, batch=batch), precision)]
+                   for batch in (8, 16, 24, 64)}
+        assert len({frozenset(each) for each in configs.values()}) == 1
+        assert all(len(each) == len(set(each)) for each in configs.values())
+        # alike but for their names: not tried before others
+        assert {dict(each)["run"] for each in configs[8][:11]} == {0}

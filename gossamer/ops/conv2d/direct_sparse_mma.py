@@ -38,6 +38,8 @@ _ROWS = 16
 """Output channels of an instruction's tile."""
 _UNITS = 8
 """Units of VECTOR images that an instruction takes, for each unit of a lane."""
+_RUN = 2
+"""Units of a pixel that fill a sector of 32 bytes: the fewest that are fetched for themselves."""
 _LONGEST_SIDE = 16
 """Rows or columns of a window, of each of which the kernel keeps a bit."""
 
@@ -49,7 +51,8 @@ DENSEST = 0.3
 class Shape:
     """tiles: of 16 output channels in a block. blocks: of a group, for the same units. warps: of a
     group for each block, side by side. split: sets of warps that share a block's columns. sets:
-    units of a lane. run: units of a pixel that follow one another."""
+    units of a lane. run: units of a pixel that follow one another, where these divide by it; 0 for
+    all of them."""
 
     tiles: int
     blocks: int
@@ -71,6 +74,9 @@ class Shape:
     @property
     def group(self) -> int:
         return 32 * self.warps * self.blocks * self.split
+
+    def run_of(self, pixel_units: int) -> int:
+        return self.run if self.run and pixel_units % self.run == 0 else pixel_units
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class DirectSparseMma(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
-            yield _variant(problem, Shape(1, 1, 1, 1, 1, 1), "tf32")
+            yield _variant(problem, Shape(1, 1, 1, 1, 1, 0), "tf32")
             return
         # in turn, so that whoever tries a few has some of each
         for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in _KINDS)):
@@ -131,9 +137,10 @@ class DirectSparseMma(Algorithm):
         if problem.batch % kind.vector:
             return []
         pixel_units = problem.batch // kind.vector
-        runs = {pixel_units, 2} if pixel_units % 2 == 0 else {pixel_units}
-        shapes = [Shape(*each, kind.sets, run) for each in _SHAPES for run in sorted(runs)]
-        shapes.sort(key=lambda each: _cost(problem, each, kind, device.limits))
+        shapes = [Shape(*each, kind.sets, run) for each in _SHAPES for run in (0, _RUN)]
+        # what is the same as another for this batch, and may be taken for the sake of others, last
+        shapes.sort(key=lambda each: (each.run > 0 and each.run_of(pixel_units) == pixel_units,
+                                      _cost(problem, each, kind, device.limits)))
         return [_variant(problem, shape, precision) for shape in shapes]
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
@@ -145,6 +152,7 @@ class DirectSparseMma(Algorithm):
             return State(problem, variant, device)
         pixel_units = problem.batch // kind.vector
         units = problem.out_height * problem.out_width * pixel_units
+        run = shape.run_of(pixel_units)
         tables = _Tables(problem, weights.arrays["weight"], shape, kind)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]
@@ -156,7 +164,7 @@ class DirectSparseMma(Algorithm):
             architectures=("sm_80", "sm_100"), headers=(DIALECT,)))
         arguments = (
             input_buffer(0), *parts, output_buffer(0), units, pixel_units,
-            *divisor(units // pixel_units * shape.run), *divisor(shape.run),
+            *divisor(units // pixel_units * run), *divisor(run),
             *divisor(problem.out_width), problem.height, problem.width, *problem.kernel,
             *problem.stride, *problem.dilation, *problem.pads[:2], y.strides[1],
             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
@@ -280,8 +288,8 @@ def _cost(problem: Conv2dProblem, shape: Shape, kind: _Kind, limits: Limits) -> 
     loads = kind.columns * shape.sets
     products = shape.tiles * kind.vector * shape.sets
     # the places of the input that a group's windows cover, 16 bytes a unit, for each channel
-    pixels = max(1.0, shape.units / shape.run)
-    patch = height * (pixels + width - 1) * min(shape.units, shape.run)
+    run = shape.run_of(problem.batch // kind.vector)
+    patch = height * (max(1.0, shape.units / run) + width - 1) * min(shape.units, run)
     new = problem.channels / problem.groups * patch / (shape.blocks * shape.warps * shape.split)
     cached = 16 * min(32.0 * loads, new / steps) + 512 * shape.tiles / shape.warps
     issued = 30 + 6 * loads + 16 * (kind.depth // 8 - 1) + products + shape.tiles
