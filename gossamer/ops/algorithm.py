@@ -239,3 +239,7 @@ def input_buffer(index: int) -> Callable[..., Argument]:
 
 def output_buffer(index: int) -> Callable[..., Argument]:
     return lambda inputs, outputs, workspace: outputs[index]
+
+
+def workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
+    return workspace

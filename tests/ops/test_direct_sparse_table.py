@@ -370,3 +370,13 @@ def test_epilogues(compiled_device: Device) -> None:
         variants = variants_of(problem, compiled_device)
         check(problem, sparse_weights(problem, 0.4), compiled_device,
               [variants[7 * index % len(variants)]])
+
+
+def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device) -> None:
+    """What a device takes of one kernel may be less than of others."""
+    for batch in (1, 8, 64):
+        problem = replace(Conv2dProblem(batch, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1)),
+                          weights_info=WeightsInfo(0.1, "a pattern"))
+        first = next(iter(DirectSparseTable().variants(problem, compiled_device)))
+        if compiled_device.api == "opencl":
+            assert first["lanes"] * first["blocks"] * first["splits"] <= 256

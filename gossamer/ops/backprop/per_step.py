@@ -13,6 +13,7 @@ from gossamer.ops.algorithm import (
     Weights,
     input_buffer,
     output_buffer,
+    workspace_buffer,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.training import (
@@ -25,7 +26,6 @@ from gossamer.ops.backprop.training import (
     Training,
     X,
     activation_macros,
-    workspace_buffer,
 )
 from gossamer.ops.strided import GROUP, groups_for
 

@@ -50,10 +50,6 @@ RUN: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, ra
 """All inputs and outputs."""
 
 
-def workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
-    return workspace
-
-
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:
     """So many bytes of the workspace from the offset on."""
     def part(inputs: object, outputs: object, workspace: Buffer) -> Argument:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from gossamer.device.base import Argument, Buffer, Device, KernelSource
+from gossamer.device.base import Buffer, Device, KernelSource
 from gossamer.ops.algorithm import (
     Algorithm,
     Launch,
@@ -24,6 +24,7 @@ from gossamer.ops.algorithm import (
     Weights,
     input_buffer,
     output_buffer,
+    workspace_buffer,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import convert
@@ -35,7 +36,7 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("direct_sparse.cl")
 _STRETCH_GROUP = 64
 _LAYOUTS = ("NCHW", "CHWN")
-_SURE_GROUP = 256
+SURE_GROUP = 256
 """Work-items that a kernel may have anywhere, as those of the other algorithms: how many an OpenCL
 device takes of one kernel it says only of what it has built."""
 
@@ -120,8 +121,8 @@ class DirectSparse(Algorithm):
         if variant.workspace:
             walk = copy_walk(convert(x, padded), x, padded)
             launches = copy_launches(device, x.stored_dtype.itemsize, walk, source,
-                                     _workspace_buffer)
-            source = _workspace_buffer
+                                     workspace_buffer)
+            source = workspace_buffer
         threads, points = variant["threads"], dict(variant.config).get("points")
         macros = epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)
         kernel = device.compile(KernelSource.of(_SOURCE, variant["variant"], {
@@ -223,10 +224,6 @@ def _workspace(problem: Conv2dProblem, x: TensorSpec) -> int:
     return _padded(x, problem).nbytes if any(problem.pads) else 0
 
 
-def _workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
-    return workspace
-
-
 def _fitting(device: Device) -> list[Form]:
     return [form for form in FORMS if form.threads <= device.limits.group_size
             and form.local_bytes <= device.limits.local_bytes]
@@ -244,4 +241,4 @@ def _order(problem: Conv2dProblem, form: Form, device: Device) -> tuple[bool, fl
         items = problem.out_channels * points
     loads = form.points + (1 if form.variant == "tiled" else 2)
     loads_at_once = max(1.0, items / (2048 * max(device.limits.units, 1))) * loads
-    return device.api != "cuda" and form.threads > _SURE_GROUP, loads_at_once, items
+    return device.api != "cuda" and form.threads > SURE_GROUP, loads_at_once, items

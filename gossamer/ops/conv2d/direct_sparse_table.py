@@ -24,8 +24,9 @@ from gossamer.ops.algorithm import (
     Weights,
     input_buffer,
     output_buffer,
+    workspace_buffer,
 )
-from gossamer.ops.conv2d.direct_sparse import too_dense
+from gossamer.ops.conv2d.direct_sparse import SURE_GROUP, too_dense
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_table import Table, table
 from gossamer.ops.conv2d.sparse_table_forms import (
@@ -107,8 +108,8 @@ class DirectSparseTable(Algorithm):
         if variant.workspace:
             launches = copy_launches(device, x.stored_dtype.itemsize,
                                      copy_walk(convert(x, read), x, read), source,
-                                     _workspace_buffer)
-            source = _workspace_buffer
+                                     workspace_buffer)
+            source = workspace_buffer
         blocks = -(-problem.out_channels // problem.groups // form.rows) * problem.groups
         parts = -(-blocks // form.blocks)
         tables, sides = _tables(weights, problem, form.rows, read)
@@ -125,10 +126,12 @@ class DirectSparseTable(Algorithm):
 
 
 def _offered(problem: Conv2dProblem, device: Device,
-             layout: str) -> tuple[float, list[Variant]]:
-    """The expected cost of the first, and all, in that order."""
+             layout: str) -> tuple[tuple[bool, float], list[Variant]]:
+    """The expected cost of the first, behind whether it may be too large, and all in that
+    order."""
     x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
-    costs = costs_of_forms(problem, x, y, device.limits)
+    costs = {form: (device.api == "opencl" and form.group > SURE_GROUP, cost)
+             for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
     inputs = (x, *[y] * problem.epilogue.tensor_count)
     return (min(costs.values()),
             [Variant(form.config, inputs, (y,), workspace=_workspace(problem, x, form))
@@ -172,7 +175,3 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
              weights.packed(f"columns of {rows} rows, {strides}", offsets),
              weights.packed(f"values of {rows} rows", pack("values"))],
             lambda: weights.packed(f"sides of {rows} rows", sides))
-
-
-def _workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
-    return workspace
