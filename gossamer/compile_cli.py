@@ -120,7 +120,8 @@ def compile_(
              "measured": tuner.measured, "reused": tuner.reused}
     if html is not None:
         with replacing(html) as file:
-            file.write(page(facts, list(reports.values())).encode())
+            # names of files and layers may hold what UTF-8 lacks
+            file.write(page(facts, list(reports.values())).encode(errors="backslashreplace"))
     if as_json:
         show.print_json({**facts, "notices": tuner.notices,
                          "reports": [show.report_dict(report) for report in reports.values()]})

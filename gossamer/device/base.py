@@ -96,6 +96,8 @@ class Kernel(abc.ABC):
     """Of its binary, where that is known."""
     from_cache: bool = False
     """Whether it was compiled before and read from the disk cache."""
+    apart_seconds: float = 0.0
+    """That another process took to build it."""
 
 
 Argument = Buffer | int | float | np.generic | None

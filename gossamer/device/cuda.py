@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -123,10 +124,19 @@ class CudaDevice(Device):
         """The kernels of programs in PTX, from the disk cache when seen before, else assembled at
         the same time, apart from this process. Raises CompileError with the assembler's log."""
         def assembled(program: PtxProgram) -> CudaKernel:
-            return self._loaded(
-                KernelSource(Path(f"{program.name}.ptx"), program.name),
-                nvjitlink.key(program, self.architecture),
-                lambda: nvjitlink.build(program, self.architecture, apart=True)[0])
+            seconds = 0.0
+
+            def build() -> bytes:
+                nonlocal seconds
+                start = time.perf_counter()
+                cubin, _ = nvjitlink.build(program, self.architecture, apart=True)
+                seconds = time.perf_counter() - start
+                return cubin
+
+            kernel = self._loaded(KernelSource(Path(f"{program.name}.ptx"), program.name),
+                                  nvjitlink.key(program, self.architecture), build)
+            kernel.apart_seconds = seconds
+            return kernel
 
         with ThreadPoolExecutor(max(len(programs), 1)) as pool:
             return list(pool.map(assembled, programs))

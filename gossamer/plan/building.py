@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Algorithm, Pack, Packed, Problem, State, Variant, Weights
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Pack,
+    Packed,
+    Problem,
+    State,
+    Variant,
+    Weights,
+    build_clock,
+)
 
 
 @dataclass(frozen=True)
@@ -14,7 +22,8 @@ class Build:
     """What preparing a variant took: packing weights, generating and compiling kernels.
 
     seconds: a packed form that another variant had made counts as much as it took then; a kernel
-    that this process had compiled already takes none. from_cache: whether a kernel was read from
+    that this process had compiled already takes none. Waiting for others that are built at the
+    same time is left out. from_cache: whether a kernel was read from
     the disk cache instead of compiled. nbytes: packed weights and, where it is known, the code of
     kernels; None on the host. What a vendor's library keeps for itself is not known.
     """
@@ -27,12 +36,13 @@ class Build:
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device) -> tuple[State, Build]:
     """algorithm.prepare(...), and what that took."""
-    watched = _Watched(weights)
-    start = time.perf_counter()
+    watched = _Watched(weights, device)
+    start = build_clock(device)
     state = algorithm.prepare(watched, problem, variant, device)
-    seconds = time.perf_counter() - start - watched.waited
+    seconds = build_clock(device) - start - watched.waited
     seconds += sum(packed.seconds for packed in watched.forms.values())
     kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()
+    seconds += max((kernel.apart_seconds for kernel in kernels), default=0.0)
     return state, Build(seconds, any(kernel.from_cache for kernel in kernels),
                         _kept(state, watched) if device.compiles else None)
 
@@ -48,17 +58,18 @@ def _kept(state: State, watched: _Watched) -> int:
 class _Watched(Weights):
     """Constants that note which of their packed forms are asked for, and how long that took."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, device: Device) -> None:
         self.arrays = weights.arrays
         self.layer = weights.layer
         self.forms: dict[str, Packed] = {}
         self.waited = 0.0
         self._weights = weights
+        self._device = device
 
     def form(self, key: str, pack: Pack) -> Packed:
-        start = time.perf_counter()
+        start = build_clock(self._device)
         self.forms[key] = self._weights.form(key, pack)
-        self.waited += time.perf_counter() - start
+        self.waited += build_clock(self._device) - start
         return self.forms[key]
 
     @property

@@ -25,12 +25,14 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
+    def thread_time(self) -> float:
+        return 100 * self.now
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr("gossamer.ops.algorithm.time", found)
-    monkeypatch.setattr(building, "time", found)
     return found
 
 
@@ -90,6 +92,17 @@ def test_code_and_tables_count_once(clock: Clock, code: int | None, nbytes: int)
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     found = _built(Packer(clock, _kernel(code, True)), weights, device)
     assert found == Build(5, True, nbytes)
+
+
+def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
+    class SideBySide(RecordingDevice):
+        builds_side_by_side = True  # type: ignore[assignment]
+
+    device = SideBySide()
+    weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
+    kernel = _kernel(None, False)
+    kernel.apart_seconds = 7.0
+    assert _built(Packer(clock, kernel), weights, device).seconds == 100 * 5 + 7
 
 
 def _measured(build_s: float | None, cached: bool) -> Measured:
