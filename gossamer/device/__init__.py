@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gossamer.device.base import Device, Found, self_check
 from gossamer.device.host import HostDevice
@@ -145,14 +145,22 @@ def _opencl() -> Iterator[_Candidate]:
         return
     found = opencl.handles()
     if not found:
-        yield _missing("opencl", "any OpenCL device",
-                       "no OpenCL driver found; on Debian: apt-get install pocl-opencl-icd")
+        yield _missing("opencl", "any OpenCL device", _no_opencl(opencl.drivers()))
     for index, handle in enumerate(found):
         yield _Candidate(
             f"opencl:{index}", opencl.describe(handle),
             lambda handle=handle, index=index: opencl.OpenCLDevice(handle, index),  # type: ignore[misc]
             opencl.is_gpu(handle),
         )
+
+
+def _no_opencl(drivers: Sequence[str]) -> str:
+    if not drivers:
+        return "no OpenCL driver found; on Debian: apt-get install pocl-opencl-icd"
+    told = f"the OpenCL driver offers no device: {', '.join(drivers)}"
+    if "Portable Computing Language" in drivers:
+        told += "; it needs a folder that it can write: set XDG_CACHE_HOME to one of yours"
+    return told
 
 
 def _cuda() -> Iterator[_Candidate]:

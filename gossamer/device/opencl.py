@@ -250,6 +250,14 @@ def handles() -> list[cl.Device]:
     return sorted(found, key=rank)
 
 
+def drivers() -> list[str]:
+    """The names of the OpenCL drivers that are installed, those that offer no device too."""
+    try:
+        return [platform.name.strip() for platform in cl.get_platforms()]
+    except cl.Error:
+        return []
+
+
 def is_simulator(handle: cl.Device) -> bool:
     """Whether this is Oclgrind, which interprets kernels to find their faults."""
     return handle.platform.name.strip() == "Oclgrind"

@@ -1,7 +1,9 @@
 """Finding devices: which there are, which is taken unasked, and what is said of the others."""
 
+import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,6 +58,24 @@ def test_missing_package_is_a_reason(package: str, extra: str) -> None:
     assert f"pip install 'gossamer[{extra}]'" in shown.stdout.splitlines()[0]
     assert shown.stdout.splitlines()[1] == "host"
     assert shown.stdout.splitlines()[2].startswith("DeviceError")
+
+
+@pytest.mark.parametrize(("names", "reason"), [
+    ([], "no OpenCL driver found"),
+    (["Some GPU"], "the OpenCL driver offers no device: Some GPU"),
+    (["Portable Computing Language"], "offers no device: Portable Computing Language; .* set "
+                                      "XDG_CACHE_HOME"),
+])
+def test_a_driver_without_devices_is_not_called_missing(
+        monkeypatch: pytest.MonkeyPatch, names: list[str], reason: str) -> None:
+    import gossamer.device as module
+    opencl = pytest.importorskip("gossamer.device.opencl")
+
+    monkeypatch.setattr(opencl.cl, "get_platforms", lambda: [
+        SimpleNamespace(name=name, get_devices=list) for name in names])
+    monkeypatch.setattr(module, "_candidates", None)
+    (entry,) = (entry for entry in devices() if entry.name.startswith("opencl"))
+    assert entry.problem is not None and re.search(reason, entry.problem)
 
 
 def test_device_that_computes_wrongly_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
