@@ -16,6 +16,7 @@ from gossamer import arguments, output_file, show
 from gossamer.device import find
 from gossamer.errors import InputError
 from gossamer.ops.algorithm import PRECISIONS
+from gossamer.output_file import replacing
 from gossamer.plan.accuracy import Calibration
 from gossamer.plan.html import (
     build_text,
@@ -27,7 +28,7 @@ from gossamer.plan.html import (
     with_precision,
 )
 from gossamer.plan.plan import Plan
-from gossamer.plan.plan_file import SUFFIX, replacing
+from gossamer.plan.plan_file import SUFFIX
 from gossamer.plan.report import Report
 from gossamer.plan.tuner import EFFORTS, Tuner
 from gossamer.plan.tuning_file import counted

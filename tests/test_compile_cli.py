@@ -319,6 +319,18 @@ class _Page(HTMLParser):
         self.text.append(data.strip())
 
 
+def test_the_page_of_a_file_whose_name_is_no_utf_8(
+        run: Run, network: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "sm\udce4ll.onnx"
+    try:
+        odd.write_bytes(network.read_bytes())
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    result = compile_(run, odd, "--html", tmp_path / "a.html")
+    assert result.exit_code == 0, result.output
+    assert "sm\\udce4ll.onnx" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
 def test_the_page_stands_alone_and_says_it_all(run: Run, network: Path, tmp_path: Path) -> None:
     result = compile_(run, network, "--html", tmp_path / "a.html")
     assert result.exit_code == 0, result.output
