@@ -4,9 +4,10 @@ not at all."""
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
@@ -69,28 +70,31 @@ def check_place(given: str, path: Path, read: Iterable[str | Path]) -> None:
 def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes a .npy file of one array or a .npz file of several to `path`, which the user calls
     `name`. Raises InputError with the system's reason where that fails."""
-    temporary = None
+    with replacing(path, f"--output {name}") as file:
+        if name.endswith(".npy"):
+            (array,) = arrays.values()
+            # NumPy writes to what it takes for a file by itself and loses the reason of a failure
+            np.lib.format.write_array(SimpleNamespace(write=file.write), array,
+                                      allow_pickle=False)
+        else:
+            _write_npz(file, arrays)
+
+
+@contextmanager
+def replacing(path: Path, given: str = "") -> Iterator[IO[bytes]]:
+    """A file that takes the place of the one at the path when all was written, else goes away.
+    given: what the user calls it, where that is not the path. Raises InputError where it fails."""
+    partial = path.with_name(f".gossamer-{secrets.token_hex(8)}")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".gossamer-")
-        with os.fdopen(handle, "wb") as file:
-            if name.endswith(".npy"):
-                (array,) = arrays.values()
-                # NumPy writes to what it takes for a file by itself and loses the reason of
-                # a failure
-                np.lib.format.write_array(SimpleNamespace(write=file.write), array,
-                                          allow_pickle=False)
-            else:
-                _write_npz(file, arrays)
-        # mkstemp's files are private; the result is as readable as any other new file
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
+        with open(partial, "xb") as file:
+            yield file
+        os.replace(partial, path)
     except OSError as error:
-        raise InputError(f"--output {name}: cannot be written: {error.strerror or error}") from None
+        raise InputError(f"{given or path}: cannot be written: "
+                         f"{error.strerror or error}") from None
     finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:

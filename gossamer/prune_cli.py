@@ -18,7 +18,7 @@ from gossamer.errors import InputError, ModelError
 from gossamer.model import FORMATS, zoo
 from gossamer.model.onnx import read_model
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
-from gossamer.plan.plan_file import replacing
+from gossamer.output_file import replacing
 from gossamer.run_cli import JsonOption
 
 

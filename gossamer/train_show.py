@@ -18,7 +18,7 @@ from rich.progress import Progress as Bar
 
 from gossamer import show
 from gossamer.device.base import Device
-from gossamer.plan.plan_file import replacing
+from gossamer.output_file import replacing
 from gossamer.train import MLP, Preparation, Progress, curve
 from gossamer.train.dataset import Dataset
 

@@ -6,15 +6,13 @@ import hashlib
 import io
 import json
 import math
-import os
-import secrets
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +21,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.expression import Expression, Step
 from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
+from gossamer.output_file import replacing
 from gossamer.plan.tuning_cache import toolkit
 
 SUFFIX = ".plan"
@@ -75,22 +74,6 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
                 return head, graph, json.loads(_content(archive, "choices.json"))
     except OSError as error:
         raise InputError(f"{path}: the plan cannot be read: {error.strerror or error}") from None
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of the one at the path when all was written, else goes away.
-    Raises InputError where that fails."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(partial, "xb") as file:
-            yield file
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 @contextmanager

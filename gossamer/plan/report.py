@@ -68,7 +68,8 @@ class Report:
 
     @property
     def device_bytes(self) -> int | None:
-        """Of the layers' packed weights and code, where they are known."""
+        """Of the layers' packed weights and code, where they are known; what layers share counts
+        for each."""
         known = [row["device_bytes"] for row in self.rows if row["device_bytes"] is not None]
         return sum(known) if known else None
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import GossamerWarning, InputError
-from gossamer.plan.plan_file import replacing
+from gossamer.output_file import replacing
 from gossamer.train.course import Course
 from gossamer.train.schedule import name
 from gossamer.train.settings import Settings

@@ -13,7 +13,7 @@ from gossamer.errors import InputError
 from gossamer.expression import apply
 from gossamer.model import onnx_metadata
 from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
-from gossamer.plan.plan_file import replacing
+from gossamer.output_file import replacing
 from gossamer.train.preparation import Preparation
 
 _OPSET, _IR_VERSION = 17, 8
