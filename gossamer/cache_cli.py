@@ -53,7 +53,8 @@ def list_caches(
     if rows:
         show.print_table({"device": "device", "layers": "layers", "candidates": "candidates",
                           "plans": "plans", "size": "size", "made_by": "made by",
-                          "file": "file"}, rows)
+                          "file": "file"}, rows,
+                        spare=("made_by",))
     else:
         print("no measurements")
     print(f"{counted(len(kernels), 'compiled kernel')}, {show.bytes_text(size)} of at most "

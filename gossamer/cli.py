@@ -108,7 +108,8 @@ def devices(as_json: JsonOption = False) -> None:
         row["units"] = row["units"] or None
         row["state"] = row["problem"] or "PASS"
     show.print_table({"name": "device", "state": "state", "description": "name", "units": "units",
-                      "memory": "memory", "driver": "driver"}, rows)
+                      "memory": "memory", "driver": "driver"}, rows,
+                    spare=("driver", "memory", "units", "description"))
 
 
 @app.command()

@@ -165,13 +165,15 @@ def _print_report(report: Report, notes: Sequence[str]) -> None:
     show.print_table({"layer": "layer", "problem": "problem", "density": "density",
                       "algorithm": "algorithm", "config": "config", "us": "us",
                       "spread": "quartiles", "dense": "dense us", "speedup": "speed-up",
-                      "error": "error"}, rows)
+                      "error": "error"}, rows,
+                     spare=("config", "error", "spread", "problem", "density"))
     if report.plans:
         print()
         show.print_table({"plan": "plan", "us": "us end to end", "spread": "quartiles",
                           "outcome": "outcome"},
                          [{**plan, "us": time_text(plan["median_us"]),
-                           "spread": quartiles_text(plan)} for plan in report.plans])
+                           "spread": quartiles_text(plan)} for plan in report.plans],
+                         spare=("spread",))
         print()
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
           + (" (from the cache)" if report.end_to_end_cached else ""))
@@ -195,7 +197,8 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
     show.print_table({"algorithm": "algorithm", "config": "config", "layouts": "layouts",
                       "precision": "precision", "us": "us", "spread": "quartiles",
                       "cold": "cold us", "error": "error", "build": "build",
-                      "reason": "outcome"}, rows)
+                      "reason": "outcome"}, rows,
+                     spare=("cold", "precision", "layouts", "build", "error", "spread", "config"))
 
 
 def _batches(text: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gossamer.errors import InputError
 IMAGENET = Path(__file__).with_name("labels") / "imagenet.txt"
 _PIPE_WIDTH = 500
 _LEAST_WIDTH = 6  # of a column that is cut
+_LEAST_SPARE = 12  # of one that can be left out instead
 
 
 def notice(message: object, kind: str = "notice") -> None:
@@ -33,41 +34,51 @@ def print_json(value: Any) -> None:
     print(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
-def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
+                spare: Sequence[str] = ()) -> None:
     """Rows by key under headings; a column in which every cell is a number is right-aligned.
-    Where a terminal is too narrow, cells are cut."""
-    shown = [[one_line(_cell(row.get(key))) for key in columns] for row in rows]
+
+    Where a terminal is too narrow, spare columns are left out, in their order, and named below;
+    where that is not enough, cells are cut."""
+    shown = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
     # a pipe has no width: lines must not be cut as if it had 80 columns
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    headings = list(columns.values())
-    cells = [[line[index] for line in shown if line[index]] for index in range(len(headings))]
-    widths = _widths([max(map(cell_len, [heading, *column]))
-                      for heading, column in zip(headings, cells, strict=True)],
-                     [not _numeric(column) for column in cells], console.width)
+    cells = {key: [line[key] for line in shown if line[key]] for key in columns}
+    widths = _widths({key: max(map(cell_len, [heading, *cells[key]]))
+                      for key, heading in columns.items()},
+                     [key for key in columns if not _numeric(cells[key])], spare, console.width)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, column, width in zip(headings, cells, widths, strict=True):
-        table.add_column(heading, justify="right" if _numeric(column) else "left", no_wrap=True,
-                         overflow="ellipsis", max_width=width)
+    for key, width in widths.items():
+        table.add_column(columns[key], justify="right" if _numeric(cells[key]) else "left",
+                         no_wrap=True, overflow="ellipsis", max_width=width)
     for line in shown:
-        table.add_row(*map(Text, line))
+        table.add_row(*(Text(line[key]) for key in widths))
     with console.capture() as captured:
         console.print(table)
     for printed in captured.get().splitlines():
         print(printed.rstrip())
+    if left_out := [heading for key, heading in columns.items() if key not in widths]:
+        print(f"(left out in a narrow terminal: {', '.join(left_out)}; a pipe gets all, "
+              "such as | less -S)")
 
 
-def _widths(wanted: list[int], may_cut: list[bool], available: int) -> list[int]:
-    """The widths of columns two apart, the widest that may be cut first. (rich takes as much
-    from each.)"""
-    widths = list(wanted)
-    excess = sum(widths) + 2 * (len(widths) - 1) - available
-    while excess > 0:
-        cut, index = max((width if may else 0, index) for index, (width, may)
-                         in enumerate(zip(widths, may_cut, strict=True)))
-        if cut <= _LEAST_WIDTH:
+def _widths(wanted: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
+            available: int) -> dict[str, int]:
+    """The widths of the columns that are shown, two apart. (rich would take as much from each.)
+
+    The widest that may be cut is cut first: a spare one, or any where none is left."""
+    widths, left = dict(wanted), [key for key in spare if wanted[key]]
+    while (excess := sum(widths.values()) + 2 * (len(widths) - 1) - available) > 0:
+        least = _LEAST_SPARE if left else _LEAST_WIDTH
+        cuttable = [key for key in left or widths if key in may_cut and widths[key] > least]
+        if excess <= sum(widths[key] - least for key in cuttable):
+            for _ in range(excess):
+                widths[max(cuttable, key=widths.__getitem__)] -= 1
+        elif left:
+            del widths[left.pop(0)]
+        else:
+            widths.update(dict.fromkeys(cuttable, least))
             break
-        widths[index] -= 1
-        excess -= 1
     return widths
 
 
@@ -198,7 +209,8 @@ def print_report(report: Any) -> None:
             for row in report.rows]
     print_table({"layer": "layer", "op": "op", "problem": "problem", "density": "density",
                  "algorithm": "algorithm", "config": "config", "device": "device",
-                 "median_us": "us", "share": "share"}, rows)
+                 "median_us": "us", "share": "share"}, rows,
+                spare=("config", "op", "device", "problem", "density"))
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
     if report.shares:
         print(report.shares_line)

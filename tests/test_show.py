@@ -17,6 +17,35 @@ def test_narrow_terminals_cut_cells(monkeypatch, capsys):
     assert line.startswith("host  a long") and line.endswith("…") and len(line) <= 30
 
 
+ROW = {"layer": "conv1", "config": "tile=128 " * 4, "us": "12.5", "algorithm": "direct_sparse",
+       "why": "12.5 us against 10.0 us"}
+
+
+@pytest.mark.parametrize(("columns", "headings", "left_out"), [
+    (90, ["layer", "config", "us", "algorithm", "why"], None),
+    (70, ["layer", "config", "us", "algorithm", "why"], None),  # the config is cut
+    (60, ["layer", "us", "algorithm", "why"], "config"),
+    (50, ["us", "algorithm", "why"], "layer, config"),
+    (30, ["us", "algorithm", "why"], "layer, config"),
+])
+def test_narrow_terminals_lose_spare_columns(monkeypatch, capsys, columns, headings, left_out):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show.print_table({key: key for key in ROW}, [ROW], spare=("config", "layer"))
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    heading, line, *below = printed.splitlines()
+    assert heading.split() == headings and len(line) <= columns
+    assert ("12.5 us against 10.0 us" in line and "direct_sparse" in line) is (columns >= 50)
+    assert ("…" in line) is (columns in (70, 30))
+    assert below == ([] if left_out is None else [
+        f"(left out in a narrow terminal: {left_out}; a pipe gets all, such as | less -S)"])
+
+
+def test_pipes_get_every_column(capsys):
+    show.print_table({key: key for key in ROW}, [ROW], spare=("config", "layer"))
+    assert capsys.readouterr().out.splitlines()[0].split() == list(ROW)
+
+
 def test_best_classes():
     top = show.best(np.array([1.0, 3.0, 3.0, -2.0]), 2, ["a", "b", "c", "d"])
     assert [line["name"] for line in top] == ["b", "c"]

@@ -32,7 +32,7 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
     for view in views_of(result.rows):
         light = "" if view.light is None else f", speed of light {us(view.light)} us"
         print(f"{view.precision}{light}")
-        show.print_table(COLUMNS, cells(view))
+        show.print_table(COLUMNS, cells(view), spare=("config", "layout", "quartiles"))
     for kind, reasons in (("absent", result.absent), ("failed", result.failed)):
         for name, reason in reasons.items():
             line = f"{kind}: {name}: {reason}"
