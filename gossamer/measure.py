@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gossamer.device.base import Device
@@ -12,6 +16,10 @@ from gossamer.errors import DeviceError
 
 Work = Callable[[Any], None]
 """Queues device work on the stream it is given."""
+
+_THREADS = Path("/proc/self/task")
+_CROWDED = 0.1
+"""Waiting as a share of the time; on a quiet machine it is below a third of this."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,48 @@ class Timing:
             return Timing(samples[0], samples[0], samples[0], 1)
         low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
         return Timing(median, low, high, len(samples))
+
+
+class Crowd:
+    """Whether other programs held the processors while times were taken on them.
+
+    A product whose threads work together then waits for the one that has no processor: some take
+    fifty times as long, where one thread alone loses nothing.
+
+    seconds: of watching. waited_s: of all threads of this process together in that time, how long
+    they could have run and had no processor.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.waited_s = 0.0
+
+    @contextmanager
+    def watched(self, device: Device) -> Iterator[None]:
+        """While the body takes times on a device, of which those on processors count."""
+        before, start = waited_s() if device.on_processors else None, time.monotonic()
+        yield
+        if before is not None and (after := waited_s()) is not None:
+            self.seconds += time.monotonic() - start
+            # threads that ended took their share along
+            self.waited_s += max(after - before, 0.0)
+
+    @property
+    def matters(self) -> bool:
+        """Whether the times are too long for it."""
+        return self.waited_s > _CROWDED * self.seconds
+
+
+def waited_s() -> float | None:
+    """Seconds that the threads of this process were ready to run and had no processor, since each
+    began; None where the system does not tell (Linux does)."""
+    waits = []
+    try:
+        for thread in os.listdir(_THREADS):
+            waits.append(int((_THREADS / thread / "schedstat").read_text().split()[1]))
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(waits) / 1e9
 
 
 @dataclass(frozen=True)

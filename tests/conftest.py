@@ -112,6 +112,12 @@ def _test_name(name: str, description: str) -> str:
     return name.removesuffix(":0") if name.startswith("cuda") else name
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No notice in a test depends on what else the machine is doing."""
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
+
+
 def is_slow(device: Device) -> bool:
     """Whether the device interprets its kernels (Oclgrind): give it tiny shapes only."""
     return bool(getattr(device, "is_simulator", False))

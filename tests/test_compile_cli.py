@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -271,6 +272,18 @@ def test_calibration_images_that_are_mixed_are_refused_before_anything_is_measur
     assert result.exit_code == 2
     assert result.stderr.startswith("error: the calibration inputs hold 3 images, expected 4 for "
                                     "batch 4: Softmax 'it' works across axis 0")
+
+
+def test_times_from_crowded_processors_are_told(
+        run: Run, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = itertools.count(0, 1000.0)
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+    crowded = compile_(run, network)
+    assert crowded.exit_code == 0, crowded.output
+    assert re.search(r"^notice: the processors were wanted elsewhere: in .* s of sampling, threads "
+                     r"waited \d+000\.0 s for one; .* `gossamer cache clear`", crowded.stderr, re.M)
+    known = compile_(run, network)
+    assert known.exit_code == 0 and known.stderr == ""
 
 
 def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: Path) -> None:

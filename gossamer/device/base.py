@@ -125,6 +125,11 @@ class Device(abc.ABC):
         return True
 
     @property
+    def on_processors(self) -> bool:
+        """Whether work runs on the host's processors, which other programs use too."""
+        return False
+
+    @property
     def builds_side_by_side(self) -> bool:
         """Whether several threads build kernels in less time than one."""
         return False

@@ -81,6 +81,10 @@ class HostDevice(Device):
     def compiles(self) -> bool:
         return False
 
+    @property
+    def on_processors(self) -> bool:
+        return True
+
     def compile(self, source: KernelSource) -> NoReturn:
         raise DeviceError(f"the host compiles no kernels, asked for {source.function} of "
                           f"{source.path.name}; use an OpenCL or CUDA device")

@@ -97,6 +97,10 @@ class OpenCLDevice(Device):
             # Oclgrind widens vectors of comparisons wrongly, which only optimised code has
             self._options.append("-cl-opt-disable")
 
+    @property
+    def on_processors(self) -> bool:
+        return bool(self.handle.type & cl.device_type.CPU)
+
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:

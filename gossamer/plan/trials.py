@@ -16,7 +16,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
-from gossamer.measure import Task, prepared, sampled
+from gossamer.measure import Crowd, Task, prepared, sampled
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
 from gossamer.plan.building import Build, build
@@ -54,9 +54,10 @@ class _Ready:
 class Trials:
     """The candidates of a layer over the same inputs and the layer's own constants."""
 
-    def __init__(self, layer: Layer, place: Device) -> None:
+    def __init__(self, layer: Layer, place: Device, crowd: Crowd | None = None) -> None:
         assert layer.problem is not None
         self.problem = layer.problem
+        self._crowd = Crowd() if crowd is None else crowd
         self.place = place
         self.digest = digest(layer.weights)
         self._weights = Weights(layer.weights, place, layer.name)
@@ -95,7 +96,9 @@ class Trials:
                 ready.append(_Ready(index, work, error, made))
             except Exception as failure:  # a candidate may fail in any way; it is named and left
                 fail(index, failure)
-        for each, timing in zip(ready, sampled(tasks, samples, _BUDGET_US), strict=True):
+        with self._crowd.watched(self.place):
+            timings = sampled(tasks, samples, _BUDGET_US)
+        for each, timing in zip(ready, timings, strict=True):
             try:
                 if isinstance(timing, Exception):
                     raise timing

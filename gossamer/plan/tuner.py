@@ -11,7 +11,7 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
-from gossamer.measure import Timing
+from gossamer.measure import Crowd, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.eligible import nothing_allowed, too_long
 from gossamer.plan.labelling import SLACK
@@ -78,6 +78,7 @@ class Tuner:
         """Candidates measured so far, those from the cache apart."""
         self.reused = 0
         """Candidates whose measurements came from the cache."""
+        self._crowd = Crowd()
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Trial]] = {}
         self._checked: dict[tuple[str, str, Candidate], str | None] = {}
@@ -85,8 +86,17 @@ class Tuner:
 
     @property
     def notices(self) -> list[str]:
-        """What the user should be told of the files of measurements."""
-        return [line for cache in self._caches.values() for line in cache.notices]
+        """What the user should be told of the files of measurements, and of the circumstances of
+        new ones."""
+        told = [line for cache in self._caches.values() for line in cache.notices]
+        if self._crowd.matters:
+            crowd = self._crowd
+            told.append(
+                f"the processors were wanted elsewhere: in {crowd.seconds:.1f} s of sampling, "
+                f"threads waited {crowd.waited_s:.1f} s for one; the times are too long, of some "
+                "layers many times, and are kept: when the machine is quiet, `gossamer cache "
+                "clear` and measure again")
+        return told
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 place: Device) -> list[Trial]:
@@ -138,7 +148,7 @@ class Tuner:
             return [Measured.of(*pair, nothing, error=0.0, weights=self._digest(layer))
                     for pair in wanted]
         self._note(f"{layer.name}: {len(wanted)} candidates")
-        fresh, transient = Trials(layer, place).run(wanted, self.samples)
+        fresh, transient = Trials(layer, place, self._crowd).run(wanted, self.samples)
         fresh = [_with_first_build(each, known.get(each.candidate)) for each in fresh]
         self.measured += len(fresh)
         self._cache_of(place).put(problem, [each for index, each in enumerate(fresh)

@@ -1,0 +1,66 @@
+"""What is known of the circumstances in which times were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gossamer import measure
+from gossamer.device.host import HostDevice
+from gossamer.measure import Crowd
+
+_waited_s = measure.waited_s  # as it was before the fixture of all tests
+
+HOST = HostDevice()
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Iterator[float | None]]:
+    """What the clock and the system's count of waiting say next."""
+    said: dict[str, Iterator[float | None]] = {}
+    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: next(said["now"])))
+    monkeypatch.setattr(measure, "waited_s", lambda: next(said["waited"]))
+    return said
+
+
+@pytest.mark.parametrize(("waits", "matters"), [((0.0, 0.1), False), ((0.0, 0.3), True)])
+def test_waiting_counts_beyond_a_tenth(clocks: dict[str, Iterator[float | None]],
+                                       waits: tuple[float, float], matters: bool) -> None:
+    clocks["now"], clocks["waited"] = iter([10.0, 12.0, 20.0, 20.5]), iter([*waits, 5.0, 4.0])
+    crowd = Crowd()
+    with crowd.watched(HOST):
+        pass
+    assert crowd.matters is matters
+    with crowd.watched(HOST):  # a thread ended: nothing is taken back
+        pass
+    assert crowd.seconds == 2.5 and crowd.waited_s == waits[1]
+
+
+def test_what_is_not_known_says_nothing(clocks: dict[str, Iterator[float | None]]) -> None:
+    clocks["now"], clocks["waited"] = iter([0.0, 1.0]), iter([None])
+    crowd = Crowd()
+    with crowd.watched(HOST):
+        pass
+    assert crowd.seconds == 0 and not crowd.matters
+
+
+def test_other_devices_are_not_crowded(clocks: dict[str, Iterator[float | None]]) -> None:
+    clocks["now"], clocks["waited"] = iter([0.0, 1.0]), iter([])
+    crowd = Crowd()
+    with crowd.watched(SimpleNamespace(on_processors=False)):  # type: ignore[arg-type]
+        pass
+    assert not crowd.matters
+
+
+def test_threads_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_THREADS", tmp_path / "task")
+    assert _waited_s() is None
+    for thread, line in (("7", "900 1500000000 3\n"), ("8", "5 250000000 1\n")):
+        (tmp_path / "task" / thread).mkdir(parents=True)
+        (tmp_path / "task" / thread / "schedstat").write_text(line)
+    assert _waited_s() == 1.75
+    (tmp_path / "task" / "8" / "schedstat").write_text("")
+    assert _waited_s() is None
