@@ -129,7 +129,8 @@ def compile_(
         return
     print(f"device: {place.name} ({place.description})")
     for report in reports.values():
-        _print_report(report, [note for note in report.notes if note not in tuner.notices])
+        _print_report(report, [note for note in report.notes if note not in tuner.notices],
+                      precision)
         for row in report.rows:
             if row["layer"] in wanted:
                 _print_candidates(row, report.batch)
@@ -154,7 +155,7 @@ def _interrupted(tuner: Tuner) -> str:
                    f", not kept: {tuner.cache.path} cannot be written")
 
 
-def _print_report(report: Report, notes: Sequence[str]) -> None:
+def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
              "algorithm": with_precision(row),
@@ -182,6 +183,10 @@ def _print_report(report: Report, notes: Sequence[str]) -> None:
     if report.build_line:
         print(report.build_line)
     print(*notes, sep="\n")
+    if precision != "fp32" and report.accuracy is None:
+        less = sum(row["precision"] != "fp32" for row in report.rows)
+        print(f"precision {precision} allowed: {less} of {counted(len(report.rows), 'layer')} in "
+              "less than float32")
 
 
 def _print_candidates(row: Mapping[str, Any], batch: int) -> None:

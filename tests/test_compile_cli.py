@@ -274,6 +274,21 @@ def test_calibration_images_that_are_mixed_are_refused_before_anything_is_measur
                                     "batch 4: Softmax 'it' works across axis 0")
 
 
+def test_how_many_layers_take_less_than_float32_is_told(run: Run, network: Path) -> None:
+    # the host computes in float32 only
+    result = compile_(run, network, "--precision", "fp16")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^precision fp16 allowed: 0 of \d+ layers in less than float32$",
+                     result.stdout, re.M)
+    assert "allowed:" not in compile_(run, network).stdout
+
+
+def test_a_plan_given_for_a_network_is_told_apart(run: Run, tmp_path: Path) -> None:
+    result = run("inspect", tmp_path / "a.plan")
+    assert result.exit_code == 2
+    assert "a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load" in result.stderr
+
+
 def test_times_from_crowded_processors_are_told(
         run: Run, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = itertools.count(0, 1000.0)

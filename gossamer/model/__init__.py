@@ -25,5 +25,7 @@ def load(model: str | Path) -> Graph:
         from gossamer.model import zoo
 
         return zoo.build(model)
+    plan = ("; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
+            if name.lower().endswith(".plan") else "")
     raise InputError(f"cannot load {name!r}: expected a file ending in {' or '.join(FORMATS)}, "
-                     "or the name of a network of the zoo")
+                     f"or the name of a network of the zoo{plan}")
