@@ -47,7 +47,10 @@ def prune_(
         raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
     if not model.lower().endswith(FORMATS):
         what = "is a network of the zoo" if model in zoo.MODELS else "is no ONNX file"
-        raise InputError(f"{model}: {what}; expected a file that ends in {' or '.join(FORMATS)}")
+        told = f"{model}: {what}; expected a file that ends in {' or '.join(FORMATS)}"
+        if model in zoo.MODELS:
+            told += ": the zoo has none, export the network to ONNX where you train it"
+        raise InputError(told)
     shares = {} if per_layer is None else read_shares(per_layer)
     output_file.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
     network = read_model(Path(model))

@@ -127,7 +127,8 @@ def test_inputs_that_are_no_onnx(tmp_path, target):
     def line(model):
         return fails(2, "prune", model, "--sparsity", "0.5", "-o", target)
 
-    assert "mobilenet_v2: is a network of the zoo; expected a file" in line("mobilenet_v2")
+    assert ("mobilenet_v2: is a network of the zoo; expected a file that ends in .onnx or "
+            ".onnx.gz: the zoo has none, export" in line("mobilenet_v2"))
     assert "is no ONNX file" in line(tmp_path / "net.pt")
     assert "No such file" in line(tmp_path / "absent.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
