@@ -73,6 +73,9 @@ class Plan:
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        return f"<Plan of {self.graph.name} on {self.device.name}>"
+
     def save(self, path: str | Path) -> None:
         """Writes the optimised network, with its weights, and the choices of every batch size
         that was planned so far (batch 1 where none was), whole or not at all.

@@ -48,6 +48,10 @@ def test_batch_changes_without_a_new_model(device: Device, tmp_path: Path) -> No
         assert_close(y, expected(x))
 
 
+def test_a_plan_shows_what_and_where(pair: Plan, device: Device) -> None:
+    assert repr(pair) == f"<Plan of {pair.graph.name} on {device.name}>"
+
+
 def test_a_file_of_one_batch_size_runs_at_others(device: Device, tmp_path: Path) -> None:
     proto = model([helper.make_node("Relu", ["x"], ["a"]),
                    helper.make_node("Reshape", ["a", "shape"], ["b"]),
