@@ -6,6 +6,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# processes that the tests run in
+JOBS ?= auto
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -33,7 +35,7 @@ demo: .venv/demo.stamp
 		"$$($(BIN)/python -c 'from importlib.util import find_spec as f; print(f("skimage").submodule_search_locations[0])')/data/chelsea.png"
 
 test: .venv/dev.stamp pocl
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 from gossamer.device.base import Device, Kernel, KernelSource
+from tests import workers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -45,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # read by Oclgrind when its first context is made
     os.environ["OCLGRIND_DATA_RACES"] = "1"
     os.environ["OCLGRIND_LOG"] = str(_OCLGRIND_LOG)
+    if config.getoption("numprocesses", None):
+        config.pluginmanager.register(workers.Controller())
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -99,9 +102,12 @@ def _record_builds() -> None:
     OpenCLDevice._build = recorded
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests that look at what the session built behind all others."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the tests that look at what the session built behind all others; one of several
+    processes leaves that to the one that started it."""
     items.sort(key=lambda item: item.path.name == "test_zz_cubins.py")
+    if workers.is_worker(config) and items and items[0].path.name != "test_zz_cubins.py":
+        items[:] = [item for item in items if item.path.name != "test_zz_cubins.py"]
 
 
 def _test_name(name: str, description: str) -> str:
@@ -209,6 +215,9 @@ def shared_model(
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     # behind pytest's own summary, so that it stands last
     result = yield
+    if workers.is_worker(session.config):
+        workers.hand_over(session.config, COMPILED)
+        return result
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
         terminal.ensure_newline()

@@ -119,6 +119,21 @@ def test_what_preparing_took_in_words() -> None:
     assert Report("host", 1, rows[:2]).build_line.startswith("built in 2.50 s when measured or now")
 
 
+def test_what_became_of_the_zeros_in_words() -> None:
+    def row(skips: bool, density: float | None, us: float, dense: float | None) -> dict[str, Any]:
+        return {"skips_zeros": skips, "density": density, "median_us": us, "best_dense_us": dense}
+
+    thin, other, full = row(True, 0.1, 4.0, 9.25), row(True, 0.3, 2.0, 3.0), row(False, 1.0, 7, 7)
+    assert Report("host", 1, [thin, full, other]).zeros_line == (
+        "zeros are skipped in 2 of 3 layers: alone these take 6.0 us, with the best dense "
+        "algorithms 12.2 us")
+    unknown = row(True, 0.2, 1.0, None)
+    assert Report("host", 1, [thin, unknown]).zeros_line == "zeros are skipped in 2 of 2 layers"
+    assert Report("host", 1, [full, row(False, 0.5, 1.0, 1.0)]).zeros_line == (
+        "zeros are skipped in 0 of 2 layers")
+    assert Report("host", 1, [full, row(False, None, 1.0, 1.0)]).zeros_line == ""
+
+
 def test_report_is_of_the_last_batch(plan: Plan) -> None:
     plan(images(2))
     assert plan.report().batch == 2

@@ -1,0 +1,64 @@
+"""Kernels that ran on OpenCL, built for CUDA."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gossamer.device import base
+from gossamer.device.base import KernelSource
+from gossamer.errors import CompileError
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+
+# specialisations of one kernel function that are built; the rest differ in little
+SPECIALISATIONS = 8
+
+ALONE = (
+    KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check"),
+    KernelSource.of(Path(__file__).parent / "device" / "dialect.cl", "every_word"),
+)
+
+
+def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
+    """A few specialisations of every kernel function of ours: the first, the last, and some
+    between; and those that are always there."""
+    package = Path(base.__file__).parents[1]
+    by_function: dict[tuple[Path, str], list[KernelSource]] = defaultdict(list)
+    for source in compiled:
+        if source.path.is_relative_to(package):
+            by_function[source.path, source.function].append(source)
+    found = list(ALONE)
+    for sources in by_function.values():
+        last = len(sources) - 1
+        count = min(SPECIALISATIONS, len(sources))
+        found += [sources[round(i * last / max(count - 1, 1))] for i in range(count)]
+    return list(dict.fromkeys(found))
+
+
+def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
+    """Of the kernels that are made for the architecture, those that do not build or that spill.
+    Raises ImportError where there is no NVRTC."""
+    from gossamer.device import nvrtc
+
+    def build(source: KernelSource) -> str | None:
+        try:
+            _, info = nvrtc.compile_cubin(source, architecture)
+        except CompileError as error:
+            return str(error)
+        if info.spill_bytes:
+            return (f"{source.function} of {source.path.name} with {dict(source.defines)} spills "
+                    f"{info.spill_bytes} bytes ({info.registers} registers) on {architecture}")
+        return None
+
+    wanted = [source for source in sources if _number(source.architectures[0])
+              <= _number(architecture) <= _number(source.architectures[1])]
+    assert len(wanted) >= len(ALONE)
+    with ThreadPoolExecutor() as pool:
+        return [fault for fault in pool.map(build, wanted) if fault]
+
+
+def _number(architecture: str) -> int:
+    return int("".join(filter(str.isdigit, architecture)))

@@ -1,0 +1,60 @@
+"""What several processes of tests built is built for CUDA by the one that started them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gossamer.device.base import KernelSource
+from gossamer.errors import CompileError
+from tests import cubins, workers
+from tests.cubins import ALONE
+
+KERNELS = [KernelSource.of(Path(cubins.base.__file__).with_name("self_check.cl"), "self_check",
+                           {"NUMBER": number}) for number in range(3)]
+
+
+def finished(controller: workers.Controller, *parts: list[KernelSource],
+             status: pytest.ExitCode = pytest.ExitCode.OK) -> tuple[pytest.ExitCode, list[str]]:
+    for number, compiled in enumerate(parts):
+        config: Any = SimpleNamespace(workerinput={"workerid": f"gw{number}"})
+        controller.pytest_configure_node(config)
+        workers.hand_over(config, compiled)
+    session: Any = SimpleNamespace(exitstatus=status)
+    controller.pytest_sessionfinish(session)
+    lines: list[str] = []
+    controller.pytest_terminal_summary(
+        SimpleNamespace(ensure_newline=lambda: None, write_line=lines.append))
+    return session.exitstatus, lines
+
+
+def test_what_all_have_built_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[list[KernelSource]] = []
+    monkeypatch.setattr(workers, "faults", lambda sources, architecture: built.append(sources))
+    monkeypatch.setattr(workers, "ARCHITECTURES", ())
+    status, (line,) = finished(workers.Controller(), KERNELS[:2], KERNELS[1:])
+    assert status == pytest.ExitCode.OK
+    assert line.startswith(f"{len({*KERNELS, *ALONE})} kernels were built")
+
+
+def test_a_fault_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+
+    def broken(source: KernelSource, architecture: str) -> Any:
+        raise CompileError(f"{source.function} is broken for {architecture}")
+
+    monkeypatch.setattr("gossamer.device.nvrtc.compile_cubin", broken)
+    status, lines = finished(workers.Controller(), KERNELS)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "self_check is broken for sm_75" in lines and "every_word is broken for sm_100" in lines
+
+
+@pytest.mark.parametrize("compiled, status", [
+    (KERNELS, pytest.ExitCode.INTERRUPTED), ([], pytest.ExitCode.TESTS_FAILED)])
+def test_nothing_is_built_in_vain(monkeypatch: pytest.MonkeyPatch, compiled: list[KernelSource],
+                                  status: pytest.ExitCode) -> None:
+    monkeypatch.setattr(workers, "faults", lambda *_: pytest.fail("was built"))
+    assert finished(workers.Controller(), compiled, status=status) == (status, [])
