@@ -180,8 +180,9 @@ def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
           + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         print(report.shares_line)
-    if report.build_line:
-        print(report.build_line)
+    for line in (report.zeros_line, report.build_line):
+        if line:
+            print(line)
     print(*notes, sep="\n")
     if precision != "fp32" and report.accuracy is None:
         less = sum(row["precision"] != "fp32" for row in report.rows)

@@ -76,7 +76,7 @@ def _section(report: Report) -> str:
         f"<h2>batch {report.batch}{whole}</h2>", *map(_paragraph, report.notes),
         *([_plans(report.plans)] if report.plans else []),
         *([_paragraph(report.shares_line)] if report.shares else []),
-        *([_paragraph(report.build_line)] if report.build_line else []),
+        *(_paragraph(line) for line in (report.zeros_line, report.build_line) if line),
         _paragraph("Green: the algorithm taken. Grey: the best dense one."),
         _table(["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
                 "dense us", "speed-up", "error", "build", "MiB", ""],

@@ -23,13 +23,15 @@ OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _WHEN = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
 """Layers that are named."""
+_FEW_ZEROS = 0.9
+"""A density above which nobody asks what became of the zeros."""
 
 
 @dataclass(frozen=True)
 class Report:
     """rows: one dict a step, in order, with layer, op, problem, density, algorithm, config,
-    precision, layout, device, flops and rejected (for each other algorithm why it was not
-    taken); build_s, build_when, build_cached and device_bytes: what preparing it took (packing
+    precision, layout, device, flops, skips_zeros and rejected (for each other algorithm why it was
+    not taken); build_s, build_when, build_cached and device_bytes: what preparing it took (packing
     weights, generating and compiling kernels), "measured" when its candidates were or "now" for
     this plan, whether the disk cache had a kernel of it, and the bytes of packed weights and code
     that it keeps on the device; None where that is not known; when profiled median_us, p25_us,
@@ -96,6 +98,22 @@ class Report:
         return told
 
     @property
+    def zeros_line(self) -> str:
+        """'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3 us, with the
+        best dense algorithms 25.4 us'; the times where they were measured; "" for a network
+        without zeros."""
+        weighted = [row for row in self.rows if row["density"] is not None]
+        thin = [row for row in weighted if row["skips_zeros"]]
+        if not thin and all(row["density"] > _FEW_ZEROS for row in weighted):
+            return ""
+        told = f"zeros are skipped in {len(thin)} of {counted(len(weighted), 'layer')} with weights"
+        if not thin or any(row.get("best_dense_us") is None for row in thin):
+            return told
+        taken, dense = (sum(row[key] for row in thin) for key in ("median_us", "best_dense_us"))
+        return (f"{told}: alone these take {taken:.1f} us, with the best dense algorithms "
+                f"{dense:.1f} us")
+
+    @property
     def shares_line(self) -> str:
         """'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers'; "" where the
         shares are not known."""
@@ -122,8 +140,7 @@ class Report:
                         f"{self.end_to_end_us:.1f} us")
         if self.shares:
             text.append(self.shares_line)
-        if self.build_line:
-            text.append(self.build_line)
+        text += [line for line in (self.zeros_line, self.build_line) if line]
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
         return "\n".join([*text, *self.notes])
 
@@ -206,6 +223,7 @@ def _row(step: Step, why: str, built: Build | None) -> dict[str, Any]:
         "layout": step.variant.outputs[0].layout,
         "device": step.device.name,
         "flops": step.problem.flops,
+        "skips_zeros": not step.algorithm.dense,
         "rejected": dict(step.rejected),
         **_built(step, built),
         **(_measured(step, why) if step.trials else {}),

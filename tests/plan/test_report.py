@@ -24,7 +24,8 @@ from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "precision", "layout",
-           "device", "flops", "rejected", "build_s", "build_when", "build_cached", "device_bytes"}
+           "device", "flops", "skips_zeros", "rejected", "build_s", "build_when", "build_cached",
+           "device_bytes"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 
 
@@ -123,15 +124,17 @@ def test_what_became_of_the_zeros_in_words() -> None:
     def row(skips: bool, density: float | None, us: float, dense: float | None) -> dict[str, Any]:
         return {"skips_zeros": skips, "density": density, "median_us": us, "best_dense_us": dense}
 
-    thin, other, full = row(True, 0.1, 4.0, 9.25), row(True, 0.3, 2.0, 3.0), row(False, 1.0, 7, 7)
-    assert Report("host", 1, [thin, full, other]).zeros_line == (
-        "zeros are skipped in 2 of 3 layers: alone these take 6.0 us, with the best dense "
-        "algorithms 12.2 us")
+    thin, other, full = row(True, 0.1, 4.0, 9.5), row(True, 0.3, 2.0, 3.0), row(False, 1.0, 7, 7)
+    pool = row(False, None, 1.0, 1.0)
+    assert Report("host", 1, [thin, full, pool, other]).zeros_line == (
+        "zeros are skipped in 2 of 3 layers with weights: alone these take 6.0 us, with the best "
+        "dense algorithms 12.5 us")
     unknown = row(True, 0.2, 1.0, None)
-    assert Report("host", 1, [thin, unknown]).zeros_line == "zeros are skipped in 2 of 2 layers"
-    assert Report("host", 1, [full, row(False, 0.5, 1.0, 1.0)]).zeros_line == (
-        "zeros are skipped in 0 of 2 layers")
-    assert Report("host", 1, [full, row(False, None, 1.0, 1.0)]).zeros_line == ""
+    assert Report("host", 1, [thin, unknown]).zeros_line == (
+        "zeros are skipped in 2 of 2 layers with weights")
+    assert Report("host", 1, [row(False, 0.0, 1.0, 1.0)]).zeros_line == (
+        "zeros are skipped in 0 of 1 layer with weights")
+    assert Report("host", 1, [full, pool]).zeros_line == ""
 
 
 def test_report_is_of_the_last_batch(plan: Plan) -> None:
