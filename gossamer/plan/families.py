@@ -23,7 +23,7 @@ from gossamer.ops.algorithm import Algorithm, Weights
 from gossamer.plan.context import Context
 from gossamer.plan.keys import identity, problem_key
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.report import why_not
+from gossamer.plan.report import DENSE, why_not
 from gossamer.plan.tuner import Trial, Tuner
 from gossamer.plan.tuning_cache import candidate
 from gossamer.plan.tuning_file import rounded
@@ -64,7 +64,8 @@ def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], d
     """Times a network's measured choice and the program of each family. Kept is the fastest, or
     the measured choice where its quartiles touch those of the fastest.
 
-    A family is an algorithm that could be used for a layer for which another could be too;
+    A family is an algorithm that could be used for a layer for which another could be too, taken
+    wherever it can be; and all that skip no zeros together (DENSE), where that is a choice.
     make(family, tuner) gives its program, from the tuner it is given. A family without a program
     that runs is named with the reason. None where there is nothing to compare: no families, or
     all with the measured choice's program.
@@ -73,11 +74,11 @@ def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], d
     failures = {}
     known = _Known(tuner, chosen)
     for family in _families(chosen, device):
+        plan = family if family == DENSE else f"{family} wherever it can"
         try:
-            programs[f"{family} everywhere"] = make(family, known)  # type: ignore[arg-type]
+            programs[plan] = make(family, known)  # type: ignore[arg-type]
         except (GossamerError, ValueError) as error:
-            failures[f"{family} everywhere"] = EndToEnd(
-                failure=f"cannot be made: {_line(error)}")
+            failures[plan] = EndToEnd(failure=f"cannot be made: {_line(error)}")
     keys = {plan: program_key(program, device) for plan, program in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return None
@@ -165,13 +166,17 @@ class _Known:
 
 
 def _families(chosen: Program, device: Device) -> list[str]:
-    """Algorithms that could be used for a layer for which another could be too."""
-    names: dict[str, None] = {}
+    """Algorithms that could be used for a layer for which another could be too; DENSE before them
+    where a layer could skip zeros or not."""
+    names: dict[str, bool] = {}
     for step in chosen.steps:
-        usable = dict.fromkeys(trial.algorithm.name for trial in step.trials if _usable(trial))
+        usable = {trial.algorithm.name: trial.algorithm.dense for trial in step.trials
+                  if _usable(trial)}
         if len(usable) > 1 and step.device is device and not step.layer.inserted:
             names.update(usable)
-    return list(names)
+            if len(set(usable.values())) == 2:
+                names.setdefault(DENSE, True)
+    return sorted(names, key=lambda name: name != DENSE)
 
 
 def _usable(trial: Trial) -> bool:

@@ -274,7 +274,8 @@ class Plan:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes on the device: weights in all their packed forms, and what the contexts that
+        """Bytes on the device: weights in all their packed forms (none on the host, which uses the
+        arrays of the file as they are), and what the contexts that
         plan(x) made hold: constants (counted as weights), activations and workspace."""
         with self._lock:
             contexts = list(self._contexts.values())

@@ -17,6 +17,7 @@ from gossamer.plan.context import Context
 from gossamer.plan.families import Comparison, compare, own_weights
 from gossamer.plan.lower import lower
 from gossamer.plan.program import Layer, Program
+from gossamer.plan.report import DENSE
 from gossamer.plan.select import choose
 from gossamer.plan.stored_choices import StoredChoices
 from gossamer.plan.tuner import Tuner
@@ -76,8 +77,10 @@ class Planner:
 
         def make(only: str | None, tuner: Tuner | None,
                  less_precise: frozenset[str] | None = None) -> Program:
+            # no layer has so many zeros
+            threshold = 1.0 if only == DENSE else self._sparse_threshold
             return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
-                          only=only, sparse_threshold=self._sparse_threshold,
+                          only=None if only == DENSE else only, sparse_threshold=threshold,
                           less_precise=less_precise)
 
         if self._calibration is None:

@@ -31,7 +31,8 @@ from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, small
 
 DEPTHWISE, DENSE = "host_depthwise", "host_im2col"
-CHOICE, OTHER, SAME = "measured choice", f"{DENSE} everywhere", f"{DEPTHWISE} everywhere"
+CHOICE = "measured choice"
+OTHER, SAME = f"{DENSE} wherever it can", f"{DEPTHWISE} wherever it can"
 
 
 def separable() -> onnx.ModelProto:
@@ -487,3 +488,31 @@ def test_the_key_tells_programs_apart_by_what_they_run(
     monkeypatch.setattr(families, "identity", lambda algorithm, device: "changed")
     keys.add(key(program))
     assert len(keys) == 6 and first not in keys
+
+
+@pytest.mark.parametrize("faster, kept", [(DENSE, False), ("sparse_im2col", True)])
+def test_all_that_skip_no_zeros_are_a_family(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: str, kept: bool) -> None:
+    """Each layer alone is faster where zeros are skipped; the network is where it is said."""
+    cost = Trial.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Trial, "cost", property(
+        lambda self: (20.0 if self.algorithm.dense else 10.0)
+        if math.isfinite(cost(self)) else math.inf))
+    reset(monkeypatch, **{DENSE: 50.0, "sparse_im2col": 100.0, faster: 25.0})
+    weight = weights(8, 4, 3, 3)
+    weight[:, :, 1:] = 0
+    network = model([helper.make_node("Conv", ["x", "w"], ["y"], "thin")],
+                    {"x": ["N", 4, 7, 7]}, {"y": 4}, {"w": weight})
+    host = find("host")
+    plan = Plan(gossamer.load(str(save(network, tmp_path))), host,
+                tuner=Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning")))
+    found = outcomes(plan)
+    assert list(found)[:2] == [CHOICE, "dense algorithms only"]
+    assert (algorithm(plan.program(2)) == "sparse_im2col") == kept
+    if kept:
+        assert found["dense algorithms only"] == "50.0 us against 25.0 us"
+        assert "the network takes 25.0 us, with dense algorithms only 50.0 us" in str(
+            plan.report(2))
+    else:
+        assert found["dense algorithms only"] == "taken: the fastest"
+        assert found[OTHER] == "the same as dense algorithms only"

@@ -18,7 +18,7 @@ from gossamer.measure import Timing
 from gossamer.ops import OPS
 from gossamer.plan.families import EndToEnd
 from gossamer.plan.plan import Plan
-from gossamer.plan.report import Report, make_report
+from gossamer.plan.report import DENSE, Report, make_report
 from gossamer.plan.tuning_cache import file_name, tuning_folder
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -129,6 +129,10 @@ def test_what_became_of_the_zeros_in_words() -> None:
     assert Report("host", 1, [thin, full, pool, other]).zeros_line == (
         "zeros are skipped in 2 of 3 layers with weights: alone these take 6.0 us, with the best "
         "dense algorithms 12.5 us")
+    whole = Report("host", 1, [thin, other], end_to_end_us=8.0,
+                   plans=[{"plan": DENSE, "median_us": 15.0}])
+    assert whole.zeros_line.endswith(
+        "12.5 us; the network takes 8.0 us, with dense algorithms only 15.0 us")
     unknown = row(True, 0.2, 1.0, None)
     assert Report("host", 1, [thin, unknown]).zeros_line == (
         "zeros are skipped in 2 of 2 layers with weights")
