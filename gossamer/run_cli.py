@@ -200,6 +200,9 @@ def _saved_plan(model: str, device: str | None, shapes: list[str] | None,
 
 def load_graph(model: str, shapes: list[str] | None) -> Graph:
     """The graph of the MODEL argument with the --shape options, its warnings printed."""
+    if not model:
+        raise InputError("MODEL: the name is empty; expected an ONNX file or the name of a network "
+                         f"of the zoo ({', '.join(zoo.MODELS)})")
     if model not in zoo.MODELS and Path(model).is_dir():
         raise InputError(f"{model}: is a folder, expected an ONNX file or the name of a network "
                          f"of the zoo ({', '.join(zoo.MODELS)})")

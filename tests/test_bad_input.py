@@ -89,6 +89,7 @@ BAD = [
     ("run tiny.onnx --input x=x.npy --input x.npy", ["--input x.npy", "already"]),
     ("run tiny.onnx --input x.npy --shape 3,8,8 --shape x=3,8,8", ["--shape x=3,8,8", "already"]),
     ("inspect .", ["is a folder"]),
+    ("inspect ", ["MODEL: the name is empty", "an ONNX file"]),
     ("run tiny.onnx --preprocess odd --image photo.png", ["odd", "imagenet"]),
     ("run tiny.onnx --size big --image photo.png", ["--size big"]),
     ("run tiny.onnx --size 0 --image photo.png", ["--size 0"]),
@@ -115,7 +116,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words, expected, tiny, photo, mon
     monkeypatch.chdir(tiny.parent)
     before = sorted(os.listdir())
     extra = ["--device", "host"] if "run" in words and "--device" not in words else []
-    line = fails(2, *words.split(), *extra)
+    line = fails(2, *words.split(" "), *extra)
     for word in expected:
         assert word in line, line
     assert sorted(os.listdir()) == before

@@ -44,7 +44,7 @@ class Calibration:
     the outputs go by image, of as many as there are images where some node mixes them.
 
     inputs: one array an input of the graph, in its order, of any number of images.
-    Raises InputError where they do not fit the graph, or are empty.
+    Raises InputError where they do not fit the graph, are empty or not finite.
     """
 
     def __init__(self, graph: Graph, inputs: Sequence[np.ndarray],
@@ -58,6 +58,10 @@ class Calibration:
         self.tolerance = tolerance
         self._inputs = {info.name: np.asarray(array)
                         for info, array in zip(graph.inputs, inputs, strict=True)}
+        for name, array in self._inputs.items():
+            if not np.isfinite(array).all():
+                raise InputError(f"calibration input {name!r} holds NaN or infinity: an error on "
+                                 "such numbers says nothing; give real inputs")
         self._batched = {info.name for info in graph.inputs
                          if info.shape and info.shape[0] is None}
         self._expected = reference(graph, self._inputs)

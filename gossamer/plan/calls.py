@@ -11,13 +11,14 @@ import numpy as np
 from gossamer.device.libraries import library
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
+from gossamer.plan.tuning_file import counted
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
     """Raises InputError unless there are as many inputs as the graph takes."""
     if len(inputs) != len(graph.inputs):
         names = ", ".join(repr(info.name) for info in graph.inputs)
-        raise InputError(f"{graph.name} takes {len(graph.inputs)} inputs ({names}), "
+        raise InputError(f"{graph.name} takes {counted(len(graph.inputs), 'input')} ({names}), "
                          f"got {len(inputs)}")
 
 

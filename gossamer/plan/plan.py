@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -271,6 +271,10 @@ class Plan:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "
                                 "device: each output, and each input at a new address")
         return report
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a plan holds memory of its device and cannot be pickled or copied; "
+                        "plan.save(FILE) and Plan.load(FILE) carry it to another process")
 
     @property
     def memory(self) -> dict[str, int]:

@@ -118,6 +118,10 @@ def test_bad_calibrations_are_refused(graph: Graph) -> None:
         Calibration(graph, [images(2)[..., :4]])
     with pytest.raises(InputError, match="hold no image"):
         Calibration(graph, [images(0)])
+    spoilt = images(2)
+    spoilt[1, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match="calibration input 'x' holds NaN or infinity"):
+        Calibration(graph, [spoilt])
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="expected a normalised error above 0"):
             Calibration(graph, [images(1)], wrong)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -131,8 +133,8 @@ def test_out_that_does_not_fit_leaves_all_as_it_was(pair: Plan, bad: Any, told: 
 
 
 @pytest.mark.parametrize(("inputs", "told"), [
-    ((), r"takes 1 inputs \('x'\), got 0"),
-    ((images(1), images(1)), r"takes 1 inputs \('x'\), got 2"),
+    ((), r"takes 1 input \('x'\), got 0"),
+    ((images(1), images(1)), r"takes 1 input \('x'\), got 2"),
     ((images(1)[0],), "'x' has shape 3x6x5, expected Nx3x6x5"),
     ((images(1)[:, :2],), "'x' has shape 1x2x6x5, expected Nx3x6x5"),
     ((np.float32(1),), "'x' has shape scalar, expected Nx3x6x5"),
@@ -244,3 +246,9 @@ def test_compile_takes_graphs_paths_and_names_of_devices(tmp_path: Path) -> None
         np.testing.assert_array_equal(gossamer.compile(model_, device)(x), plan(x))
     with pytest.raises(DeviceError, match="opencl:99"):
         gossamer.compile(tmp_path / "model.onnx", "opencl:99")
+
+
+def test_a_plan_says_how_it_goes_to_another_process(plan: Plan) -> None:
+    for carry in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"plan.save\(FILE\) and Plan.load\(FILE\)"):
+            carry(plan)
