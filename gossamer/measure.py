@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -116,11 +117,13 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task that ran and is ready to be sampled; `run` executes its work `count` times."""
+    """A task that ran and is ready to be sampled; `run` executes its work `count` times. once_us:
+    of one execution in its warm-up."""
 
     device: Device
     run: Work
     count: int
+    once_us: float
 
 
 def prepared(task: Task, sample_us: float) -> Prepared:
@@ -136,7 +139,7 @@ def prepared(task: Task, sample_us: float) -> Prepared:
             work(stream)
 
     if not (device.limits.graph and task.captured):
-        return Prepared(device, several, count)
+        return Prepared(device, several, count, once)
     graph = device.capture(several)
     assert graph is not None
 
@@ -144,19 +147,27 @@ def prepared(task: Task, sample_us: float) -> Prepared:
         graph(stream)  # type: ignore[call-arg]
 
     device.time(replay)
-    return Prepared(device, replay, count)
+    return Prepared(device, replay, count, once)
 
 
-def sampled(tasks: Sequence[Prepared], repeats: int,
-            budget_us: float) -> list[Timing | Exception]:
+def sampled(tasks: Sequence[Prepared], repeats: int, budget_us: float,
+            hopeless: float = math.inf) -> list[Timing | Exception]:
     """Of each task, its times, samples interleaved; or what it raised meanwhile, which ends its
-    part only. A time below zero does not count; a task that has no other has a DeviceError."""
+    part only. A time below zero does not count; a task that has no other has a DeviceError. What
+    takes more than `hopeless` times as long as the fastest, both in its warm-up and in its first
+    sample, has no second one."""
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}
+    left: set[int] = set()
     spent = 0.0
     for done in range(repeats):
+        if done == 1:
+            least = {index: min(own[0], once) if (once := tasks[index].once_us) >= 0 else own[0]
+                     for index, own in enumerate(samples) if own}
+            most = hopeless * min(least.values(), default=math.inf)
+            left = {index for index, time_us in least.items() if time_us > most}
         for index, task in enumerate(tasks):
-            if index in failures:
+            if index in failures or index in left:
                 continue
             try:
                 elapsed = task.device.time(task.run)

@@ -10,7 +10,7 @@ import pytest
 
 from gossamer import measure
 from gossamer.device.host import HostDevice
-from gossamer.measure import Crowd
+from gossamer.measure import Crowd, Prepared, Timing, sampled
 
 _waited_s = measure.waited_s  # as it was before the fixture of all tests
 
@@ -64,3 +64,24 @@ def test_threads_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert _waited_s() == 1.75
     (tmp_path / "task" / "8" / "schedstat").write_text("")
     assert _waited_s() is None
+
+
+@pytest.mark.parametrize(("once", "first", "hopeless", "repeats"), [
+    (50.0, 45.0, 4.0, 1),  # slow both times
+    (50.0, 39.0, 4.0, 3),  # slow in its warm-up alone
+    (30.0, 90.0, 4.0, 3),  # slow in its first sample alone: something came between
+    (-1.0, 90.0, 4.0, 3),  # the clock ran backwards: nothing is known of its warm-up
+    (50.0, 45.0, float("inf"), 3),
+])
+def test_what_is_far_too_slow_is_sampled_once(once: float, first: float, hopeless: float,
+                                              repeats: int) -> None:
+    times = {"fast": iter([10.0, 10.0, 10.0]), "slow": iter([first, 80.0, 80.0])}
+
+    def task(name: str, once_us: float) -> Prepared:
+        device = SimpleNamespace(time=lambda run: next(times[name]))
+        return Prepared(device, lambda stream: None, 1, once_us)  # type: ignore[arg-type]
+
+    fast, slow = sampled([task("fast", 11.0), task("slow", once)], 3, 1e6, hopeless)
+    assert isinstance(fast, Timing) and isinstance(slow, Timing)
+    assert (fast.repeats, slow.repeats) == (3, repeats)
+    assert slow.median_us == (first if repeats == 1 else 80.0)

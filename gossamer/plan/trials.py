@@ -33,6 +33,8 @@ WRONG = "wrong numbers"
 _CHECKED_IMAGES = 3
 _SAMPLE_US, _BUDGET_US = 200.0, 5e5
 _COLD_SAMPLES = 5
+_HOPELESS = 4.0
+"""Times the fastest's, beyond which no layout that a candidate saves others makes up for it."""
 _GUARD = 0xFF
 
 Work = Callable[[Any], None]
@@ -97,7 +99,7 @@ class Trials:
             except Exception as failure:  # a candidate may fail in any way; it is named and left
                 fail(index, failure)
         with self._crowd.watched(self.place):
-            timings = sampled(tasks, samples, _BUDGET_US)
+            timings = sampled(tasks, samples, _BUDGET_US, _HOPELESS)
         for each, timing in zip(ready, timings, strict=True):
             try:
                 if isinstance(timing, Exception):
