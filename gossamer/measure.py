@@ -162,10 +162,11 @@ def sampled(tasks: Sequence[Prepared], repeats: int, budget_us: float,
     spent = 0.0
     for done in range(repeats):
         if done == 1:
-            least = {index: min(own[0], once) if (once := tasks[index].once_us) >= 0 else own[0]
-                     for index, own in enumerate(samples) if own}
-            most = hopeless * min(least.values(), default=math.inf)
-            left = {index for index, time_us in least.items() if time_us > most}
+            first = {index: own[0] for index, own in enumerate(samples) if own}
+            known = [*first.values(), *(task.once_us for task in tasks if task.once_us >= 0)]
+            most = hopeless * min(known, default=math.inf)
+            left = {index for index, time_us in first.items()
+                    if min(time_us, tasks[index].once_us) > most}
         for index, task in enumerate(tasks):
             if index in failures or index in left:
                 continue
