@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from threadpoolctl import threadpool_info
+
 import gossamer
 from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cache_folder, write_atomically
@@ -260,7 +262,11 @@ def _sources(op: str, device: Device) -> dict[str, str]:
 
 
 def toolkit(device: Device) -> str:
-    """The compiler that comes from this installation, not from the driver; "" where none does."""
+    """What comes from this installation, not from the driver, and decides how fast kernels are:
+    CUDA's compiler; on the host the threads of BLAS; "" where nothing does."""
+    if device.api == "host":
+        pools = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+        return f"BLAS with {counted(max(pools, default=1), 'thread')}"
     if device.api != "cuda":
         return ""
     from gossamer.device import nvrtc

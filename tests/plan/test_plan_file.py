@@ -238,7 +238,7 @@ def test_a_save_that_fails_leaves_the_old_file(file: Path, monkeypatch: pytest.M
     ("device", "description", r"was made for other \(host, .*, host is "),
     ("device", "units", r"was made for .* \(host, other units\), host is "),
     ("made_by", "driver", "was made with driver other, now it is "),
-    ("made_by", "toolkit", "was made with toolkit other, now it is none"),
+    ("made_by", "toolkit", "was made with toolkit other, now it is BLAS with"),
     ("made_by", "gossamer", "was made by gossamer other, this is "),
 ])
 def test_a_plan_made_elsewhere_is_refused(file: Path, part: str, key: str, message: str) -> None:

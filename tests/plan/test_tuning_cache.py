@@ -163,6 +163,19 @@ def test_another_driver_or_version_is_measured_again_and_nothing_is_lost(tmp_pat
 TIMING = Timing(123.4, 120.0, 130.1, 20)
 
 
+def test_the_host_with_fewer_threads_is_measured_again(tmp_path, monkeypatch):
+    for threads in (2, 1):
+        pools = [{"user_api": "openmp", "num_threads": 9}, {"user_api": "blas",
+                                                           "num_threads": threads}]
+        monkeypatch.setattr(tuning_cache, "threadpool_info", lambda pools=pools: pools)
+        here = cache(tmp_path, api="host")
+        assert here.get(problem()) is None
+        here.put(problem(), [measured(median_us=float(threads))])
+    (notice,) = here.notices
+    assert "BLAS with 2 threads, now BLAS with 1 thread: measured again" in notice
+    assert cache(tmp_path, api="host").get(problem()) == [measured(median_us=1.0)]
+
+
 def test_times_of_plans_come_back(tmp_path):
     first = cache(tmp_path)
     assert first.get_plan("key") is None
