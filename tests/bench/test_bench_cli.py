@@ -39,7 +39,8 @@ def bench(*words: object) -> Any:
     return CliRunner().invoke(app, ["bench", *map(str, words)])
 
 
-def test_rows_table_and_readme(tmp_path: Path) -> None:
+def test_rows_table_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/gossamer", "bench", "tiny", "--batch", "1,2"])
     path, readme = tmp_path / "host" / "tiny.jsonl", tmp_path / "README.md"
     done = bench("tiny", "--device", "host", "--batch", "1,2", "--against",
                  "torch-graph,onnxruntime", "-o", path, "--commit", "abc")
@@ -50,7 +51,7 @@ def test_rows_table_and_readme(tmp_path: Path) -> None:
     rows = read_rows(path)
     assert {row.batch for row in rows if row.contender == "gossamer"} == {1, 2}
     assert {row.commit for row in rows} == {"abc"} and len({row.run_id for row in rows}) == 1
-    assert rows[0].command.startswith("gossamer ")
+    assert rows[0].command == "gossamer bench tiny --batch 1,2"
     readme.write_text("<!-- bench:tiny -->\n<!-- /bench -->\n")
     assert bench("--table", tmp_path / "host", "--into", readme).exit_code == 0
     assert bench("--table", path).stdout.strip() in readme.read_text()
