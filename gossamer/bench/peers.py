@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.onnx_form import to_onnx
 from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.measure import Work
 from gossamer.model.graph import Graph
+from gossamer.model.onnx_form import to_onnx
 from gossamer.ops import OPS
 
 OWN = "gossamer"

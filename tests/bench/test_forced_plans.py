@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 
 from gossamer.bench import contest
 from gossamer.bench.networks import network_case
-from gossamer.bench.onnx_form import to_onnx
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites import select
 from gossamer.device import find
@@ -19,6 +18,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.expression import apply
 from gossamer.model.graph import Node
+from gossamer.model.onnx_form import to_onnx
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
 from tests.conftest import is_slow

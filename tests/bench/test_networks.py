@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.bench.onnx_form import to_onnx
 from gossamer.bench.reference import reference
 from gossamer.errors import UnsupportedError
 from gossamer.expression import apply
 from gossamer.model import zoo
 from gossamer.model.graph import Node
+from gossamer.model.onnx_form import to_onnx
 from gossamer.plan.reference import normalised_error as own_error
 from tests.bench.networks import tiny
 from tests.model.onnx_models import runtime

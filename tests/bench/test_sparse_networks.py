@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from gossamer.bench.layer_tables import ConvLayer
-from gossamer.bench.onnx_form import to_onnx
 from gossamer.bench.reference import reference
 from gossamer.bench.sparse_networks import caffenet, googlenet_v1, resnet, sparse_networks
 from gossamer.bench.sparse_weights import with_values
 from gossamer.bench.suites import select
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
+from gossamer.model.onnx_form import to_onnx
 from gossamer.model.shapes import resolve
 from gossamer.model.summary import summarise
 from tests.bench.networks import tiny

@@ -13,7 +13,6 @@ import pytest
 from gossamer.bench import contest, layer_tables
 from gossamer.bench.layer_tables import distinct_convolutions
 from gossamer.bench.layers import convolution, layer_case, linear
-from gossamer.bench.onnx_form import to_onnx
 from gossamer.bench.peers import PEERS, AbsentError, Network
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
@@ -23,6 +22,7 @@ from gossamer.bench.work import Case
 from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import InputError
+from gossamer.model.onnx_form import to_onnx
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import LAYERS, PRODUCTS
 from tests.model.onnx_models import runtime

@@ -1,4 +1,5 @@
-"""A graph made in code as ONNX, for a peer that takes nothing else."""
+"""A graph made in code as ONNX: networks of the zoo and of benchmarks, for what takes nothing
+else."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _OPSET = 17
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """The same nodes, nothing folded or fused. Covers what the suites' networks are made of.
+    """The same nodes, nothing folded or fused. Covers what those networks are made of.
 
     Raises UnsupportedError that names the first node of another kind.
     """
@@ -27,6 +28,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
         made = rule(node, constants) if rule else []
         if not made:
             raise UnsupportedError(f"{graph.name}: no ONNX form of {node.source or node.name}")
+        made[-1].name = node.name
         nodes += made
     inputs, outputs = ([helper.make_tensor_value_info(
         info.name, TensorProto.FLOAT, ["N", *info.shape[1:]]) for info in infos]
