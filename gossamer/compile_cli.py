@@ -52,7 +52,7 @@ def compile_(
         metavar="1e-3", help="The most that error may be: beyond it layers are kept in float32."
         )] = None,
     sparse_threshold: Annotated[float | None, typer.Option(
-        metavar="0.6", help="Convolutions with a larger share of zeros take a sparse algorithm, "
+        metavar="0.6", help="Layers with a larger share of zeros take a sparse algorithm, "
         "the others a dense one (default: whichever measures faster).")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar=f"FILE{SUFFIX}",

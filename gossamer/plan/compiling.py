@@ -38,7 +38,7 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     only: the name of an algorithm that is taken wherever it can be, as published forms are
     compared; others elsewhere.
     sparse_threshold: a sparsity between 0 and 1, such as 0.6: the published rule instead of
-    comparison. Convolutions with more zeros than that take an algorithm that skips zeros, the
+    comparison. Layers with more zeros than that take an algorithm that skips zeros, the
     others a dense one; with an effort the fastest of those, else the first in a fixed order.
     Raises ModelError or UnsupportedError for the model, DeviceError for the device, InputError
     for the other arguments.

@@ -22,6 +22,7 @@ from gossamer.ops.algorithm import (
     State,
     Variant,
     Weights,
+    WeightsInfo,
     input_buffer,
     output_buffer,
     workspace_buffer,
@@ -88,7 +89,7 @@ class DirectSparse(Algorithm):
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
-        if (reason := too_dense(problem)) is not None:
+        if (reason := too_dense(problem.weights_info)) is not None:
             return reason
         if int(np.prod(_padded(problem.inputs[0], problem).stored_shape, dtype=np.int64)) >= 2**31:
             return "the padded input has 2^31 elements or more: indices are 32-bit"
@@ -169,11 +170,10 @@ class _Points:
                 y.strides[1], *self.in_y)
 
 
-def too_dense(problem: Conv2dProblem) -> str | None:
+def too_dense(weights: WeightsInfo) -> str | None:
     """The reason why a form that skips zeros is not tried; None where it is."""
-    density = problem.weights_info.density
-    if density > DENSEST:
-        return f"density {density:.2f}: fewer than a quarter of the weights are zero"
+    if weights.density > DENSEST:
+        return f"density {weights.density:.2f}: fewer than a quarter of the weights are zero"
     return None
 
 

@@ -64,7 +64,7 @@ class DirectSparseTable(Algorithm):
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
-        if (reason := too_dense(problem)) is not None:
+        if (reason := too_dense(problem.weights_info)) is not None:
             return reason
         padded = replace(problem.inputs[0].with_layout("NCHW"), border=problem.pads)
         if int(np.prod(padded.stored_shape, dtype=np.int64)) >= 2**31:

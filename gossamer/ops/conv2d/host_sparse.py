@@ -31,7 +31,7 @@ class SparseIm2col(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return "runs on the host only" if device.compiles else too_dense(problem)
+        return "runs on the host only" if device.compiles else too_dense(problem.weights_info)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         images = _images(problem)

@@ -53,7 +53,7 @@ class CusparseLowering(Algorithm):
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := unavailable(CUSPARSE, device)) is not None:
             return reason
-        if (reason := too_dense(problem)) is not None:
+        if (reason := too_dense(problem.weights_info)) is not None:
             return reason
         if problem.out_channels * problem.depth >= 2**31:
             return "2^31 weights or more"

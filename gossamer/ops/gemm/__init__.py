@@ -4,6 +4,8 @@ from gossamer.ops.gemm.algorithms import FewRowsGemm, HostGemm, TiledGemm
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
+from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
-OP = Op("gemm", GemmProblem, reference, (FewRowsGemm(), TiledGemm(), CublasGemm(), HostGemm()))
+OP = Op("gemm", GemmProblem, reference,
+        (FewRowsGemm(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(), SparseGemm()))

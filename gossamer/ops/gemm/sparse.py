@@ -1,0 +1,122 @@
+"""Products with pruned weights in CSR: of few rows on devices, of any number on the host.
+
+What a product of few rows takes is reading its weights: a nonzero and its place are 6 bytes where
+places fit 16 bits, a dense weight is 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.direct_sparse import csr, too_dense
+from gossamer.ops.epilogue import (
+    apply_in_place,
+    buffers_as_arrays,
+    epilogue_arguments,
+    epilogue_macros,
+    operand_arrays,
+)
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.strided import cannot_compile
+
+_SOURCE = Path(__file__).with_name("sparse_rows.cl")
+_SHORT_DEPTH = 2**16
+
+
+class SparseRows(Algorithm):
+    """Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
+    does not reach the result."""
+
+    op = "gemm"
+    name = "sparse_rows"
+    dense = False
+    most_rows = 8
+    _groups = (64, 32, 128, 256)
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if problem.rows > self.most_rows:
+            return f"{problem.rows} rows, takes at most {self.most_rows}"
+        if (reason := too_dense(problem.weights_info)) is not None:
+            return reason
+        if device.limits.group_size < max(self._groups[0], self.most_rows):
+            return f"needs work-groups of {self._groups[0]}"
+        if problem.columns * problem.depth >= 2**31:
+            return "2^31 weights or more"
+        return None
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for group in self._groups:
+            if group <= device.limits.group_size:
+                variant = Variant((("group", group),), problem.inputs, problem.outputs)
+                yield from (variant, variant.halved)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        if problem.rows == 0 or problem.columns == 0:
+            return State(problem, variant, device)
+        short = problem.depth <= _SHORT_DEPTH
+        kernel = device.compile(KernelSource.of(_SOURCE, "sparse_rows", {
+            "ROWS": problem.rows,
+            "GROUP": variant["group"],
+            "INDEX": "unsigned short" if short else "int",
+            "HALVES": int(variant.precision == "fp16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
+        }))
+
+        def places(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            return csr(arrays).indices.astype(np.uint16 if short else np.int32)
+
+        launch = Launch(
+            kernel, (problem.columns,), (variant["group"],),
+            (input_buffer(0),
+             weights.packed("starts of CSR", lambda arrays: csr(arrays).indptr.astype(np.int32)),
+             weights.packed("places of CSR", places),
+             weights.packed("values of CSR", lambda arrays: csr(arrays).data),
+             output_buffer(0), problem.columns, problem.depth,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))
+        return State(problem, variant, device, [launch])
+
+
+class SparseGemm(Algorithm):
+    """SciPy's product. Zeros among the weights are skipped, as by sparse_rows."""
+
+    op = "gemm"
+    name = "sparse_gemm"
+    dense = False
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else too_dense(problem.weights_info)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        yield Variant((), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        constants = {name: np.asarray(array, np.float32)
+                     for name, array in weights.arrays.items() if name != "weight"}
+        return State(problem, variant, device, data=(csr(weights.arrays), constants))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: GemmProblem = state.problem  # type: ignore[assignment]
+        matrix, constants = state.data
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        y[...] = (matrix @ x.T).T
+        apply_in_place(problem.epilogue, y, operand_arrays(problem.epilogue, constants, tensors, 2))

@@ -1,0 +1,41 @@
+/* A matrix product of ROWS rows with weights in CSR: each work-group reduces one column of the
+ * result, its work-items striding along that column's nonzeros. Memory-bound: every nonzero and its
+ * place are read once. INDEX is what places are stored as. GROUP is a power of two. HALVES: x, y
+ * and the epilogue's tensor operands are 16-bit floats. */
+
+KERNEL LAUNCH_BOUNDS(GROUP, 1) void sparse_rows(
+    const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
+    const GLOBAL INDEX *RESTRICT places, const GLOBAL float *RESTRICT values,
+    GLOBAL REAL *RESTRICT y, int columns, int depth EPILOGUE_PARAMETERS)
+{
+    LOCAL float partial[ROWS * GROUP];
+    int item = LOCAL_ID(0);
+    int channel = GROUP_ID(0);
+
+    float sum[ROWS];
+    UNROLL for (int row = 0; row < ROWS; row++)
+        sum[row] = 0.0f;
+    int end = starts[channel + 1];
+    for (int j = starts[channel] + item; j < end; j += GROUP) {
+        float value = values[j];
+        int place = places[j];
+        UNROLL for (int row = 0; row < ROWS; row++)
+            sum[row] = FMA(value, LOAD_REAL(x, row * depth + place), sum[row]);
+    }
+    UNROLL for (int row = 0; row < ROWS; row++)
+        partial[row * GROUP + item] = sum[row];
+    BARRIER();
+    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
+        if (item < reach) {
+            UNROLL for (int row = 0; row < ROWS; row++)
+                partial[row * GROUP + item] += partial[row * GROUP + item + reach];
+        }
+        BARRIER();
+    }
+    if (item < ROWS) {
+        float value = partial[item * GROUP];
+        int index = item * columns + channel;
+        EPILOGUE(value, channel, index)
+        STORE_REAL(y, index, value);
+    }
+}
