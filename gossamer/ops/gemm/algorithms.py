@@ -33,6 +33,7 @@ from gossamer.ops.strided import cannot_compile
 from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
+ADD_UP = Path(__file__).with_name("add_up.h")
 
 
 class TiledGemm(Algorithm):
@@ -94,7 +95,7 @@ class FewRowsGemm(Algorithm):
             "VECTOR": 4 if problem.depth % 4 == 0 else 1,
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }))
+        }, headers=(ADD_UP,)))
         packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
         launch = Launch(kernel, (problem.columns,), (variant["group"],),
                         (input_buffer(0), packed, output_buffer(0), problem.columns,

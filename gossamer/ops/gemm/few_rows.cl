@@ -35,16 +35,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
             DOT(sum[row], a, w)
         }
     }
-    UNROLL for (int row = 0; row < ROWS; row++)
-        partial[row * GROUP + item] = sum[row];
-    BARRIER();
-    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
-        if (item < reach) {
-            UNROLL for (int row = 0; row < ROWS; row++)
-                partial[row * GROUP + item] += partial[row * GROUP + item + reach];
-        }
-        BARRIER();
-    }
+    add_up(partial, sum, item);
     if (item < ROWS) {
         float value = partial[item * GROUP];
         int index = item * columns + channel;

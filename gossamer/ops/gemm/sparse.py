@@ -30,6 +30,7 @@ from gossamer.ops.epilogue import (
     epilogue_macros,
     operand_arrays,
 )
+from gossamer.ops.gemm.algorithms import ADD_UP
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.strided import cannot_compile
 
@@ -77,7 +78,7 @@ class SparseRows(Algorithm):
             "INDEX": "unsigned short" if short else "int",
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }))
+        }, headers=(ADD_UP,)))
 
         def places(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             return csr(arrays).indices.astype(np.uint16 if short else np.int32)

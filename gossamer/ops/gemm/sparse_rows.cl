@@ -22,16 +22,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void sparse_rows(
         UNROLL for (int row = 0; row < ROWS; row++)
             sum[row] = FMA(value, LOAD_REAL(x, row * depth + place), sum[row]);
     }
-    UNROLL for (int row = 0; row < ROWS; row++)
-        partial[row * GROUP + item] = sum[row];
-    BARRIER();
-    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
-        if (item < reach) {
-            UNROLL for (int row = 0; row < ROWS; row++)
-                partial[row * GROUP + item] += partial[row * GROUP + item + reach];
-        }
-        BARRIER();
-    }
+    add_up(partial, sum, item);
     if (item < ROWS) {
         float value = partial[item * GROUP];
         int index = item * columns + channel;
