@@ -116,15 +116,26 @@ def test_the_tables_state_the_convolution(problem: Conv2dProblem, precision: str
     assert normalised_error(actual, expected) <= 1e-3
 
 
-@pytest.mark.sanitize
-@pytest.mark.parametrize("problem", [
+ON_A_GPU = [
     Conv2dProblem(8, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU),
     Conv2dProblem(16, 6, 5, 5, 42, (3, 3), dilation=(1, 2), groups=2),
     Conv2dProblem(24, 9, 4, 4, 16, (7, 7), pads=(3, 3, 3, 3)),
     Conv2dProblem(64, 20, 5, 4, 100, (1, 1)),
-], ids=Conv2dProblem.describe)
+]
+
+
+@pytest.mark.parametrize("problem", ON_A_GPU, ids=Conv2dProblem.describe)
 def test_every_shape_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
     check(problem, cuda, list(DirectSparseMma().variants(problem, cuda)))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("problem", ON_A_GPU[:2], ids=Conv2dProblem.describe)
+def test_some_shapes_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
+    """Both precisions, with and without local memory: a sanitizer takes long."""
+    chosen = {(each.precision, each["tiles"], each["split"] > 1): each
+              for each in DirectSparseMma().variants(problem, cuda)}
+    check(problem, cuda, list(chosen.values()))
 
 
 def test_it_builds_without_spills() -> None:
