@@ -136,8 +136,12 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
                          + (f" with {case!r} in the case's name" if case is not None else "")
                          + f"; its suites: {found}")
     if folder is not None:
-        for written in figures.write(chosen, folder):
+        files = figures.write(chosen, folder)
+        for written in files:
             print(f"written: {written}")
+        if not any(written.suffix == ".png" for written in files):
+            show.notice("no figure could be drawn: they are of strict float32, gossamer's sparse "
+                        "forms and gossamer beside the lowerings by cuBLAS and cuSPARSE")
     elif csv is None and plot is None:
         print(tables.markdown(chosen))
     _write_files(chosen, csv, plot, sys.stdout)

@@ -55,6 +55,9 @@ def mnist() -> tuple[Path, Path]:
 
 def _read(path: Path, label: str, limit: int | None) -> tuple[Dataset, Dataset | None]:
     name = path.name.lower().removesuffix(".gz")
+    if label != "first" and (path.is_dir() or not name.endswith((".csv", ".tsv"))):
+        raise InputError(f"label column {label!r}: goes with .csv and .tsv files; {path} has its "
+                         "labels elsewhere")
     if path.is_dir():
         return data_images.read(path, limit), None
     if name.endswith((".csv", ".tsv")):

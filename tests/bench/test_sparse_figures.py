@@ -123,6 +123,15 @@ def test_bars_are_the_times_and_speeds(monkeypatch: pytest.MonkeyPatch, tmp_path
         [pytest.approx(speed)] for speed in (5, 7, 3)]
 
 
+def test_rows_that_no_figure_shows_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [row("gossamer", 1.0, suite=LAYERS, case="alexnet/conv2", batch=1,
+                           density=0.1)])
+    done = bench("--table", path, "--figures", tmp_path / "figures")
+    assert done.exit_code == 0 and "no figure could be drawn" in done.stderr
+    assert [line.endswith("summary.md") for line in done.stdout.splitlines()] == [True]
+
+
 def test_what_cannot_be_drawn_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "--figures goes with --table PATH" in bench(
         "gemm", "--figures", tmp_path / "figures").stderr

