@@ -37,3 +37,9 @@ class TrainingError(GossamerError):
 class GossamerWarning(UserWarning):
     """Something the user should know although the work goes on: NaN weights, a cache that
     cannot be written, layers that ran elsewhere than asked."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line that an error says, else its name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
     from gossamer.device.cuda import CudaDevice
@@ -124,9 +124,3 @@ def _load_needed() -> None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-
-
-def first_line(error: BaseException) -> str:
-    """The first line that an error says, else its name."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

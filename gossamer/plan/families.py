@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.errors import GossamerError, OutOfMemoryError
+from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm, Weights
 from gossamer.plan.context import Context
@@ -78,7 +78,7 @@ def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], d
         try:
             programs[plan] = make(family, known)  # type: ignore[arg-type]
         except (GossamerError, ValueError) as error:
-            failures[plan] = EndToEnd(failure=f"cannot be made: {_line(error)}")
+            failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
     keys = {plan: program_key(program, device) for plan, program in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return None
@@ -200,7 +200,7 @@ def _together(name: str, programs: Mapping[str, Program], missing: Collection[st
         except Exception as error:  # a program may fail in any way; it is named and left
             tasks.pop(key, None)
             if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
-                results[key] = EndToEnd(failure=f"does not run: {_line(error)}")
+                results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
     if tasks:
         results.update({key: EndToEnd(rounded(timing))
                         for key, timing in _timed(tasks, samples).items()})
@@ -291,7 +291,3 @@ def _with_reasons(step: Step, measured: Step, why: str) -> Step:
         if name != step.algorithm.name:
             rejected[name] = why_not(min(trials, key=lambda trial: trial.cost), taken, why)
     return replace(step, rejected=rejected, trials=measured.trials)
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import OutOfMemoryError
+from gossamer.errors import OutOfMemoryError, first_line
 from gossamer.measure import Crowd, Task, prepared, sampled
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
@@ -79,7 +79,7 @@ class Trials:
         transient: set[int] = set()
 
         def fail(index: int, failure: Exception) -> None:
-            results[index] = self._failed(*pairs[index], f"does not run: {_line(failure)}")
+            results[index] = self._failed(*pairs[index], f"does not run: {first_line(failure)}")
             if isinstance(failure, (OutOfMemoryError, MemoryError)):
                 transient.add(index)
 
@@ -121,7 +121,7 @@ class Trials:
             state, _ = build(algorithm, self._weights, self.problem, variant, self.place)
             _, error = self._checked(algorithm, variant, state)
         except Exception as failure:
-            return f"does not run: {_line(failure)}"
+            return f"does not run: {first_line(failure)}"
         return None if error <= LARGEST_ERROR[variant.precision] else _wrong(error)
 
     def _failed(self, algorithm: Algorithm, variant: Variant, failure: str) -> Measured:
@@ -306,7 +306,3 @@ def _difference(result: np.ndarray, expected: np.ndarray, *, by_image: bool) -> 
 
 def _wrong(error: float) -> str:
     return f"{WRONG} (error {error:.1e})"
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, first_line
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant, Weights
 from gossamer.ops.conv2d.cudnn_graph import (
     MOST_PLANS,
@@ -24,7 +24,7 @@ from gossamer.ops.conv2d.cudnn_graph import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.cublas_product import bias_vector
-from gossamer.ops.cudnn_library import first_line, library_on, loaded_version, unavailable
+from gossamer.ops.cudnn_library import library_on, loaded_version, unavailable
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.tensor import to_memory
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.device.base import Device
+from gossamer.errors import first_line
 from gossamer.expression import Step
 from gossamer.ops.algorithm import Epilogue, WeightsInfo
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.cudnn_library import Library, first_line, library_on
+from gossamer.ops.cudnn_library import Library, library_on
 from gossamer.tensor import TensorSpec
 
 MOST_PLANS = 8

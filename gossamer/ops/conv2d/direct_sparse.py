@@ -8,6 +8,7 @@ the strides of the input stand in that sum, so that layouts, dilation and groups
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,14 +88,8 @@ class DirectSparse(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := cannot_compile(problem, device)) is not None:
+        if (reason := cannot_index(problem, device)) is not None:
             return reason
-        if (reason := too_dense(problem.weights_info)) is not None:
-            return reason
-        if int(np.prod(_padded(problem.inputs[0], problem).stored_shape, dtype=np.int64)) >= 2**31:
-            return "the padded input has 2^31 elements or more: indices are 32-bit"
-        if problem.out_channels * problem.depth >= 2**31:
-            return "there are 2^31 weights or more: indices are 32-bit"
         if not _fitting(device):
             return f"{device.name} runs at most {device.limits.group_size} work-items a group"
         return None
@@ -174,6 +169,20 @@ def too_dense(weights: WeightsInfo) -> str | None:
     """The reason why a form that skips zeros is not tried; None where it is."""
     if weights.density > DENSEST:
         return f"density {weights.density:.2f}: fewer than a quarter of the weights are zero"
+    return None
+
+
+def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
+    """The reason why kernels that reach the padded input by 32-bit offsets of nonzeros are not
+    tried; None where they are."""
+    if (reason := cannot_compile(problem, device)) is not None:
+        return reason
+    if (reason := too_dense(problem.weights_info)) is not None:
+        return reason
+    if math.prod(_padded(problem.inputs[0], problem).stored_shape) >= 2**31:
+        return "the padded input has 2^31 elements or more: indices are 32-bit"
+    if problem.out_channels * problem.depth >= 2**31:
+        return "there are 2^31 weights or more: indices are 32-bit"
     return None
 
 

@@ -26,7 +26,7 @@ from gossamer.ops.algorithm import (
     output_buffer,
     workspace_buffer,
 )
-from gossamer.ops.conv2d.direct_sparse import SURE_GROUP, too_dense
+from gossamer.ops.conv2d.direct_sparse import SURE_GROUP, cannot_index
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_table import Table, table
 from gossamer.ops.conv2d.sparse_table_forms import (
@@ -40,7 +40,7 @@ from gossamer.ops.conv2d.sparse_table_forms import (
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.copy.strided import copy_launches, copy_walk
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.strided import divisor
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
@@ -62,15 +62,8 @@ class DirectSparseTable(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := cannot_compile(problem, device)) is not None:
+        if (reason := cannot_index(problem, device)) is not None:
             return reason
-        if (reason := too_dense(problem.weights_info)) is not None:
-            return reason
-        padded = replace(problem.inputs[0].with_layout("NCHW"), border=problem.pads)
-        if int(np.prod(padded.stored_shape, dtype=np.int64)) >= 2**31:
-            return "the padded input has 2^31 elements or more: indices are 32-bit"
-        if problem.out_channels * problem.depth >= 2**31:
-            return "there are 2^31 weights or more: indices are 32-bit"
         if not fitting(device.limits):
             return (f"{device.name} runs at most {device.limits.group_size} work-items a group "
                     f"with {device.limits.local_bytes} bytes of local memory")
