@@ -97,6 +97,7 @@ class _Kind:
 _KINDS = {"tf32": _Kind(4, 8, 2), "fp16": _Kind(8, 16, 1)}
 _SHAPES = ((2, 4, 2, 1), (2, 2, 4, 1), (2, 1, 4, 1), (4, 2, 2, 1), (4, 1, 4, 1), (1, 8, 2, 1),
            (1, 4, 4, 1), (2, 2, 1, 2), (1, 2, 2, 2), (1, 1, 2, 4), (1, 1, 1, 8))
+_MOST_BLOCKS = max(blocks for _, blocks, _, _ in _SHAPES)
 
 
 class DirectSparseMma(Algorithm):
@@ -153,7 +154,7 @@ class DirectSparseMma(Algorithm):
         pixel_units = problem.batch // kind.vector
         units = problem.out_height * problem.out_width * pixel_units
         run = shape.run_of(pixel_units)
-        tables = _Tables(problem, weights.arrays["weight"], shape, kind)
+        tables = _Tables(problem, weights.arrays["weight"], shape.rows, kind)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
@@ -199,13 +200,13 @@ class _Tables:
 
     problem: Conv2dProblem
     weight: np.ndarray
-    shape: Shape
+    rows: int
     kind: _Kind
 
     def key(self, part: str) -> str:
         p = self.problem
         size = f" in {(p.batch, p.height, p.width)}" if part == "places" else ""
-        return f"{part} of {self.shape.rows} rows by {self.shape.blocks}, {self.kind}{size}"
+        return f"{part} of {self.rows} rows, {self.kind}{size}"
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         return lambda arrays: self.parts[part]
@@ -218,26 +219,27 @@ class _Tables:
         blocks = []
         for group in range(problem.groups):
             rows = np.arange(group * per_group, (group + 1) * per_group)
-            for each in cluster(matrix[rows] != 0, self.shape.rows):
+            for each in cluster(matrix[rows] != 0, self.rows):
                 members = rows[each]
                 blocks.append((members, np.flatnonzero(matrix[members].any(axis=0)), group))
         blocks.sort(key=lambda each: -len(each[1]))
-        steps = np.zeros(_blocks(problem, self.shape), np.int64)
+        # blocks without steps fill the last group of any shape
+        steps = np.zeros(-(-len(blocks) // _MOST_BLOCKS) * _MOST_BLOCKS, np.int64)
         steps[:len(blocks)] = [-(-len(columns) // kind.depth) for _, columns, _ in blocks]
         starts = np.concatenate([[0], np.cumsum(steps)]).astype(np.int32)
         # a table without an entry would have no address
         places = np.zeros((max(1, starts[-1]), kind.depth, 2), np.int32)
-        values = np.zeros((len(places), self.shape.rows, kind.depth), np.float32)
-        channels = np.full((len(steps), self.shape.rows), -1, np.int32)
+        values = np.zeros((len(places), self.rows, kind.depth), np.float32)
+        channels = np.full((len(steps), self.rows), -1, np.int32)
         for index, (members, columns, group) in enumerate(blocks):
             channels[index, :len(members)] = members
             if len(columns):
                 span = slice(starts[index], starts[index + 1])
                 repeated = np.resize(columns, (steps[index], kind.depth))
                 places[span] = self._places(repeated, group)
-                part = np.zeros((self.shape.rows, repeated.size), np.float32)
+                part = np.zeros((self.rows, repeated.size), np.float32)
                 part[:len(members), :len(columns)] = matrix[np.ix_(members, columns)]
-                values[span] = part.reshape(self.shape.rows, -1, kind.depth).swapaxes(0, 1)
+                values[span] = part.reshape(self.rows, -1, kind.depth).swapaxes(0, 1)
         return {"starts": starts, "places": places, "weights": _fragments(values, kind),
                 "channels": channels}
 
