@@ -51,15 +51,18 @@ def variants_of(problem: Conv2dProblem, device: Device, threads: int | None = No
 
 
 def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device,
-          variants: Sequence[Variant], inputs: Sequence[np.ndarray] | None = None) -> None:
-    """Every variant against the reference, outputs and workspace within guards."""
+          variants: Sequence[Variant], inputs: Sequence[np.ndarray] | None = None,
+          algorithm: Algorithm | None = None) -> None:
+    """Every variant against the reference, outputs and workspace within guards. algorithm: the
+    published form on that device where none is given."""
+    algorithm = algorithm_of(device) if algorithm is None else algorithm
     problem = of(weights, problem)
     inputs = random_inputs(problem) if inputs is None else inputs
     expected = OP.reference(problem, inputs, weights)[0]
     held = Weights(weights, device, "the test")
     assert variants
     for variant in variants:
-        (actual,) = run_variant(algorithm_of(device), problem, variant, device, held, inputs)
+        (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
         error = normalised_error(actual, expected)
         assert error <= tolerance("conv2d", variant.precision), (variant.label, variant.inputs[0])
 

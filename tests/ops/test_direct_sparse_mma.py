@@ -16,11 +16,11 @@ from gossamer.ops.conv2d.direct_sparse_mma import DENSEST, DirectSparseMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.tensor import to_memory
-from tests.ops.harness import random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
 from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
+from tests.ops.test_direct_sparse import check as check_sparse
 from tests.ops.test_direct_sparse import of, sparse_weights
-from tests.tolerances import normalised_error, tolerance
+from tests.tolerances import normalised_error
 
 VECTOR = {"tf32": 4, "fp16": 8}
 
@@ -44,16 +44,8 @@ def variants(problem: Conv2dProblem, precision: str) -> list[Variant]:
 
 def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
     """These variants against the reference, outputs within guards."""
-    weights = sparse_weights(problem, 0.2)
-    problem = of(weights, problem)
-    inputs = random_inputs(problem)
-    (expected,) = reference(problem, inputs, weights)
-    held = Weights(weights, device, "the test")
-    assert chosen
-    for variant in chosen:
-        (actual,) = run_variant(DirectSparseMma(), problem, variant, device, held, inputs)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance("conv2d", variant.precision), (variant.precision, variant.label)
+    check_sparse(problem, sparse_weights(problem, 0.2), device, chosen,
+                 algorithm=DirectSparseMma())
 
 
 def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: Variant,

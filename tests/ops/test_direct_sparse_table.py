@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +23,8 @@ from tests.conftest import is_slow
 from tests.ops.harness import random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
 from tests.ops.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
-from tests.ops.test_direct_sparse import of, problems, sparse_weights
+from tests.ops.test_direct_sparse import check as check_sparse
+from tests.ops.test_direct_sparse import problems, sparse_weights
 from tests.tolerances import normalised_error, tolerance
 
 ALGORITHM = DirectSparseTable()
@@ -52,18 +53,7 @@ def a_few(problem: Conv2dProblem, device: Device) -> list[Variant]:
     return list(found.values())
 
 
-def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device,
-          variants: Sequence[Variant], inputs: Sequence[np.ndarray] | None = None) -> None:
-    """Every variant against the reference, outputs and workspace within guards."""
-    problem = of(weights, problem)
-    inputs = random_inputs(problem) if inputs is None else inputs
-    expected = OP.reference(problem, inputs, weights)[0]
-    held = Weights(weights, device, "the test")
-    assert variants
-    for variant in variants:
-        (actual,) = run_variant(ALGORITHM, problem, variant, device, held, inputs)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance("conv2d", variant.precision), (variant.label, variant.inputs[0])
+check = partial(check_sparse, algorithm=ALGORITHM)
 
 
 @given(problem=problems(), density=st.sampled_from([0.0, 0.1, 0.4, 0.7]),
