@@ -213,11 +213,12 @@ def shared_model(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    if workers.is_worker(session.config):
+        # before the worker says that it has finished, upon which its controller looks
+        workers.hand_over(session.config, COMPILED)
+        return (yield)
     # behind pytest's own summary, so that it stands last
     result = yield
-    if workers.is_worker(session.config):
-        workers.hand_over(session.config, COMPILED)
-        return result
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
         terminal.ensure_newline()
