@@ -274,7 +274,7 @@ def _node(step: Step, channels: set[int]) -> Pointwise | None:
         # the value that the other is broadcast to comes first
         first, second = sorted(arguments, key=lambda each: each in channels)
         return None if first in channels else Pointwise(step.function, (first, second))
-    if arguments[0] in channels:
+    if not arguments or arguments[0] in channels:
         return None
     if step.function in ("relu", "sigmoid", "tanh"):
         return Pointwise(step.function, arguments)
