@@ -9,6 +9,7 @@
  * From stdin: Launch, the blocks' sizes, the arguments, the blocks. To stdout: the blocks. The
  * exit status is FAULT, and stderr says why, where the kernel is at fault. */
 
+#include "copies.h"
 #include "rendezvous.h"
 
 #include <stdint.h>
@@ -16,7 +17,6 @@
 
 extern "C" {
 __attribute__((weak)) void __asan_init();
-extern char __start_shared_memory[];
 }
 
 namespace emulation {
@@ -108,6 +108,7 @@ void run_group()
 {
     clear_shared_memory();
     dynamic = guarded(launch.local_bytes, POISON);
+    copies.assign(count, Copies());
     char *stacks = (char *)mmap(nullptr, count * STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED)

@@ -37,6 +37,20 @@ unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 
 char *dynamic_local();
 
+/* A 32-bit address of local memory, and where that is. */
+unsigned shared_address(const void *pointer);
+void *shared_pointer(unsigned address);
+
+struct Sixteen {
+    unsigned words[4];
+};
+
+/* Copies that a work-item asked for and that have not come: one more; those so far are a group;
+ * the first of all groups but the last so many, where one is left. */
+void keep_copy(void *target, Sixteen bytes);
+void commit_copies();
+bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes);
+
 /* The argument's bytes, or the pointer that it is. Ends the program unless it has that size. */
 const void *argument(int index, size_t size, bool is_pointer);
 
@@ -73,6 +87,7 @@ extern "C" int kernel_parameters();
 #define blockIdx emulation::group
 #define blockDim emulation::group_size
 #define gridDim emulation::groups
+#define __cvta_generic_to_shared(pointer) ((size_t)emulation::shared_address(pointer))
 #define __syncthreads() emulation::wait_for_group(__FILE__, __LINE__)
 #define __syncwarp() emulation::wait_for_warp(__FILE__, __LINE__)
 #define __ballot_sync(mask, predicate) \

@@ -1,5 +1,6 @@
-/* Tensor cores' products for shim.h: what the lanes of a warp hold meets in memory. Which lane and
- * register holds which element is as the PTX ISA says of mma.m16n8k16 (.f16) and .m16n8k8 (.tf32). */
+/* Tensor cores' products for shim.h, and how their operands come into local memory and registers:
+ * what the lanes of a warp hold meets in memory. Which lane and register holds which element is as
+ * the PTX ISA says of mma.m16n8k16 (.f16) and .m16n8k8 (.tf32), and of ldmatrix. */
 
 #pragma once
 
@@ -54,6 +55,54 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
         }
     }
     wait_for_warp(file, line);
+}
+
+/* Four matrices of 8 x 8 halves. Lane l tells where row l % 8 of matrix l / 8 is, 16 bytes, and
+ * gets of each matrix two neighbours of row l / 4, or, transposed, of column l / 4. */
+static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned &d2, unsigned &d3,
+                          unsigned address, const char *file, int line)
+{
+    __shared__ uint4 held[32][32];
+    int number = (item().z * group_size.y + item().y) * group_size.x + item().x;
+    int lane = number % 32;
+    uint4 *warp = held[number / 32];
+    warp[lane] = *(const uint4 *)shared_pointer(address);
+    wait_for_warp(file, line);
+    unsigned *registers[4] = {&d0, &d1, &d2, &d3};
+    for (int matrix = 0; matrix < 4; matrix++) {
+        *registers[matrix] = 0;
+        for (int side = 0; side < 2; side++) {
+            int row = lane / 4, column = lane % 4 * 2 + side;
+            if (transposed)
+                std::swap(row, column);
+            const unsigned short *halves = (const unsigned short *)(warp + matrix * 8 + row);
+            *registers[matrix] |= (unsigned)halves[column] << 16 * side;
+        }
+    }
+    wait_for_warp(file, line);
+}
+
+/* 16 bytes, the first `size` of them from `source`, else zeros. What stands there is gone at once,
+ * what is copied comes no sooner than it is waited for. */
+static void copy_later(unsigned address, const void *source, unsigned size)
+{
+    uint4 *target = (uint4 *)shared_pointer(address);
+    uint4 whole = {0, 0, 0, 0};
+    if (size == 16)
+        whole = *(const uint4 *)source;
+    else
+        for (unsigned i = 0; i < size; i++)
+            ((char *)&whole)[i] = ((const char *)source)[i];
+    *target = {~0u, ~0u, ~0u, ~0u};
+    keep_copy(target, {whole.x, whole.y, whole.z, whole.w});
+}
+
+static void wait_for_copies(unsigned groups_left)
+{
+    void *target;
+    Sixteen bytes;
+    while (next_copy(groups_left, target, bytes))
+        *(uint4 *)target = {bytes.words[0], bytes.words[1], bytes.words[2], bytes.words[3]};
 }
 
 } // namespace emulation
