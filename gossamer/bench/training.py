@@ -72,7 +72,8 @@ def training_case(suite: str, training: Training, setting: Setting) -> Case:
     of what training changed."""
     task = make_pass(training)
     problem, device = task.problem, setting.device
-    choice = partial(choose, problem, device, setting.effort)
+    # networks train without weight decay
+    choice = partial(choose, problem.like(task.x, decay=False), device, setting.effort)
     contenders: dict[str, Callable[[], list[Alternative]]] = {
         OWN: lambda: [_own(OWN, task, choice(None))]}
 

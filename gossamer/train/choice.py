@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gossamer.device import find
 from gossamer.device.base import Device
@@ -17,7 +17,10 @@ from gossamer.plan.labelling import SLACK
 from gossamer.plan.program import Layer
 from gossamer.plan.tuner import EFFORTS, Tuner, usable
 
-_MEASURED_SAMPLES = 256
+_LEAST_MEASURED, _MOST_MEASURED = 256, 2048
+"""Samples of a launch that is measured: a power of two, so that passes of many lengths share it."""
+_MEASURED_IN_ALL = 2**15
+"""Samples of all networks together, above the least: the reference goes through each."""
 _SHORTEST = 256
 """Samples a launch below which a pass is not cut for the sake of an algorithm."""
 
@@ -107,12 +110,10 @@ def _lengths(problem: BackpropProblem) -> list[int]:
 
 
 def _fastest(problem: BackpropProblem, able: Sequence[Choice], effort: str) -> Choice:
-    """The first of those within 2% of the fastest over a few samples of data like example_inputs:
-    the same for every data set."""
+    """The first of those within 2% of the fastest over some samples of data like example_inputs:
+    the same for every data set that is as dense."""
     device = able[0].device
-    samples = max(1, _MEASURED_SAMPLES // problem.batch) * problem.batch
-    few = BackpropProblem(problem.sizes, samples, samples, problem.activation, problem.loss,
-                          problem.batch, problem.velocity, problem.networks)
+    few = _measured(problem)
     layer = Layer("training", few.op, ["x", "targets", "order", "settings", "start"],
                   ["parameters", "loss"], list(few.outputs), few)
     measurable = [choice for choice in able if choice.algorithm.supports(few, device) is None]
@@ -125,3 +126,11 @@ def _fastest(problem: BackpropProblem, able: Sequence[Choice], effort: str) -> C
     taken = next(trial for trial in working if trial.cost <= (1 + SLACK) * least)
     length = next(choice.samples for choice in able if choice.algorithm is taken.algorithm)
     return Choice(device, taken.algorithm, taken.variant.config, length)
+
+
+def _measured(problem: BackpropProblem) -> BackpropProblem:
+    """What is measured: no more samples than the pass has, but for the least."""
+    most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
+    samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))
+    samples = max(1, samples // problem.batch) * problem.batch
+    return replace(problem, rows=samples, samples=samples)

@@ -106,7 +106,8 @@ class Training:
                        for course, own in zip(courses, rows, strict=True)]
         self._in_order = np.stack([seat.rows for seat in self._seats])
         self._settings = np.full((len(courses), 3), np.nan, np.float32)
-        choice = choose(self.problem, device, effort, algorithm)
+        decay = any(course.settings.weight_decay for course in courses)
+        choice = choose(self.problem.like(data.x, decay), device, effort, algorithm)
         self._trainer = Trainer(self.problem, data,
                                 np.stack([course.parameters for course in courses]), choice)
         self.device, self.algorithm = choice.device, choice.algorithm.name
