@@ -42,11 +42,11 @@ class MLP(Estimator):
     seed: of the initial parameters and the orders; None for others each time.
     device: "cuda:0", "opencl:0", "host", or None for the best. effort: "quick", "normal" or "max"
     to measure all algorithms, seconds to minutes at the first network of these sizes on this
-    device and data about as dense, and take the fastest. Without one that is taken which is expected to be, and nothing
-    is measured: "blocked" where one work-group can train so (samples one by one without momentum,
-    one hidden layer of 64 units at most); else "persistent" where a network fits the local memory
-    of one work-group; else "blocked" by launches; else "per_step"; on the host "numpy".
-    algorithm: the name of one to take.
+    device and data about as dense, and take the fastest. Without one that is taken which is
+    expected to be, and nothing is measured: "blocked" where one work-group can train so (samples
+    one by one without momentum, one hidden layer of 64 units at most); else "persistent" where a
+    network fits the local memory of one work-group; else "blocked" by launches; else "per_step";
+    on the host "numpy". algorithm: the name of one to take.
 
     From the same settings and data every device comes to the same parameters, to rounding.
 
