@@ -32,6 +32,8 @@ class Limits:
     mma: bool = False
     b1_mma: bool = False
     cooperative: bool = False
+    cluster: int = 1
+    """Groups that may reach one another's local memory."""
 
 
 @dataclass(frozen=True)

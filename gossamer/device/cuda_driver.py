@@ -115,4 +115,5 @@ def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
         mma=capability >= (8, 0),
         b1_mma=capability >= (8, 0),
         cooperative=bool(attribute("COOPERATIVE_LAUNCH")),
+        cluster=8 if attribute("CLUSTER_LAUNCH") else 1,
     ), capability

@@ -97,7 +97,7 @@ class EmulatedDevice(Device):
         self.limits = Limits(
             units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
             group_size=1024, subgroup_size=32, cache_bytes=60 << 20, ballot=True, fp16=True,
-            mma=True)
+            mma=True, cluster=8)
         self.start: tuple[str, ...] = ()
         """What stands before each program on its command line."""
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))
@@ -136,8 +136,9 @@ class EmulatedDevice(Device):
             [*self.start, kernel.program], capture_output=True, timeout=_SECONDS,
             env={**os.environ, **_ENVIRONMENT},
             input=b"".join([
-                struct.pack("@10i", *(*groups, 1, 1)[:3], *(*group_size, 1, 1)[:3], local_bytes,
-                            self.schedule, len(blocks), len(arguments)),
+                struct.pack("@11i", *(*groups, 1, 1)[:3], *(*group_size, 1, 1)[:3], local_bytes,
+                            self.schedule, _cluster(kernel.source), len(blocks),
+                            len(arguments)),
                 struct.pack(f"@{len(blocks)}q", *(block.end - block.start for block in blocks)),
                 *(_packed(argument, blocks) for argument in arguments),
                 *(block.bytes.tobytes() for block in blocks)]))
@@ -195,6 +196,11 @@ class EmulatedDevice(Device):
 def _bytes(buffer: Buffer) -> np.ndarray:
     assert isinstance(buffer, _Memory)
     return buffer.bytes
+
+
+def _cluster(source: KernelSource) -> int:
+    """Groups of a cluster: by convention a kernel that has clusters takes their size as CLUSTER."""
+    return int(dict(source.defines).get("CLUSTER", 1))
 
 
 class _Block:

@@ -24,7 +24,7 @@ namespace emulation {
 
 namespace {
 
-constexpr int FAULT = 3, WARP = 32, NAMED = 16;
+constexpr int FAULT = 3, NAMED = 16;
 constexpr unsigned NOT_ORDERED = 1;
 
 struct Rendezvous;
@@ -34,7 +34,7 @@ enum State { READY, WAITING, RETURNED };
 struct Item {
     ucontext_t context;
     void *fiber;
-    Index index;
+    Index index, group;
     int number;
     State state;
     Rendezvous *at;
@@ -55,10 +55,10 @@ struct Rendezvous {
 };
 
 Item *items, *running;
-int count, warps;
+int count, group_items, warps; /* of the groups that run at once, a cluster */
 ucontext_t scheduler;
 void *scheduler_fiber;
-Rendezvous named[NAMED], *warp_barriers, *ballots;
+Rendezvous *named, *warp_barriers, *ballots, cluster_barrier; /* NAMED of each group */
 
 [[noreturn]] void fail(const char *format, ...)
 {
@@ -90,8 +90,8 @@ void switch_back(Item *item)
 /* A barrier is executed by whole warps, all from one place. */
 void check_warps(const Rendezvous *place)
 {
-    Item *of_warp[1024 / WARP] = {};
-    int come[1024 / WARP] = {};
+    Item *of_warp[MOST_WARPS] = {};
+    int come[MOST_WARPS] = {};
     for (Item *item = place->first; item; item = item->next) {
         int warp = item->number / WARP;
         if (come[warp]++ && item->line != of_warp[warp]->line)
@@ -139,7 +139,7 @@ void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line
         switch_back(own);
     } else {
         check_warps(place);
-        if (place == named)
+        if (place >= named && place < named + NAMED * MOST_GROUPS && (place - named) % NAMED == 0)
             check_one_place(place);
         unsigned ballot = 0;
         for (Item *item = place->first; item; item = item->next)
@@ -187,22 +187,42 @@ int warp_size(const Item *item)
 
 } // namespace
 
+int number()
+{
+    return running->number;
+}
+
+int rank()
+{
+    return running->number / group_items;
+}
+
 const Index &item()
 {
     return running->index;
 }
 
+const Index &group()
+{
+    return running->group;
+}
+
 void wait_for_group(const char *file, int line)
 {
-    meet(named, count, true, file, line);
+    meet(named + rank() * NAMED, group_items, true, file, line);
+}
+
+void wait_for_cluster(const char *file, int line)
+{
+    meet(&cluster_barrier, count, true, file, line);
 }
 
 void wait_for_part(int number, int wanted, const char *file, int line)
 {
-    if (number < 1 || number >= NAMED || wanted % WARP || wanted < WARP || wanted > count)
+    if (number < 1 || number >= NAMED || wanted % WARP || wanted < WARP || wanted > group_items)
         fail("no barrier %d of %d of the group's %d work-items is possible, line %d of %s", number,
-             wanted, count, line, file);
-    meet(named + number, wanted, true, file, line);
+             wanted, group_items, line, file);
+    meet(named + rank() * NAMED + number, wanted, true, file, line);
 }
 
 void wait_for_warp(const char *file, int line)

@@ -1,6 +1,6 @@
-/* Runs a kernel's work-groups one after the other, a fiber a work-item. Which fiber goes on where
- * several could is `schedule`'s choice; one runs until it waits or returns. A group whose fibers all
- * wait is reported with where they do.
+/* Runs a kernel's work-groups, or clusters of them, one after the other, a fiber a work-item. Which
+ * fiber goes on where several could is `schedule`'s choice; one runs until it waits or returns. A
+ * group whose fibers all wait is reported with where they do.
  *
  * To ThreadSanitizer fibers are threads, and only what a barrier orders is ordered: accesses that
  * could meet on a device are found whatever the schedule. This file is compiled without it, so that
@@ -21,7 +21,7 @@ __attribute__((weak)) void __asan_init();
 
 namespace emulation {
 
-Index groups, group_size, group;
+Index groups, group_size;
 
 namespace {
 
@@ -32,7 +32,7 @@ constexpr size_t STACK = 256 << 10, GUARD = 256, PAGE = 4096;
 __attribute__((section("shared_memory"), aligned(PAGE))) char shared_end[PAGE];
 
 struct Launch {
-    int groups[3], group_size[3], local_bytes, schedule, blocks, arguments;
+    int groups[3], group_size[3], local_bytes, schedule, cluster, blocks, arguments;
 };
 
 struct Argument {
@@ -43,7 +43,7 @@ struct Argument {
 Launch launch;
 Argument *arguments;
 char **blocks;
-char *dynamic, done;
+char *dynamic[MOST_GROUPS], done;
 uint64_t random_state;
 
 void start()
@@ -104,10 +104,11 @@ void check_guards(const char *memory, size_t size, const char *what)
             fail("a work-item wrote out of %s", what);
 }
 
-void run_group()
+void run_cluster(Index first)
 {
     clear_shared_memory();
-    dynamic = guarded(launch.local_bytes, POISON);
+    for (int rank = 0; rank < launch.cluster; rank++)
+        dynamic[rank] = guarded(launch.local_bytes, POISON);
     copies.assign(count, Copies());
     char *stacks = (char *)mmap(nullptr, count * STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -115,8 +116,10 @@ void run_group()
         fail("no memory for %d stacks", count);
     for (int n = 0; n < count; n++) {
         Item *item = items + n;
-        unsigned x = n % group_size.x, y = n / group_size.x % group_size.y;
-        item->index = {x, y, n / (group_size.x * group_size.y)};
+        unsigned own = n % group_items;
+        unsigned x = own % group_size.x, y = own / group_size.x % group_size.y;
+        item->index = {x, y, own / (group_size.x * group_size.y)};
+        item->group = {first.x + n / group_items, first.y, first.z};
         item->number = n;
         item->state = READY;
         item->predicate = false;
@@ -127,8 +130,8 @@ void run_group()
         makecontext(&item->context, start, 0);
         if (__tsan_create_fiber) {
             char name[80];
-            snprintf(name, sizeof name, "work-item %d of group (%u, %u, %u)", n, group.x, group.y,
-                     group.z);
+            snprintf(name, sizeof name, "work-item %d of group (%u, %u, %u)", own, item->group.x,
+                     first.y, first.z);
             item->fiber = __tsan_create_fiber(0);
             __tsan_set_fiber_name(item->fiber, name);
         }
@@ -141,9 +144,11 @@ void run_group()
     for (int n = 0; n < count && __tsan_destroy_fiber; n++)
         __tsan_destroy_fiber(items[n].fiber);
     munmap(stacks, count * STACK);
-    check_guards(dynamic, launch.local_bytes, "the dynamic local memory");
-    if (!__tsan_create_fiber)
-        free(dynamic - (__asan_init ? 0 : GUARD));
+    for (int rank = 0; rank < launch.cluster; rank++) {
+        check_guards(dynamic[rank], launch.local_bytes, "the dynamic local memory");
+        if (!__tsan_create_fiber)
+            free(dynamic[rank] - (__asan_init ? 0 : GUARD));
+    }
 }
 
 template <class T> T *read_array(size_t size)
@@ -163,13 +168,20 @@ void name(Rendezvous *place, const char *format, int number)
 
 void prepare()
 {
-    count = group_size.x * group_size.y * group_size.z;
+    group_items = group_size.x * group_size.y * group_size.z;
+    count = group_items * launch.cluster;
+    if (launch.cluster > MOST_GROUPS || groups.x % launch.cluster
+        || (launch.cluster > 1 && group_items % WARP))
+        fail("no clusters of %d groups of %d work-items", launch.cluster, group_items);
     warps = (count + WARP - 1) / WARP;
     items = (Item *)calloc(count, sizeof(Item));
     warp_barriers = (Rendezvous *)calloc(warps, sizeof(Rendezvous));
     ballots = (Rendezvous *)calloc(warps, sizeof(Rendezvous));
-    for (int n = 0; n < NAMED; n++)
-        name(named + n, n ? "the barrier %d of a part" : "the barrier of the group", n);
+    named = (Rendezvous *)calloc(NAMED * MOST_GROUPS, sizeof(Rendezvous));
+    for (int n = 0; n < NAMED * MOST_GROUPS; n++)
+        name(named + n, n % NAMED ? "the barrier %d of a part" : "the barrier of the group",
+             n % NAMED);
+    name(&cluster_barrier, "the barrier of the cluster of %d", launch.cluster);
     for (int n = 0; n < warps; n++) {
         name(warp_barriers + n, "the barrier of warp %d", n);
         name(ballots + n, "the ballot of warp %d", n);
@@ -183,7 +195,15 @@ void prepare()
 
 char *dynamic_local()
 {
-    return dynamic;
+    return dynamic[rank()];
+}
+
+const void *of_group(const void *own, int other)
+{
+    size_t offset = (const char *)own - dynamic_local();
+    if (other < 0 || other >= launch.cluster || offset > (size_t)launch.local_bytes)
+        fail("no address %zu of the dynamic local memory of group %d of a cluster", offset, other);
+    return dynamic[other] + offset;
 }
 
 const void *argument(int index, size_t size, bool is_pointer)
@@ -218,10 +238,11 @@ int main()
     group_size = {(unsigned)launch.group_size[0], (unsigned)launch.group_size[1],
                   (unsigned)launch.group_size[2]};
     prepare();
+    Index group;
     for (group.z = 0; group.z < groups.z; group.z++)
         for (group.y = 0; group.y < groups.y; group.y++)
-            for (group.x = 0; group.x < groups.x; group.x++)
-                run_group();
+            for (group.x = 0; group.x < groups.x; group.x += launch.cluster)
+                run_cluster(group);
     if (__tsan_acquire)
         __tsan_acquire(&done);
     for (int n = 0; n < launch.blocks; n++) {

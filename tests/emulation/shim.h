@@ -14,6 +14,7 @@
 #define __shared__ static __attribute__((section("shared_memory")))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads, groups)
+#define __cluster_dims__(x, y, z)
 /* what g++'s headers and the dialect both have */
 #undef INFINITY
 #undef NAN
@@ -25,17 +26,27 @@ struct Index {
     unsigned x, y, z;
 };
 
-/* Of the launch, and of the work-item that runs. */
-extern Index groups, group_size, group;
-const Index &item();
+constexpr int WARP = 32, MOST_GROUPS = 8, MOST_WARPS = MOST_GROUPS * 1024 / WARP;
 
-/* Waits for all work-items of the group (number 0), or for so many of it. */
+/* Of the launch, and of the work-item that runs. */
+extern Index groups, group_size;
+const Index &item(), &group();
+
+/* The work-item's number among those of a cluster, and its group's. */
+int number(), rank();
+
+/* Waits for all work-items of the group (number 0), or for so many of it, or for the cluster's. */
 void wait_for_group(const char *file, int line);
 void wait_for_part(int number, int count, const char *file, int line);
+void wait_for_cluster(const char *file, int line);
 void wait_for_warp(const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 
 char *dynamic_local();
+
+/* Where another group of the cluster has what stands here in the own dynamic local memory. (All
+ * groups of a cluster have the same static one: a kernel for clusters does without.) */
+const void *of_group(const void *own, int other);
 
 /* A 32-bit address of local memory, and where that is. */
 unsigned shared_address(const void *pointer);
@@ -84,7 +95,7 @@ extern "C" void run_kernel();
 extern "C" int kernel_parameters();
 
 #define threadIdx emulation::item()
-#define blockIdx emulation::group
+#define blockIdx emulation::group()
 #define blockDim emulation::group_size
 #define gridDim emulation::groups
 #define __cvta_generic_to_shared(pointer) ((size_t)emulation::shared_address(pointer))

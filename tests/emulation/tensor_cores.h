@@ -39,10 +39,9 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
                      unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
                      const char *file, int line)
 {
-    __shared__ Registers held[32][32];
-    int number = (item().z * group_size.y + item().y) * group_size.x + item().x;
-    int lane = number % 32;
-    Registers *warp = held[number / 32];
+    __shared__ Registers held[MOST_WARPS][32];
+    int lane = number() % 32;
+    Registers *warp = held[number() / 32];
     warp[lane] = {{a0, a1, a2, a3}, {b0, b1}};
     wait_for_warp(file, line);
     float *sums[4] = {&c0, &c1, &c2, &c3};
@@ -62,10 +61,9 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
 static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned &d2, unsigned &d3,
                           unsigned address, const char *file, int line)
 {
-    __shared__ uint4 held[32][32];
-    int number = (item().z * group_size.y + item().y) * group_size.x + item().x;
-    int lane = number % 32;
-    uint4 *warp = held[number / 32];
+    __shared__ uint4 held[MOST_WARPS][32];
+    int lane = number() % 32;
+    uint4 *warp = held[number() / 32];
     warp[lane] = *(const uint4 *)shared_pointer(address);
     wait_for_warp(file, line);
     unsigned *registers[4] = {&d0, &d1, &d2, &d3};

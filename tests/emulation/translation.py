@@ -11,6 +11,9 @@ _PTX = {
     "bar.sync %0, %1;": "emulation::wait_for_part(%0, %1, __FILE__, __LINE__)",
     "cvt.f32.f16 %0, %1;": "%0 = half_bits_to_float(%1)",
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
+    "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;":
+        "emulation::wait_for_cluster(__FILE__, __LINE__)",
+    "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::of_group(%1, %2)",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
     **{f"mma.sync.aligned.{shape} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "

@@ -36,7 +36,7 @@ class RecordingDevice(Device):
         self.limits = Limits(
             units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
             group_size=1024, subgroup_size=32, graph=True, ballot=True, fp16=True, mma=True,
-            b1_mma=True, cooperative=True)
+            b1_mma=True, cooperative=True, cluster=8)
         self.sources: set[KernelSource] = set()
 
     def compile(self, source: KernelSource) -> Kernel:
