@@ -22,6 +22,10 @@ from gossamer.plan.tuning_cache import Candidate, Measured, TuningCache, candida
 EFFORTS: dict[str, tuple[int | None, int]] = {"quick": (2, 5), "normal": (6, 10), "max": (None, 20)}
 """By name: configs that are tried of each algorithm (None: all), and samples of each time."""
 
+VENDOR_CONFIGS: dict[str, int | None] = {"quick": 4, "normal": 10, "max": None}
+"""By effort: configs of a vendor's library. They cost little, nothing is compiled for most, and
+the library's own order is a poor guide: its last can take half the time of its first."""
+
 BUILD_SECONDS = {"quick": 15.0, "normal": 60.0, "max": 240.0}
 """By effort: of one processor, that building a candidate may be expected to take."""
 
@@ -69,6 +73,7 @@ class Tuner:
         self.device = device
         self.effort = effort
         self.configs, self.samples = EFFORTS[effort]
+        self.vendor_configs = VENDOR_CONFIGS[effort]
         self.build_seconds = BUILD_SECONDS[effort]
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
@@ -194,10 +199,11 @@ class Tuner:
                place: Device) -> Iterable[Variant]:
         """Those of as many configs as the effort asks for, and those before them that would take
         too long to build."""
+        most = self.vendor_configs if algorithm.vendor else self.configs
         count = 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, place),
                                              key=lambda variant: variant.config):
-            if count == self.configs:
+            if count == most:
                 return
             group = list(variants)
             count += any(variant.build_seconds <= self.build_seconds for variant in group)

@@ -205,6 +205,16 @@ def test_more_effort_times_all_anew(tuner: Callable[[str], Tuner]) -> None:
         assert all(trial.measured.samples >= EFFORTS[effort][1] for trial in trials)
 
 
+def test_a_vendors_library_has_more_configs_tried(
+        tuner: Callable[[str], Tuner], monkeypatch: pytest.MonkeyPatch) -> None:
+    many = Stub(variants=lambda variant: [
+        replace(variant, config=(("rank", rank),)) for rank in range(20)])
+    own = len(tuner("quick").measure(layer(), [many], HOST))
+    monkeypatch.setattr(many, "vendor", "a vendor")
+    counts = [len(tuner(effort).measure(layer(), [many], HOST)) for effort in EFFORTS]
+    assert own < counts[0] < counts[1] < counts[2] == 20
+
+
 def test_a_new_candidate_is_timed_beside_the_others(tuner: Callable[[str], Tuner]) -> None:
     tuner("quick").measure(layer(), [HostIm2col()], HOST)
     each = tuner("quick")

@@ -80,13 +80,15 @@ class Cudnn(Algorithm):
         # what works in strict float32 comes first
         epilogues.sort(key=lambda epilogue: not any(
             offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        for rank in range(MOST_PLANS):
-            for epilogue in epilogues:
-                for precision in PRECISIONS:
-                    offers = _offers(problem, device, epilogue, precision)
-                    for form, offer in offers.items():
-                        if rank < len(offer.plans):
-                            yield _variant(problem, form, rank, epilogue, offer)
+        # epilogues take turns at the first rank only: the first one has won all others, so far
+        ranks = [(0, epilogue) for epilogue in epilogues]
+        ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
+        for rank, epilogue in ranks:
+            for precision in PRECISIONS:
+                offers = _offers(problem, device, epilogue, precision)
+                for form, offer in offers.items():
+                    if rank < len(offer.plans):
+                        yield _variant(problem, form, rank, epilogue, offer)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
