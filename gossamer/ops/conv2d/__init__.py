@@ -5,6 +5,7 @@ from gossamer.ops.conv2d.depthwise import Depthwise
 from gossamer.ops.conv2d.direct_sparse import DirectSparse
 from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.direct_sparse_mma import DirectSparseMma
+from gossamer.ops.conv2d.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.host_sparse import SparseIm2col
@@ -17,5 +18,5 @@ from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), Im2colGemm(), Cudnn(), CublasLowering(), DirectSparse(),
-         DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), CusparseLowering(),
-         HostDepthwise(), HostIm2col(), SparseIm2col()))
+         DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
+         CusparseLowering(), HostDepthwise(), HostIm2col(), SparseIm2col()))

@@ -1,0 +1,36 @@
+"""The kernel for few images on tensor cores, whose groups share their sums."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossamer.ops.conv2d.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from tests.emulation.test_faults import Emulate
+from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
+from tests.ops.test_direct_sparse_pixels import check
+
+BORDERS = Conv2dProblem(1, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)
+GROUPS = Conv2dProblem(2, 22, 13, 13, 42, (3, 3), pads=(1, 1, 1, 1), dilation=(1, 2), groups=2)
+LONG_LINES = Conv2dProblem(1, 19, 9, 80, 40, (5, 5), (2, 3), (2, 2, 2, 2))
+THIN = Conv2dProblem(1, 18, 5, 9, 16, (3, 2), dilation=(1, 2), groups=2)
+MANY_CHANNELS = Conv2dProblem(1, 300, 14, 28, 16, (1, 3), pads=(0, 1, 0, 1))
+
+
+@pytest.mark.parametrize("mode, problem, config", [
+    ("bounds", BORDERS, {"cluster": 8, "parts": 1}),
+    ("bounds", GROUPS, {"cluster": 4, "tiles": 2}),
+    ("bounds", LONG_LINES, {"cluster": 4, "sides": 2}),
+    ("bounds", LONG_LINES, {"cluster": 1}),
+    ("bounds", MANY_CHANNELS, {"cluster": 8, "parts": 2, "tiles": 1}),
+    ("plain", MANY_CHANNELS, {"cluster": 1, "tiles": 2}),
+    ("races", BORDERS, {"cluster": 4, "parts": 2}),
+    ("races", THIN, {"cluster": 8, "parts": 2}),
+    ("races", LONG_LINES, {"cluster": 1, "parts": 4}),
+])
+def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
+                                     config: dict[str, int]) -> None:
+    device = emulate(mode, schedule=2)
+    check(problem, device, [
+        variant for variant in DirectSparsePixels().variants(problem, device)
+        if config.items() <= dict(variant.config).items()][:1])
