@@ -5,8 +5,8 @@
 
 #include "rendezvous.h"
 
-#include <deque>
-#include <vector>
+#include <stdlib.h>
+#include <sys/mman.h>
 
 extern "C" {
 extern char __start_shared_memory[], __stop_shared_memory[];
@@ -16,7 +16,7 @@ namespace emulation {
 
 namespace {
 
-constexpr unsigned DYNAMIC_START = 1 << 24;
+constexpr unsigned DYNAMIC_START = 1 << 24, MOST_ITEMS = 16 * 1024, MOST_WAITING = 1024;
 
 struct Copy {
     void *target;
@@ -24,12 +24,24 @@ struct Copy {
     unsigned group;
 };
 
+/* Those of a work-item, in turn; memory of the system's, because what allocates is seen by tools. */
 struct Copies {
-    std::deque<Copy> waiting;
-    unsigned groups; /* that were committed */
+    Copy waiting[MOST_WAITING];
+    unsigned first, end, groups; /* groups: that were committed */
 };
 
-std::vector<Copies> copies;
+Copies *copies;
+
+void clear_copies(unsigned items)
+{
+    if (!copies)
+        copies = (Copies *)mmap(nullptr, MOST_ITEMS * sizeof(Copies), PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (copies == MAP_FAILED || items > MOST_ITEMS)
+        fail("no memory for the copies of %u work-items", items);
+    for (unsigned n = 0; n < items; n++)
+        copies[n].first = copies[n].end = copies[n].groups = 0;
+}
 
 } // namespace
 
@@ -51,7 +63,9 @@ void *shared_pointer(unsigned address)
 void keep_copy(void *target, Sixteen bytes)
 {
     Copies &own = copies[running->number];
-    own.waiting.push_back({target, bytes, own.groups});
+    if (own.end - own.first == MOST_WAITING)
+        fail("work-item %d waits for %u copies", running->number, MOST_WAITING);
+    own.waiting[own.end++ % MOST_WAITING] = {target, bytes, own.groups};
 }
 
 void commit_copies()
@@ -62,11 +76,12 @@ void commit_copies()
 bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes)
 {
     Copies &own = copies[running->number];
-    if (own.waiting.empty() || own.waiting.front().group + groups_left >= own.groups)
+    const Copy &next = own.waiting[own.first % MOST_WAITING];
+    if (own.first == own.end || next.group + groups_left >= own.groups)
         return false;
-    target = own.waiting.front().target;
-    bytes = own.waiting.front().bytes;
-    own.waiting.pop_front();
+    target = next.target;
+    bytes = next.bytes;
+    own.first++;
     return true;
 }
 

@@ -109,7 +109,7 @@ void run_cluster(Index first)
     clear_shared_memory();
     for (int rank = 0; rank < launch.cluster; rank++)
         dynamic[rank] = guarded(launch.local_bytes, POISON);
-    copies.assign(count, Copies());
+    clear_copies(count);
     char *stacks = (char *)mmap(nullptr, count * STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED)

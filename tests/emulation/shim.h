@@ -88,6 +88,17 @@ template <class... P> int parameters(void (*)(P...))
     return sizeof...(P);
 }
 
+/* A lane's value, bit by bit. Orders nothing, as a ballot. */
+inline float shuffle(unsigned mask, float value, int lane, const char *file, int line)
+{
+    unsigned bits, found = 0;
+    memcpy(&bits, &value, sizeof(bits));
+    for (int bit = 0; bit < 32; bit++)
+        found |= (ballot(mask, bits >> bit & 1, file, line) >> (lane & 31) & 1) << bit;
+    memcpy(&value, &found, sizeof(value));
+    return value;
+}
+
 } // namespace emulation
 
 /* What runtime.cpp calls: the kernel, by a work-item, and how many parameters it has. */
@@ -103,6 +114,7 @@ extern "C" int kernel_parameters();
 #define __syncwarp() emulation::wait_for_warp(__FILE__, __LINE__)
 #define __ballot_sync(mask, predicate) \
     emulation::ballot(mask, (predicate) != 0, __FILE__, __LINE__)
+#define __shfl_sync(mask, value, lane) emulation::shuffle(mask, value, lane, __FILE__, __LINE__)
 
 #define VECTORS(name, type)                 \
     struct alignas(2 * sizeof(type)) name##2 { \
@@ -116,6 +128,11 @@ VECTORS(int, int)
 VECTORS(uint, unsigned)
 VECTORS(uchar, unsigned char)
 VECTORS(ushort, unsigned short)
+
+inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
 
 inline float4 make_float4(float x, float y, float z, float w)
 {

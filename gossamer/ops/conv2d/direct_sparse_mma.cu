@@ -1,45 +1,62 @@
 /* Pruned convolution on tensor cores: only the columns that some row of a block needs are
  * multiplied.
  *
- * A block is 16 * TILES output channels, its columns the (channel, tap) pairs where one of them has
- * a nonzero, 4 * ROWS of which make a step. A unit is VECTOR images of one output pixel, 16 bytes
- * that lie together in x and in y. A warp computes a block for 8 * SETS units: the lanes 4 u to
- * 4 u + 3 fetch ROWS columns each for unit u, and what they hold of VECTOR images are operands of
- * VECTOR instructions, one an image. Units go along the pixels, `run` units of a pixel at a time.
+ * A block is 16 * TILES output channels, its columns the (channel, row, column of a window) where
+ * one of them has a nonzero, in steps of 16 (TF32: 8). A work-group computes BLOCKS blocks for a tile
+ * of SETS * HEIGHT x WIDTH output pixels and 128 bytes of images; a warp one block for HEIGHT x WIDTH
+ * of these pixels. The input comes densely, `chunk` channels of the tile with its borders at a
+ * time, into `stages` parts of local memory: a row of 128 bytes a pixel. Columns are rows there, for
+ * the tile's first output pixel, and shift by as many rows as the pixel does; so the taps are
+ * gathered by the addresses of the loads alone. The 16-byte pieces of a row change places by its
+ * number, so that columns that lie apart modulo 8 (TF32: 4) are read at once.
  *
- * HALVES    x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
- * TILES     instructions' tiles of 16 output channels
- * SETS      units of a lane
- * WARPS     warps of a group side by side: their units follow one another
- * BLOCKS    blocks of a group: they go through like columns of the same units, which come from the
- *           L1 cache but once
- * SPLIT     sets of warps that share the steps of a block
- * PADDED    whether windows leave the image */
+ * HALVES       x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
+ * RESIDENT     work-groups that a multiprocessor shall hold at once */
 
 #if HALVES
 #define VECTOR 8
-#define ROWS 4
+#define DEPTH 16
+#define MOVED(row) ((row) & 7)
+/* between rows of sums in local memory: what a warp writes at once lies in different banks */
+#define SUM_PITCH 72
 #else
 #define VECTOR 4
-#define ROWS 2
+#define DEPTH 8
+#define MOVED(row) (2 * ((row) & 3))
+#define SUM_PITCH 36
 #endif
-#define UNITS (8 * SETS)
-#define PRODUCTS (VECTOR * SETS)
-#define SUMS (4 * TILES * PRODUCTS)
+#define IMAGES (8 * VECTOR)
+#define POINTS (HEIGHT * WIDTH)
+#define THREADS (32 * BLOCKS * SETS)
 
-/* Where a lane's columns of a step are: for each, how many units behind the start of a window, and
- * the bits of `outside` under which there is nothing. */
-struct Places {
-    int4 of_two[ROWS / 2];
+/* 128 bytes of images of a pixel. */
+struct ALIGNED(128) Row {
+    uint4 pieces[8];
 };
 
-/* What a lane multiplies in a step. */
+/* What a lane needs of a step: where its columns are, and its weights. */
 struct Step {
-    uint4 rows[SETS][ROWS];
+#if HALVES
+    int place;
+#else
+    int place, upper_place;
+#endif
     uint4 weights[TILES];
 };
 
-/* sum: rows lane / 4 and lane / 4 + 8 of the tile, of units 2 (lane % 4) and the next. */
+INLINE uint address_of(const void *pointer)
+{
+    return (uint)__cvta_generic_to_shared(pointer);
+}
+
+/* 16 bytes, zeros where size is 0; they come later. */
+INLINE void copy(uint target, const uint4 *source, int size)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+}
+
+/* sum: rows lane / 4 and lane / 4 + 8 of the tile, of images 2 (lane % 4) and the next. */
 INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
 {
 #if HALVES
@@ -55,143 +72,162 @@ INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upp
 #endif
 }
 
-INLINE uint word(const uint4 &row, int index)
+#if HALVES
+/* Columns 0 to 7 and 8 to 15 of 8 images, and of the next 8. */
+INLINE void load_matrices(uint4 &loaded, uint address)
 {
-    return index == 0 ? row.x : index == 1 ? row.y : index == 2 ? row.z : row.w;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
+                 : "r"(address));
 }
+#endif
 
-/* An instruction's lower or upper half of the columns that a lane has, of one image. */
-INLINE uint operand(const uint4 *columns, int upper, int image)
+INLINE void multiply_point(float (&sums)[TILES][IMAGES / 8][4], const Step &step, const Row *pool,
+                           int shift, int lane)
 {
 #if HALVES
-    const uint4 *two = columns + 2 * upper;
-    return __byte_perm(word(two[0], image / 2), word(two[1], image / 2),
-                       image % 2 ? 0x7632 : 0x5410);
-#else
-    return word(columns[upper], image);
-#endif
-}
-
-INLINE void multiply_step(float (&sums)[TILES][PRODUCTS][4], const Step &step)
-{
-    UNROLL for (int set = 0; set < SETS; set++)
-        UNROLL for (int image = 0; image < VECTOR; image++) {
-            uint lower = operand(step.rows[set], 0, image);
-            uint upper = operand(step.rows[set], 1, image);
-            UNROLL for (int tile = 0; tile < TILES; tile++)
-                multiply(sums[tile][set * VECTOR + image], step.weights[tile], lower, upper);
+    int row = step.place + shift;
+    uint address = address_of(pool) + row * 128 + ((MOVED(row) ^ lane / 16) << 4);
+    UNROLL for (int two = 0; two < 4; two++) {
+        uint4 loaded;
+        load_matrices(loaded, address ^ two << 5);
+        UNROLL for (int tile = 0; tile < TILES; tile++) {
+            multiply(sums[tile][2 * two], step.weights[tile], loaded.x, loaded.y);
+            multiply(sums[tile][2 * two + 1], step.weights[tile], loaded.z, loaded.w);
         }
+    }
+#else
+    int row = step.place + shift, upper_row = step.upper_place + shift;
+    uint4 lower = pool[row].pieces[MOVED(row) ^ lane / 4];
+    uint4 upper = pool[upper_row].pieces[MOVED(upper_row) ^ lane / 4];
+    UNROLL for (int tile = 0; tile < TILES; tile++) {
+        multiply(sums[tile][0], step.weights[tile], lower.x, upper.x);
+        multiply(sums[tile][1], step.weights[tile], lower.y, upper.y);
+        multiply(sums[tile][2], step.weights[tile], lower.z, upper.z);
+        multiply(sums[tile][3], step.weights[tile], lower.w, upper.w);
+    }
+#endif
 }
 
-KERNEL LAUNCH_BOUNDS(32 * WARPS * BLOCKS * SPLIT, 1) void columns(
-    const uint4 *RESTRICT x, const int *RESTRICT starts, const Places *RESTRICT places,
-    const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y, int units,
-    int pixel_units, DIVISOR(run_units), DIVISOR(run), DIVISOR(out_width), int height, int width,
-    int kernel_height, int kernel_width, int stride_y, int stride_x, int dilation_y,
-    int dilation_x, int pad_top, int pad_left, int y_channel EPILOGUE_PARAMETERS)
+/* 16 rows of images in local memory. */
+INLINE void put(float *rows, const float (&sums)[IMAGES / 8][4], int lane)
 {
-#if SPLIT > 1
-    LOCAL float partial[SPLIT - 1][WARPS * BLOCKS][SUMS][32];
+    UNROLL for (int half = 0; half < 2; half++) {
+        float *row = rows + (half * 8 + lane / 4) * SUM_PITCH;
+#if HALVES
+        UNROLL for (int piece = 0; piece < 8; piece++)
+            *(float2 *)(row + 8 * piece + 2 * (lane % 4)) =
+                make_float2(sums[piece][2 * half], sums[piece][2 * half + 1]);
+#else
+        UNROLL for (int side = 0; side < 2; side++) {
+            int k = 2 * half + side;
+            *(float4 *)(row + 8 * (lane % 4) + 4 * side) =
+                MAKE4(sums[0][k], sums[1][k], sums[2][k], sums[3][k]);
+        }
 #endif
-    int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32 % (WARPS * BLOCKS);
-    int part = LOCAL_ID(0) / (32 * WARPS * BLOCKS);
-    int block = GROUP_ID(1) * BLOCKS + warp / WARPS;
-    int first_unit = (GROUP_ID(0) * WARPS + warp % WARPS) * UNITS;
-    int unit = lane / 4, quarter = lane % 4;
-
-    /* the pixel of a unit, and how many units it lies behind its image plane's start */
-    auto locate = [&](int own, int &pixel) {
-        int round = (int)QUOTIENT(own, run_units);
-        int in_round = own - round * run_units;
-        pixel = (int)QUOTIENT(in_round, run);
-        return pixel * pixel_units + round * run + in_round - pixel * run;
-    };
-
-    int window[SETS];
-    uint outside[SETS];
-    UNROLL for (int set = 0; set < SETS; set++) {
-        int own = first_unit + set * 8 + unit, pixel;
-        int place = locate(own < units ? own : units - 1, pixel);
-        int row = (int)QUOTIENT(pixel, out_width);
-        int top = row * stride_y - pad_top;
-        int left = (pixel - row * out_width) * stride_x - pad_left;
-        window[set] = place + (top * width + left - pixel) * pixel_units;
-        outside[set] = 0;
-        for (int r = 0; r < kernel_height; r++)
-            outside[set] |= (uint)(top + r * dilation_y) < (uint)height ? 0 : 1u << r;
-        for (int s = 0; s < kernel_width; s++)
-            outside[set] |= (uint)(left + s * dilation_x) < (uint)width ? 0 : 0x10000u << s;
     }
-    int start = starts[block], count = starts[block + 1] - start;
-    int next = start + count * part / SPLIT, end = start + count * (part + 1) / SPLIT;
-    Places place;
+}
 
-    auto find = [&](int number) {
-        if (number < end)
-            place = places[number * 4 + quarter];
+KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
+    const uint4 *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT places,
+    const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
+    DIVISOR(tiles_x), DIVISOR(tiles_y), DIVISOR(groups_apart), int group_channels, int chunk,
+    int phases, int stages, int stage_rows, DIVISOR(pitch), int tile_height, DIVISOR(tile_width),
+    int pixel_units, int height, int width, int out_height, int out_width, int stride_y,
+    int stride_x, int pad_top, int pad_left EPILOGUE_PARAMETERS)
+{
+    DYNAMIC_LOCAL(Row, pool)
+    int *sources = (int *)(pool + stages * stage_rows);
+    int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
+    int block = GROUP_ID(1) * BLOCKS + warp % BLOCKS, set = warp / BLOCKS;
+    int tile = GROUP_ID(0), line = (int)QUOTIENT(tile, tiles_x);
+    int batch_part = (int)QUOTIENT(line, tiles_y);
+    int first_y = (line - batch_part * tiles_y) * (SETS * HEIGHT);
+    int first_x = (tile - line * tiles_x) * WIDTH;
+
+    for (int row = item; row < stage_rows; row += THREADS) {
+        int channel = (int)QUOTIENT(row, pitch), pixel = row - channel * pitch;
+        int down = (int)QUOTIENT(pixel, tile_width);
+        int in_y = first_y * stride_y - pad_top + down;
+        int in_x = first_x * stride_x - pad_left + pixel - down * tile_width;
+        bool inside = down < tile_height && (uint)in_y < (uint)height && (uint)in_x < (uint)width;
+        sources[row] =
+            inside ? ((channel * height + in_y) * width + in_x) * pixel_units : -1;
+    }
+    BARRIER();
+
+    int piece = item % 8, unit = batch_part * 8 + piece;
+    int first_channel = (int)QUOTIENT(GROUP_ID(1), groups_apart) * group_channels;
+    auto copy_chunk = [&](int number, int stage) {
+        int left = group_channels - number * chunk;
+        int rows = (left < chunk ? left : chunk) * pitch;
+        int base = (first_channel + number * chunk) * height * width * pixel_units + unit;
+        for (int row = item / 8; row < rows; row += THREADS / 8) {
+            int source = sources[row], place = stage * stage_rows + row;
+            bool taken = source >= 0 && unit < pixel_units;
+            copy(address_of(&pool[place].pieces[MOVED(place) ^ piece]),
+                 x + (taken ? base + source : 0), taken ? 16 : 0);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
     };
     auto fetch = [&](Step &step, int number) {
-        UNROLL for (int set = 0; set < SETS; set++)
-            UNROLL for (int row = 0; row < ROWS; row++) {
-                const int4 &two = place.of_two[row / 2];
-                int offset = row % 2 ? two.z : two.x;
-                uint sides = (uint)(row % 2 ? two.w : two.y);
-                step.rows[set][row] = make_uint4(0, 0, 0, 0);
-                if (!PADDED || !(outside[set] & sides))
-                    step.rows[set][row] = x[window[set] + offset];
-            }
-        UNROLL for (int tile = 0; tile < TILES; tile++)
-            step.weights[tile] = weights[(number * TILES + tile) * 32 + lane];
-        find(number + 1);
+#if HALVES
+        step.place = places[number * DEPTH + lane % 16];
+#else
+        step.place = places[number * DEPTH + lane % 4];
+        step.upper_place = places[number * DEPTH + 4 + lane % 4];
+#endif
+        UNROLL for (int k = 0; k < TILES; k++)
+            step.weights[k] = weights[(number * TILES + k) * 32 + lane];
     };
 
-    float sums[TILES][PRODUCTS][4] = {};
-    Step even, odd;
-    find(next);
-    if (next < end)
-        fetch(even, next);
-    for (; next < end; next += 2) {
-        if (next + 1 < end)
-            fetch(odd, next + 1);
-        multiply_step(sums, even);
-        if (next + 1 < end) {
-            if (next + 2 < end)
-                fetch(even, next + 2);
-            multiply_step(sums, odd);
+    int shifts[POINTS];
+    UNROLL for (int point = 0; point < POINTS; point++)
+        shifts[point] = (set * HEIGHT + point / WIDTH) * stride_y * tile_width
+                        + point % WIDTH * stride_x;
+    float sums[POINTS][TILES][IMAGES / 8][4] = {};
+    const int *ends = starts + block * (phases + 1);
+    int number = *ends++, stage = 0;
+    Step ahead;
+    copy_chunk(0, 0);
+    fetch(ahead, number);
+    for (int phase = 0; phase < phases; phase++) {
+        int end = ends[phase];
+        asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
+        /* this phase's input is there, and all are through with what the next one's replaces */
+        BARRIER();
+        stage = stage + 1 < stages ? stage + 1 : 0;
+        if (phase + 1 < phases)
+            copy_chunk(phase + 1, stage);
+        while (number < end) {
+            Step step = ahead;
+            fetch(ahead, ++number);
+            UNROLL for (int point = 0; point < POINTS; point++)
+                multiply_point(sums[point], step, pool, shifts[point], lane);
         }
     }
 
-#if SPLIT > 1
-    float *flat = &sums[0][0][0];
-    if (part > 0)
-        UNROLL for (int k = 0; k < SUMS; k++)
-            partial[part - 1][warp][k][lane] = flat[k];
     BARRIER();
-    if (part == 0)
-        UNROLL for (int other = 0; other < SPLIT - 1; other++)
-            UNROLL for (int k = 0; k < SUMS; k++)
-                flat[k] += partial[other][warp][k][lane];
-#endif
-    if (part == 0)
-        UNROLL for (int tile = 0; tile < TILES; tile++)
-            UNROLL for (int half = 0; half < 2; half++) {
-                int row = tile * 16 + half * 8 + unit;
-                int channel = channels[block * 16 * TILES + row];
-                if (channel >= 0)
-                    UNROLL for (int set = 0; set < SETS; set++)
-                        UNROLL for (int side = 0; side < 2; side++) {
-                            int own = first_unit + set * 8 + 2 * quarter + side;
-                            int pixel, place = locate(own < units ? own : units - 1, pixel);
-                            if (own < units)
-                                UNROLL for (int image = 0; image < VECTOR; image += 4) {
-                                    const float (*of)[4] = sums[tile] + set * VECTOR + image;
-                                    int k = half * 2 + side;
-                                    float4 value =
-                                        MAKE4(of[0][k], of[1][k], of[2][k], of[3][k]);
-                                    int index = channel * y_channel + place * VECTOR + image;
-                                    EPILOGUE4(value, channel, index)
-                                    STORE_REAL4(y, index, value);
-                                }
-                        }
-            }
+    float *rows = (float *)pool + warp * (16 * SUM_PITCH);
+    UNROLL for (int k = 0; k < TILES; k++)
+        UNROLL for (int point = 0; point < POINTS; point++) {
+            int out_y = first_y + set * HEIGHT + point / WIDTH, out_x = first_x + point % WIDTH;
+            put(rows, sums[point][k], lane);
+            WARP_BARRIER();
+            if (out_y < out_height && out_x < out_width)
+                for (int first = 0; first < 16; first += 128 / IMAGES) {
+                    int row = first + lane / (IMAGES / 4), image = lane % (IMAGES / 4) * 4;
+                    int channel = channels[(block * TILES + k) * 16 + row];
+                    int in_batch = batch_part * IMAGES + image;
+                    int batch = pixel_units * VECTOR;
+                    if (channel >= 0 && in_batch < batch) {
+                        float4 value = *(const float4 *)(rows + row * SUM_PITCH + image);
+                        int index = ((channel * out_height + out_y) * out_width + out_x) * batch
+                                    + in_batch;
+                        EPILOGUE4(value, channel, index)
+                        STORE_REAL4(y, index, value);
+                    }
+                }
+            WARP_BARRIER();
+        }
 }

@@ -1,22 +1,18 @@
 """direct_sparse_mma: pruned convolution on tensor cores, which skip the columns that a block of
 output channels does not need.
 
-Source: direct sparse convolution (Escoin, 2018), whose stretched columns here address vectors of
-images; rows are taken together by the tensor cores' tile of 16, as in vector-sparse products
-(Chen et al., 2021), so that no pruning in blocks is asked for: a column that one of 16 rows needs
-costs what 16 do.
+Source: direct sparse convolution (Escoin, 2018), whose stretched columns here address rows of
+images in local memory; output channels are taken together by the tensor cores' tile of 16, as in
+vector-sparse products (Chen et al., 2021), so that no pruning in blocks is asked for: a column that
+one of 16 channels needs costs what 16 do.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-
-import numpy as np
 
 from gossamer.device.base import DIALECT, Device, KernelSource, Limits
 from gossamer.ops.algorithm import (
@@ -28,20 +24,24 @@ from gossamer.ops.algorithm import (
     input_buffer,
     output_buffer,
 )
+from gossamer.ops.conv2d.direct_sparse_mma_tables import (
+    KINDS,
+    ROWS,
+    Geometry,
+    Kind,
+    Tables,
+    blocks_of,
+    phases_of,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse_table import cluster
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.strided import cannot_compile, divisor
 
 _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
-_ROWS = 16
-"""Output channels of an instruction's tile."""
-_UNITS = 8
-"""Units of VECTOR images that an instruction takes, for each unit of a lane."""
-_RUN = 2
-"""Units of a pixel that fill a sector of 32 bytes: the fewest that are fetched for themselves."""
-_LONGEST_SIDE = 16
-"""Rows or columns of a window, of each of which the kernel keeps a bit."""
+_MOST_CHUNK = 16
+"""Channels whose input comes at once: a work-group starts when the first have come."""
+_RESERVED_BYTES = 1024
+"""Of local memory, for each work-group that a multiprocessor holds."""
 
 DENSEST = 0.3
 """Above this density next to no column of 16 rows is empty."""
@@ -49,55 +49,60 @@ DENSEST = 0.3
 
 @dataclass(frozen=True)
 class Shape:
-    """tiles: of 16 output channels in a block. blocks: of a group, for the same units. warps: of a
-    group for each block, side by side. split: sets of warps that share a block's columns. sets:
-    units of a lane. run: units of a pixel that follow one another, where these divide by it; 0 for
-    all of them."""
+    """tiles: of 16 output channels in a block. blocks: of a work-group, for the same pixels.
+    height, width: output pixels of a warp. sets: of a work-group's warps, below one another.
+    resident: work-groups that a multiprocessor shall hold at once."""
 
     tiles: int
     blocks: int
-    warps: int
-    split: int
     sets: int
-    run: int
+    height: int
+    width: int
+    resident: int
 
     @property
     def rows(self) -> int:
         """Output channels of a block."""
-        return _ROWS * self.tiles
+        return ROWS * self.tiles
 
     @property
-    def units(self) -> int:
-        """Of a group."""
-        return _UNITS * self.sets * self.warps
+    def points(self) -> int:
+        return self.height * self.width
 
     @property
-    def group(self) -> int:
-        return 32 * self.warps * self.blocks * self.split
+    def warps(self) -> int:
+        return self.blocks * self.sets
 
-    def run_of(self, pixel_units: int) -> int:
-        return self.run if self.run and pixel_units % self.run == 0 else pixel_units
+    def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
+        """Of output pixels, along x and along y."""
+        return (-(-problem.out_width // self.width),
+                -(-problem.out_height // (self.sets * self.height)))
+
+    def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
+        """None where the windows of a tile do not fit into local memory twice."""
+        sides = [(points - 1) * stride + (size - 1) * dilation + 1
+                 for points, stride, size, dilation in zip(
+                     (self.sets * self.height, self.width), problem.stride, problem.kernel,
+                     problem.dilation, strict=True)]
+        most = (limits.local_bytes_opt_in + _RESERVED_BYTES) // self.resident - _RESERVED_BYTES
+        channels = max(1, problem.channels // problem.groups)
+        for stages, fewest in ((4, 4), (3, 2), (2, 1)):
+            for chunk in range(min(_MOST_CHUNK, channels), min(fewest, channels) - 1, -1):
+                phases = -(-channels // chunk)
+                found = Geometry(sides[0], sides[1], -(-channels // phases), min(stages, phases))
+                if found.nbytes <= most:
+                    return found
+        return None
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What differs by precision: images of a unit, columns of a step, and registers of weights
-    that hold two columns each (float16) or one (TF32)."""
-
-    vector: int
-    depth: int
-    sets: int
-
-    @property
-    def columns(self) -> int:
-        """Of a step that a lane fetches."""
-        return self.depth // 4
-
-
-_KINDS = {"tf32": _Kind(4, 8, 2), "fp16": _Kind(8, 16, 1)}
-_SHAPES = ((2, 4, 2, 1), (2, 2, 4, 1), (2, 1, 4, 1), (4, 2, 2, 1), (4, 1, 4, 1), (1, 8, 2, 1),
-           (1, 4, 4, 1), (2, 2, 1, 2), (1, 2, 2, 2), (1, 1, 2, 4), (1, 1, 1, 8))
-_MOST_BLOCKS = max(blocks for _, blocks, _, _ in _SHAPES)
+_SHAPES = {
+    "fp16": (Shape(1, 12, 1, 1, 3, 1), Shape(1, 8, 1, 2, 2, 1), Shape(1, 8, 2, 1, 2, 1),
+             Shape(1, 8, 1, 1, 2, 2), Shape(1, 4, 3, 1, 3, 1), Shape(2, 4, 2, 1, 2, 1),
+             Shape(1, 4, 2, 1, 2, 2), Shape(2, 6, 1, 1, 1, 2), Shape(1, 4, 1, 1, 1, 4)),
+    "tf32": (Shape(1, 12, 1, 2, 3, 1), Shape(1, 8, 1, 2, 4, 1), Shape(1, 8, 2, 2, 2, 1),
+             Shape(1, 8, 1, 2, 2, 2), Shape(1, 4, 3, 2, 3, 1), Shape(2, 4, 2, 2, 2, 1),
+             Shape(1, 4, 2, 2, 2, 2), Shape(2, 6, 1, 1, 2, 2), Shape(1, 4, 1, 1, 1, 4)),
+}
 
 
 class DirectSparseMma(Algorithm):
@@ -117,61 +122,69 @@ class DirectSparseMma(Algorithm):
         density = problem.weights_info.density
         if density > DENSEST:
             return f"density {density:.0%}, takes at most {DENSEST:.0%}"
-        if problem.batch % min(kind.vector for kind in _KINDS.values()):
+        if problem.batch % min(kind.vector for kind in KINDS.values()):
             return f"a batch of {problem.batch}: images are taken four or eight at a time"
-        if max(problem.kernel) > _LONGEST_SIDE:
-            return (f"windows of {max(problem.kernel)} rows or columns, takes at most "
-                    f"{_LONGEST_SIDE}")
+        if not _fitting("tf32", problem, device.limits):
+            return (f"windows of {' x '.join(map(str, problem.kernel))}: 128 bytes a pixel of them "
+                    f"do not fit local memory of {device.limits.local_bytes_opt_in} bytes twice")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
-            yield _variant(problem, Shape(1, 1, 1, 1, 1, 0), "tf32")
+            yield _variant(problem, Shape(1, 1, 1, 1, 1, 1), "tf32")
             return
         # in turn, so that whoever tries a few has some of each
-        for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in _KINDS)):
+        for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
             yield from filter(None, in_turn)
 
     def _of(self, precision: str, problem: Conv2dProblem, device: Device) -> list[Variant]:
         """The one expected to be fastest first."""
-        kind = _KINDS[precision]
+        kind = KINDS[precision]
         if problem.batch % kind.vector:
             return []
-        pixel_units = problem.batch // kind.vector
-        shapes = [Shape(*each, kind.sets, run) for each in _SHAPES for run in (0, _RUN)]
-        # what is the same as another for this batch, and may be taken for the sake of others, last
-        shapes.sort(key=lambda each: (each.run > 0 and each.run_of(pixel_units) == pixel_units,
-                                      _cost(problem, each, kind, device.limits)))
-        return [_variant(problem, shape, precision) for shape in shapes]
+        shapes = _fitting(precision, problem, device.limits)
+        order = sorted(shapes, key=lambda each: cost(problem, each, kind, shapes[each],
+                                                     device.limits))
+        return [_variant(problem, shape, precision) for shape in order]
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        shape = Shape(**{key: int(value) for key, value in variant.config})
-        kind = _KINDS[variant.precision]
         y = variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        pixel_units = problem.batch // kind.vector
-        units = problem.out_height * problem.out_width * pixel_units
-        run = shape.run_of(pixel_units)
-        tables = _Tables(problem, weights.arrays["weight"], shape.rows, kind)
+        shape = Shape(**{key: int(value) for key, value in variant.config})
+        kind = KINDS[variant.precision]
+        geometry = shape.geometry(problem, device.limits)
+        assert geometry is not None, f"{variant.label} was not among the variants"
+        tables = Tables(problem, weights.arrays["weight"], kind, shape.rows, shape.blocks, geometry)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
-            "HALVES": int(variant.precision == "fp16"), "TILES": shape.tiles, "SETS": shape.sets,
-            "WARPS": shape.warps, "BLOCKS": shape.blocks, "SPLIT": shape.split,
-            "PADDED": int(any(problem.pads)),
+            "HALVES": int(variant.precision == "fp16"), "TILES": shape.tiles,
+            "BLOCKS": shape.blocks, "SETS": shape.sets, "HEIGHT": shape.height,
+            "WIDTH": shape.width, "RESIDENT": shape.resident,
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
-            architectures=("sm_80", "sm_100"), headers=(DIALECT,)))
+            architectures=("sm_80", "sm_100"), headers=(DIALECT,), dynamic_local=True))
+        tiles_x, tiles_y = shape.tiles_of(problem)
+        groups_apart = blocks_of(problem, shape.rows, shape.blocks) // shape.blocks
         arguments = (
-            input_buffer(0), *parts, output_buffer(0), units, pixel_units,
-            *divisor(units // pixel_units * run), *divisor(run),
-            *divisor(problem.out_width), problem.height, problem.width, *problem.kernel,
-            *problem.stride, *problem.dilation, *problem.pads[:2], y.strides[1],
+            input_buffer(0), *parts, output_buffer(0), *divisor(tiles_x), *divisor(tiles_y),
+            *divisor(groups_apart), problem.channels // problem.groups, geometry.chunk,
+            phases_of(problem, geometry), geometry.stages, geometry.stage_rows,
+            *divisor(geometry.pitch), geometry.height, *divisor(geometry.width),
+            problem.batch // kind.vector, problem.height, problem.width, problem.out_height,
+            problem.out_width, *problem.stride, *problem.pads[:2],
             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
-        groups = (-(-units // shape.units), _blocks(problem, shape) // shape.blocks)
-        return State(problem, variant, device,
-                     [Launch(kernel, groups, (shape.group,), arguments)])
+        groups = (tiles_x * tiles_y * -(-problem.batch // kind.images),
+                  groups_apart * problem.groups)
+        return State(problem, variant, device, [
+            Launch(kernel, groups, (32 * shape.warps,), arguments,
+                   max(geometry.nbytes, shape.warps * kind.sum_bytes))])
+
+
+def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[Shape, Geometry]:
+    found = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
+    return {shape: geometry for shape, geometry in found.items() if geometry is not None}
 
 
 def _variant(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
@@ -181,123 +194,32 @@ def _variant(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
     return variant.halved if precision == "fp16" else variant
 
 
-def _blocks(problem: Conv2dProblem, shape: Shape) -> int:
-    """Of the layer, with those without channels that fill the last group."""
-    blocks = problem.groups * -(-(problem.out_channels // problem.groups) // shape.rows)
-    return -(-blocks // shape.blocks) * shape.blocks
+def cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry, limits: Limits,
+         steps: float | None = None, conflicts: float = 1.1) -> float:
+    """Expected cycles of a multiprocessor: of its tensor cores (8 an instruction on one of four),
+    its local memory, its schedulers, and what comes from the L2 cache at 27 bytes a cycle.
 
-
-@dataclass(frozen=True)
-class _Tables:
-    """The tables of a layer: blocks with most steps first, so that those of a group have like
-    numbers of them.
-
-    starts: of each block, the first of its steps, and behind the last. places: of each column of
-    a step, its units behind the start of a window, and two bits, r and 16 + s, for row r and
-    column s of the window. weights: of each step and tile, four registers for each of 32 lanes.
-    channels: of each row of a block, its output channel, or -1.
+    steps: of a block, where they are known. conflicts: reads of local memory, as a multiple of
+    those without any.
     """
-
-    problem: Conv2dProblem
-    weight: np.ndarray
-    rows: int
-    kind: _Kind
-
-    def key(self, part: str) -> str:
-        p = self.problem
-        size = f" in {(p.batch, p.height, p.width)}" if part == "places" else ""
-        return f"{part} of {self.rows} rows, {self.kind}{size}"
-
-    def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-        return lambda arrays: self.parts[part]
-
-    @cached_property
-    def parts(self) -> dict[str, np.ndarray]:
-        problem, kind = self.problem, self.kind
-        matrix = np.asarray(self.weight, np.float32).reshape(problem.out_channels, -1)
-        per_group = problem.out_channels // problem.groups
-        blocks = []
-        for group in range(problem.groups):
-            rows = np.arange(group * per_group, (group + 1) * per_group)
-            for each in cluster(matrix[rows] != 0, self.rows):
-                members = rows[each]
-                blocks.append((members, np.flatnonzero(matrix[members].any(axis=0)), group))
-        blocks.sort(key=lambda each: -len(each[1]))
-        # blocks without steps fill the last group of any shape
-        steps = np.zeros(-(-len(blocks) // _MOST_BLOCKS) * _MOST_BLOCKS, np.int64)
-        steps[:len(blocks)] = [-(-len(columns) // kind.depth) for _, columns, _ in blocks]
-        starts = np.concatenate([[0], np.cumsum(steps)]).astype(np.int32)
-        # a table without an entry would have no address
-        places = np.zeros((max(1, starts[-1]), kind.depth, 2), np.int32)
-        values = np.zeros((len(places), self.rows, kind.depth), np.float32)
-        channels = np.full((len(steps), self.rows), -1, np.int32)
-        for index, (members, columns, group) in enumerate(blocks):
-            channels[index, :len(members)] = members
-            if len(columns):
-                span = slice(starts[index], starts[index + 1])
-                repeated = np.resize(columns, (steps[index], kind.depth))
-                places[span] = self._places(repeated, group)
-                part = np.zeros((self.rows, repeated.size), np.float32)
-                part[:len(members), :len(columns)] = matrix[np.ix_(members, columns)]
-                values[span] = part.reshape(self.rows, -1, kind.depth).swapaxes(0, 1)
-        return {"starts": starts, "places": places, "weights": _fragments(values, kind),
-                "channels": channels}
-
-    def _places(self, columns: np.ndarray, group: int) -> np.ndarray:
-        problem = self.problem
-        channel, tap = np.divmod(columns, math.prod(problem.kernel))
-        row, column = np.divmod(tap, problem.kernel[1])
-        channel = channel + group * (problem.channels // problem.groups)
-        pixels = ((channel * problem.height + row * problem.dilation[0]) * problem.width
-                  + column * problem.dilation[1])
-        units = pixels * (problem.batch // self.kind.vector)
-        return np.stack([units, 1 << row | 1 << 16 + column], axis=-1).astype(np.uint32).view(
-            np.int32)
-
-
-def _fragments(values: np.ndarray, kind: _Kind) -> np.ndarray:
-    """(steps, block, depth) weights as (steps, tiles, 32 lanes, 4 registers).
-
-    Register r of lane l holds row l / 4 + 8 (r % 2) and, of the columns that quarter l % 4
-    fetches, the first half (r < 2) or the second.
-    """
-    steps, block, depth = values.shape
-    halves = depth // 8
-    # step, tile, upper or lower row, row, quarter, first or second, column of these
-    apart = values.reshape(steps, block // _ROWS, 2, 8, 4, 2, halves)
-    lanes = apart.transpose(0, 1, 3, 4, 5, 2, 6)
-    if halves == 2:
-        with np.errstate(over="ignore"):
-            return np.ascontiguousarray(lanes.astype(np.float16)).view("<u4")
-    return _tf32(np.ascontiguousarray(lanes))
-
-
-def _tf32(values: np.ndarray) -> np.ndarray:
-    """Rounded to the 10 bits of mantissa that TF32 has, to nearest, ties to even."""
-    bits = values.view(np.uint32)
-    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)
-    return np.where(np.isfinite(values), rounded, bits).view(np.float32)
-
-
-def _cost(problem: Conv2dProblem, shape: Shape, kind: _Kind, limits: Limits) -> float:
-    """Expected cycles of a multiprocessor: for each step of a warp its instructions on one of four
-    schedulers, those of tensor cores, its loads from the L1 cache (four columns in the same banks
-    of it), and what of them comes from the L2 cache at 27 bytes a cycle; where few warps take
-    turns, each step's wait."""
-    density, (height, width) = problem.weights_info.density, problem.kernel
-    columns = max(1.0, problem.depth * (1 - (1 - density) ** shape.rows))
-    steps = columns / kind.depth / shape.split
-    loads = kind.columns * shape.sets
-    products = shape.tiles * kind.vector * shape.sets
-    # the places of the input that a group's windows cover, 16 bytes a unit, for each channel
-    run = shape.run_of(problem.batch // kind.vector)
-    patch = height * (max(1.0, shape.units / run) + width - 1) * min(shape.units, run)
-    new = problem.channels / problem.groups * patch / (shape.blocks * shape.warps * shape.split)
-    cached = 16 * min(32.0 * loads, new / steps) + 512 * shape.tiles / shape.warps
-    issued = 30 + 6 * loads + 16 * (kind.depth // 8 - 1) + products + shape.tiles
-    busy = max(issued / 4, 1.6 * products, 16.0 * loads + 4 * shape.tiles, cached / 27)
-    units = problem.out_height * problem.out_width * problem.batch // kind.vector
-    groups = _blocks(problem, shape) // shape.blocks * -(-units // shape.units)
-    warps = -(-groups // max(limits.units, 1)) * shape.group // 32
-    at_once = min(warps, 64 // (2 + 2 * shape.tiles))
-    return steps * warps * max(busy, 300 / at_once) + 500 * (shape.split > 1)
+    density = problem.weights_info.density
+    if steps is None:
+        # alike rows share more columns than any do
+        columns = 0.87 * problem.depth * (1 - (1 - density) ** shape.rows)
+        steps = max(1.0, columns / kind.depth)
+    products = shape.tiles * shape.points * kind.vector
+    reads = conflicts * shape.points * kind.depth
+    issued = products + 12 * shape.points + 4 * shape.tiles + 12
+    channels = problem.channels // problem.groups
+    fetched = (shape.blocks * steps * (512 * shape.tiles + 4 * kind.depth)
+               + 128 * channels * geometry.pitch)
+    warp_steps = shape.warps * steps
+    group = max(2 * products * warp_steps, reads * warp_steps, issued / 4 * warp_steps,
+                fetched / 27)
+    tiles_x, tiles_y = shape.tiles_of(problem)
+    row_groups = blocks_of(problem, shape.rows, shape.blocks) // shape.blocks * problem.groups
+    groups = tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
+    in_turn = -(-groups // max(limits.units, 1))
+    at_once = min(in_turn, shape.resident) * shape.warps / 4
+    start = 1500 + 128 * geometry.stage_rows / 27
+    return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.resident)
