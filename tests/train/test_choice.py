@@ -26,8 +26,8 @@ PUBLISHED = (1024, 32, 10)
 
 
 @pytest.mark.parametrize(("sizes", "settings", "expected"), [
-    (PUBLISHED, {}, ("blocked", "pipeline")),
-    (PUBLISHED, {"networks": 132}, ("blocked", "pipeline")),
+    (PUBLISHED, {}, ("blocked", "pipeline_mma")),
+    (PUBLISHED, {"networks": 132}, ("blocked", "pipeline_mma")),
     (PUBLISHED, {"velocity": True}, ("persistent", "registers")),
     (PUBLISHED, {"batch": 16}, ("persistent", "sparse")),
     ((784, 32, 16, 10), {}, ("persistent", "sparse")),
@@ -49,7 +49,7 @@ def test_on_a_processor_through_opencl(sizes: tuple[int, ...], settings: dict[st
                                        expected: tuple[str, str | None]) -> None:
     device = RecordingDevice()
     device.limits = replace(device.limits, subgroup_size=1, local_bytes=2**20,
-                            local_bytes_opt_in=2**20)
+                            local_bytes_opt_in=2**20, mma=False)
     assert _taken(device, sizes, settings) == expected
 
 

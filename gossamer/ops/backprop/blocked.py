@@ -6,15 +6,17 @@ from collections.abc import Iterator
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import State, Variant, Weights
-from gossamer.ops.backprop import in_turn, pipeline
+from gossamer.ops.backprop import in_turn, pipeline, pipeline_mma
 from gossamer.ops.backprop.in_turn import InTurn
 from gossamer.ops.backprop.per_step import carry
 from gossamer.ops.backprop.pipeline import Pipeline
+from gossamer.ops.backprop.pipeline_mma import PipelineMma
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.training import Training
 
-_FORMS: dict[tuple[tuple[str, int | str], ...], Pipeline | InTurn] = {
-    form.config: form for form in (*pipeline.FORMS, *in_turn.FORMS)}
+_PIPELINES = (*pipeline_mma.FORMS, *pipeline.FORMS)
+_FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn] = {
+    form.config: form for form in (*_PIPELINES, *in_turn.FORMS)}
 
 
 class Blocked(Training):
@@ -23,8 +25,8 @@ class Blocked(Training):
     those weights are multiplied and changed a block of samples at a time, while what must be done
     in turn is small.
 
-    Forms: a pipeline in one work-group a network, for one hidden layer; or launches a block, with
-    the first layer's weights spread over all work-groups.
+    Forms: a pipeline in one work-group a network, for one hidden layer, on tensor cores or
+    without; or launches a block, with the first layer's weights spread over all work-groups.
     """
 
     name = "blocked"
@@ -34,13 +36,15 @@ class Blocked(Training):
             return reason
         if problem.batch > 1 or problem.velocity:
             return "blocks are of online training without momentum"
-        unfit = [form.unfit(problem, device) for form in _FORMS.values()]
-        return None if None in unfit else f"pipeline: {unfit[0]}; launches: {unfit[-1]}"
+        if any(form.unfit(problem, device) is None for form in _FORMS.values()):
+            return None
+        return (f"pipeline: {pipeline.FORMS[0].unfit(problem, device)}; "
+                f"launches: {in_turn.FORMS[-1].unfit(problem, device)}")
 
     def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
         """Whether one work-group can train a network; it does so in the first variants then."""
         return self.supports(problem, device) is None and any(
-            form.unfit(problem, device) is None for form in pipeline.FORMS)
+            form.unfit(problem, device) is None for form in _PIPELINES)
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
         for config, form in _FORMS.items():

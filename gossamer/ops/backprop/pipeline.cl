@@ -1,14 +1,5 @@
 /* Back-propagation, sample after sample, of a network with one hidden layer, by exact blocking in
- * one work-group a network: while the first warp goes through the BLOCK samples of a block, the
- * wide warps change the first layer's weights by the block before and multiply them by the block
- * after. A barrier of the group stands between blocks.
- *
- * With W the weights after block u - 1, the sums z of sample s of block u + 1 are
- *     W x_s + sum over the samples r of block u, and of u + 1 before s, of (x_r . x_s) delta_r
- * where delta_r is what r's error changes the hidden units' weights by for an input of 1. The
- * wide warps compute W x_s while block u is gone through, `gram` holds the inner products, and
- * the first warp adds each delta_r to the sums that it still has before it (`pending`). Weight
- * decay multiplies W by `keep` a sample, and products by its powers.
+ * one work-group a network (pipeline.h), with the first layer's weights in local memory.
  *
  * The inputs are dealt to the wide warps in sectors of 8, so that each has its share of any part
  * of a picture. A warp lists those of its inputs that are not 0 in some sample of a block, with
@@ -16,33 +7,15 @@
  * PER_ITEM units each; ROWS rows are changed side by side, or multiplied by as many parts of the
  * block.
  *
- * INPUTS, BLOCK (a multiple of 4), REACH (2 * BLOCK), TILE (as in gram.cl)
- * THREADS, APART  with APART warps 4, 8, ... idle, and leave the first one's scheduler to it
  * PER_ITEM, LANES (a power of two), CAPACITY (inputs of a wide warp), AHEAD (rows a step)
  * ..._AT, FLOATS  places in local memory, and all of it, in floats
- * and those of learner.h */
+ * and those of pipeline.h */
 
-#define WARPS (THREADS / 32)
-#if APART
-#define IS_WIDE (warp % 4 != 0)
-#define WIDE (WARPS / 4 * 3)
-#define WIDE_WARP (warp / 4 * 3 + warp % 4 - 1)
-#else
-#define IS_WIDE (warp != 0)
-#define WIDE (WARPS - 1)
-#define WIDE_WARP (warp - 1)
-#endif
-#define FIRST_WARP (warp == 0)
-#define WIDE_ITEMS (WIDE * 32)
 #define ROWS (32 / LANES)
 #define STEP (ROWS * AHEAD)
 #define SIDE_SAMPLES (BLOCK / ROWS)
 #define QUADS CEIL_DIV(CAPACITY, 128)
-#define PRODUCTS CEIL_DIV(BLOCK * REACH, WIDE_ITEMS)
-#define TARGETS CEIL_DIV(BLOCK * OUTPUTS, WIDE_ITEMS)
-#define CLAMPED(sample) LESSER(sample, run->count - 1)
-#define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
-#define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
+#define DATA_ROWS BLOCK
 
 /* A wide warp's input in its place n: sectors are dealt in turns, each turn one warp further. */
 #define INPUT_OF(n) \
@@ -75,15 +48,6 @@
 #endif
 
 #define VOTES_OF_WARPS ((LOCAL_POINTER uint *)(pool + VOTES_AT))
-
-/* A network's part in the run: samples `count`, from the first on. */
-typedef struct {
-    const GLOBAL float *x, *targets, *gram;
-    const GLOBAL int *order, *same;
-    GLOBAL float *losses;
-    int network, count;
-    float rate, keep;
-} Run;
 
 /* What a work-item of a wide warp has: its inputs, in fours, and which of them there are (all bits
  * set, or none), where a sample's data and its inner products are, and how many rows its warp has
@@ -123,10 +87,9 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
     LOCAL_POINTER float *others = pool + RECORD_AT + (1 - now) * BLOCK * RECORD;
     LOCAL_POINTER int *data_row = (LOCAL_POINTER int *)pool + DATA_ROW_AT;
     int value[QUADS][4][BLOCK];
-    float product[PRODUCTS], target[TARGETS];
+    Fetched fetched;
 
-    /* The next block's samples, products and targets are asked for early; what is past
-     * the last sample is one's that has been, and comes to nothing. */
+    /* what the next block needs is asked for early */
     UNROLL for (int s = 0; s < BLOCK; s++)
         UNROLL for (int q = 0; q < QUADS; q++) {
 #if INPUTS % 4 == 0
@@ -142,24 +105,11 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
             }
 #endif
         }
-    UNROLL for (int k = 0; k < PRODUCTS; k++) {
-        int n = wide_item + k * WIDE_ITEMS;
-        product[k] = 0.0f;
-        if (n < BLOCK * REACH && next + n / REACH < run->count)
-            product[k] = run->gram[(own->source * run->count + next) * REACH + n];
-    }
-    UNROLL for (int k = 0; k < TARGETS; k++) {
-        int n = LESSER(wide_item + k * WIDE_ITEMS, BLOCK * OUTPUTS - 1);
-        target[k] = run->targets[data_row[n / OUTPUTS] * OUTPUTS + n % OUTPUTS];
-    }
+    fetch_records(&fetched, run, data_row, own->source, wide_item, next);
     own->source = run->same[CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
 
-    if (IS_WIDE && block > 0 && wide_item < LESSER(BLOCK, run->count - last)) {
-        float loss = 0.0f;
-        for (int k = 0; k < OUTPUTS; k++)
-            loss += others[wide_item * RECORD + RECORD_TERM + k];
-        run->losses[last + wide_item] = loss;
-    }
+    if (IS_WIDE && block > 0)
+        write_losses(others, run, wide_item, last);
     if (run->keep != 1.0f && block > 0) {
         float kept = power[LESSER(BLOCK, run->count - last)];
         for (int n = side; IS_WIDE && n < CAPACITY; n += ROWS)
@@ -263,43 +213,17 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
         others[s * RECORD + RECORD_BASE + n % STRIDE] =
             power[(block < 0 ? 0 : BLOCK) + s] * sum;
     }
-    UNROLL for (int k = 0; k < PRODUCTS; k++) {
-        int n = wide_item + k * WIDE_ITEMS, s = n / REACH, d = n % REACH;
-        if (IS_WIDE && n < BLOCK * REACH)
-            others[s * RECORD + RECORD_COEFFICIENT + d] =
-                s + 1 + d < 2 * BLOCK ? FMA(power[d], product[k], 1.0f) : 0.0f;
-    }
-    UNROLL for (int k = 0; k < TARGETS; k++) {
-        int n = wide_item + k * WIDE_ITEMS;
-        if (IS_WIDE && n < BLOCK * OUTPUTS)
-            others[n / OUTPUTS * RECORD + RECORD_WANTED + n % OUTPUTS] = target[k];
-    }
+    if (IS_WIDE)
+        make_records(others, power, &fetched, run, wide_item, next);
     if (IS_WIDE && wide_item < BLOCK) {
-        int left = LESSER(BLOCK, run->count - next) - 1 - wide_item;
-        others[wide_item * RECORD + RECORD_FACTOR] = left < 0 ? 0.0f : power[left];
         data_row[wide_item] = own->next_row;
         own->next_row = run->order[CLAMPED(next + 2 * BLOCK + wide_item)];
     }
 }
 
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(
-    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
-    const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
-    const GLOBAL float *before, GLOBAL float *after, GLOBAL float *RESTRICT losses,
-    const GLOBAL float *RESTRICT gram, const GLOBAL int *RESTRICT same, int samples, int first,
-    int count DYNAMIC_LOCAL_PARAMETER(float4, pool4))
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(PIPELINE_PARAMETERS)
 {
-    DYNAMIC_LOCAL(float4, pool4)
-    LOCAL_POINTER float *pool = (LOCAL_POINTER float *)pool4;
-    int item = LOCAL_ID(0), network = GROUP_ID(0), warp = item / 32;
-    int blocks = CEIL_DIV(count, BLOCK);
-    Run here = {x, targets, gram, order + network * samples + first,
-                same + network * CEIL_DIV(count, TILE), losses + network * samples + first, network,
-                count, settings[network * 3],
-                1.0f - settings[network * 3] * settings[network * 3 + 2]};
-    const Run *run = &here;
-    before += network * PARAMETERS;
-    after += network * PARAMETERS;
+    PIPELINE_START
 
 /* Goes over the first layer's weights: eight inputs, then the units, so that both memories are
  * reached by several words at once. */
@@ -309,22 +233,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(
         if (i < INPUTS)                                                          \
             BODY                                                                 \
     }
-#define LEARN(keep)                                                              \
-    if (block >= 0 && block < blocks)                                            \
-        learn(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &learner, item, \
-              LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
-    for (int n = item; n < FLOATS; n += THREADS)
-        pool[n] = 0.0f;
-    BARRIER();
     EACH_WEIGHT(pool[WEIGHT_AT + i * STRIDE + j] = j < HIDDEN ? before[j * INPUTS + i] : 0.0f;)
-    if (item <= 2 * BLOCK) {
-        pool[POWER_AT + item] = 1.0f;
-        for (int n = 0; n < item; n++)
-            pool[POWER_AT + item] *= run->keep;
-    }
-    if (item < BLOCK)
-        ((LOCAL_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[CLAMPED(item)];
     BARRIER();
 
 #ifdef __OPENCL_VERSION__
@@ -342,22 +252,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(
     if (FIRST_WARP)
         store_learner(&learner, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);
 #else
-/* Each part in a loop of its own: neither keeps registers for the other's. Weights that do not
- * decay need no multiplication. */
-#define BLOCKS_OF(PART_OF_BLOCK)                          \
-    for (int block = -1; block <= blocks; block++) {      \
-        PART_OF_BLOCK                                     \
-        PART_BARRIER(2, THREADS);                         \
-    }
-    if (FIRST_WARP) {
-        Learner learner;
-        load_learner(&learner, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);
-        if (run->keep == 1.0f)
-            BLOCKS_OF(LEARN(1.0f))
-        else
-            BLOCKS_OF(LEARN(run->keep))
-        store_learner(&learner, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);
-    } else if (IS_WIDE) {
+    if (FIRST_WARP)
+        FIRST_WARPS_BLOCKS
+    else if (IS_WIDE) {
         Wide wide;
         load_wide(pool, &wide, run, warp, item);
         BLOCKS_OF(work_wide(pool, &wide, run, warp, item, block);)

@@ -1,22 +1,100 @@
-"""Exact blocking in one work-group a network: pipeline.cl's host side."""
+"""Exact blocking in one work-group a network: pipeline.cl's host side, and what its form for tensor
+cores shares with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device, Kernel, KernelSource
 from gossamer.ops.algorithm import Launch
 from gossamer.ops.backprop.gram import TILE, Run
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.training import activation_macros, padded, registers_of
 
 _SOURCE = Path(__file__).with_name("pipeline.cl")
-_LEARNER = Path(__file__).with_name("learner.h")
+LEARNER = Path(__file__).with_name("learner.h")
+PIPELINE = Path(__file__).with_name("pipeline.h")
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_FETCHED = 64
 """Registers of a work-item for the samples of the next block."""
+
+
+class Chain:
+    """What every form has in local memory and among the kernel's macros, for learner.h and
+    pipeline.h. A form adds its own places last."""
+
+    def __init__(self, problem: BackpropProblem, block: int, threads: int, apart: int,
+                 stride: int) -> None:
+        inputs, hidden, outputs = problem.sizes
+        warps = threads // 32
+        self.threads, self.reach = threads, 2 * block
+        self.wide = warps // 4 * 3 if apart else warps - 1
+        parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
+        share = padded(-(-hidden // parts))
+        targets = padded(outputs)
+        self.registers = 2 * share + -(-hidden // 32) * (targets + self.reach) + (
+            self.reach + targets + 40)
+        """Of the first warp, roughly: weights, what they meet, what is pending, and the rest."""
+        self.macros: dict[str, object] = {
+            "INPUTS": inputs, "HIDDEN": hidden, "OUTPUTS": outputs, "BLOCK": block,
+            "REACH": self.reach, "TILE": TILE, "THREADS": threads, "APART": apart,
+            "STRIDE": stride, "PARTS": parts, "SHARE": share, **activation_macros(problem),
+        }
+        self.nbytes = 0
+        self.place({
+            "RECORD_AT": 2 * block * (self.reach + 2 * targets + 2 * stride + 4),
+            "HIDDEN_AT": parts * share,
+            "ERROR_AT": targets,
+            "PART_SUM_AT": parts * outputs,
+            "SUMS_AT": targets,
+            "EXPONENTIALS_AT": targets,
+            "POWER_AT": 2 * block + 1,
+        })
+
+    def place(self, floats: dict[str, int]) -> None:
+        """Gives each name so many floats of local memory."""
+        for name, count in floats.items():
+            self.macros[name] = self.nbytes // 4
+            self.nbytes += 4 * padded(count)
+        self.macros["FLOATS"] = self.nbytes // 4
+
+    def unfit(self, device: Device) -> str | None:
+        """The reason why a work-group has no room for it; None: it has."""
+        limits = device.limits
+        if self.nbytes > limits.local_bytes_opt_in:
+            return (f"{self.nbytes} bytes of local memory, {device.name} has "
+                    f"{limits.local_bytes_opt_in}")
+        if self.threads > limits.group_size:
+            return f"{self.threads} work-items a group"
+        if self.registers > registers_of(self.threads):
+            return "too many registers"
+        return None
+
+
+def unfit_sizes(problem: BackpropProblem) -> str | None:
+    """The reason why one warp cannot go through the network's samples; None: it can."""
+    if len(problem.sizes) != 3:
+        return f"{len(problem.sizes) - 2} hidden layers, not one"
+    hidden, outputs = problem.sizes[1:]
+    if hidden > _MOST_HIDDEN or outputs > _MOST_OUTPUTS:
+        return (f"{hidden} hidden units and {outputs} outputs, more than {_MOST_HIDDEN} and "
+                f"{_MOST_OUTPUTS}")
+    return None
+
+
+def launches_of(problem: BackpropProblem, device: Device, kernel: Kernel,
+                layout: Chain) -> list[Launch]:
+    """Of a run, part by part."""
+    run = Run(problem, layout.reach)
+    found = []
+    for part in run.parts(device):
+        found += [part.gram, Launch(
+            kernel, (problem.networks,), (layout.threads,),
+            (*part.buffers, run.products, run.same, problem.samples, part.first, part.count),
+            layout.nbytes)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -46,33 +124,20 @@ class Pipeline:
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
         """The reason why the network does not lie on a work-group so; None: it does."""
-        if len(problem.sizes) != 3:
-            return f"{len(problem.sizes) - 2} hidden layers, not one"
-        hidden, outputs = problem.sizes[1:]
-        if hidden > _MOST_HIDDEN or outputs > _MOST_OUTPUTS:
-            return (f"{hidden} hidden units and {outputs} outputs, more than {_MOST_HIDDEN} and "
-                    f"{_MOST_OUTPUTS}")
-        layout, limit = _Layout(problem, self), device.limits.local_bytes_opt_in
-        if layout.nbytes > limit:
-            return f"{layout.nbytes} bytes of local memory, {device.name} has {limit}"
-        if self.threads > device.limits.group_size:
-            return f"{self.threads} work-items a group"
-        if layout.lanes > 32 or layout.fetched > _MOST_FETCHED or (
-                layout.registers > registers_of(self.threads)):
+        if (reason := unfit_sizes(problem)) is not None:
+            return reason
+        layout = _Layout(problem, self)
+        if (reason := layout.unfit(device)) is not None:
+            return reason
+        if layout.lanes > 32 or layout.fetched > _MOST_FETCHED:
             return "too many registers"
         return None
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
-        run, layout = Run(problem, self.reach), _Layout(problem, self)
+        layout = _Layout(problem, self)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "pipeline", layout.macros, dynamic_local=True, headers=(_LEARNER,)))
-        found = []
-        for part in run.parts(device):
-            found += [part.gram, Launch(
-                kernel, (problem.networks,), (self.threads,),
-                (*part.buffers, run.products, run.same, problem.samples, part.first, part.count),
-                layout.nbytes)]
-        return found
+            _SOURCE, "pipeline", layout.macros, dynamic_local=True, headers=(LEARNER, PIPELINE)))
+        return launches_of(problem, device, kernel, layout)
 
 
 FORMS = (
@@ -83,55 +148,26 @@ FORMS = (
 )
 
 
-class _Layout:
-    """Where everything of a network lies in local memory, and the kernel's macros."""
+class _Layout(Chain):
+    """With the first layer's weights, and lists of the inputs that are not 0, in local memory."""
 
     def __init__(self, problem: BackpropProblem, form: Pipeline) -> None:
-        inputs, hidden, outputs = problem.sizes
-        warps = form.threads // 32
-        wide = warps // 4 * 3 if form.apart else warps - 1
+        inputs, hidden, _ = problem.sizes
         self.lanes = max(4, 32 // form.block, 1 << (-(-hidden // form.units) - 1).bit_length())
         side_by_side = max(1, 32 // self.lanes)
         ahead = max(2, 8 // side_by_side)
         stride = self.lanes * form.units
+        super().__init__(problem, form.block, form.threads, form.apart, stride)
         step = max(8, side_by_side * ahead)
-        turns = -(-inputs // (8 * wide))
+        turns = -(-inputs // (8 * self.wide))
         capacity = -(-8 * turns // step) * step
         self.fetched = -(-capacity // 128) * 4 * form.block
-        parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
-        share = padded(-(-hidden // parts))
-        # of the first warp, roughly: weights, what they meet, what is pending, and the rest
-        self.registers = 2 * share + -(-hidden // 32) * (padded(outputs) + form.reach) + (
-            form.reach + padded(outputs) + 40)
-        self._end = 0
-        block, targets = form.block, padded(outputs)
-        places = {
+        self.macros.update(PER_ITEM=form.units, LANES=self.lanes, CAPACITY=capacity, AHEAD=ahead)
+        self.place({
             "WEIGHT_AT": (inputs + 1) * stride,
-            "LIST_AT": 2 * wide * capacity * block,
-            "ROWS_AT": 2 * wide * capacity,
-            "PARTIAL_AT": wide * block * stride,
-            "RECORD_AT": 2 * block * (form.reach + 2 * targets + 2 * stride + 4),
-            "HIDDEN_AT": parts * share,
-            "ERROR_AT": targets,
-            "PART_SUM_AT": parts * outputs,
-            "SUMS_AT": targets,
-            "EXPONENTIALS_AT": targets,
-            "POWER_AT": 2 * block + 1,
-            "DATA_ROW_AT": block,
+            "LIST_AT": 2 * self.wide * capacity * form.block,
+            "ROWS_AT": 2 * self.wide * capacity,
+            "PARTIAL_AT": self.wide * form.block * stride,
+            "DATA_ROW_AT": form.block,
             "VOTES_AT": form.threads // 32,
-        }
-        self.macros: dict[str, object] = {
-            "INPUTS": inputs, "HIDDEN": hidden, "OUTPUTS": outputs, "BLOCK": block,
-            "REACH": form.reach, "TILE": TILE, "THREADS": form.threads, "APART": form.apart,
-            "PER_ITEM": form.units, "LANES": self.lanes, "STRIDE": stride, "CAPACITY": capacity,
-            "AHEAD": ahead, "PARTS": parts, "SHARE": share, **activation_macros(problem),
-            **{name: self._take(floats) for name, floats in places.items()},
-        }
-        self.macros["FLOATS"] = self._end
-        self.nbytes = 4 * self._end
-
-    def _take(self, floats: int) -> int:
-        """The start of so many floats."""
-        start = self._end
-        self._end += padded(floats)
-        return start
+        })

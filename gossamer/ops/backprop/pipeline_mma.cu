@@ -1,0 +1,302 @@
+/* Back-propagation, sample after sample, of a network with one hidden layer, by exact blocking in
+ * one work-group a network (pipeline.h), with the first layer's weights in the wide warps' registers
+ * and its work on tensor cores.
+ *
+ * Inputs are dealt to the wide warps in groups of 8. A warp holds its groups' weights as sums of
+ * the instruction mma.m16n8k8 lie, rows being units and columns inputs, TILES times 16 units: so the
+ * changes by the 8 samples of a block (units x samples times samples x inputs) are added where they
+ * come out. Read as a left operand (16 units x 8 inputs) the same registers give products, with
+ * columns 2 t and 2 t + 1 in the places of t and t + 4. A group whose inputs are 0 in all samples
+ * of a block is passed over.
+ *
+ * TF32 has 11 bits: weights and changes are taken in two parts, of which the second has the bits
+ * that the first has not; inputs too, in a block where one of the warp's needs it. What the tensor
+ * cores sum they truncate, so that weights are added to outside of them.
+ *
+ * In local memory the samples of a warp's groups stand group by group, 8 rows of 8 inputs; row r
+ * has sample SAMPLE_OF(r), so that all lanes' reads of x and of changes are in different banks.
+ *
+ * GROUPS (of a wide warp)
+ * ..._AT, FLOATS  places in local memory, and all of it, in floats
+ * and those of pipeline.h, BLOCK being 8 */
+
+#define TILES CEIL_DIV(HIDDEN, 16)
+#define PAIRS CEIL_DIV(GROUPS, 2)
+#define PAIRS_AT_ONCE CEIL_DIV(PAIRS, 2)
+#define ROWS_FLOATS (PAIRS * 128)
+#define SUMS (TILES * 128)
+#define DATA_ROWS (2 * BLOCK)
+#define SAMPLE_OF(row) ((row) % 4 * 2 + (row) / 4)
+#define GROUP_OF(n) ((n) * WIDE + wide)
+#define INEXACT 0x80000000u
+#define LOST 0x1fffu
+
+INLINE uint bits_of(float value)
+{
+    union {
+        float value;
+        uint bits;
+    } both = {value};
+    return both.bits;
+}
+
+/* A number in two that TF32 holds. */
+INLINE void split(float value, uint &upper, uint &lower)
+{
+    upper = bits_of(value) & ~LOST;
+    lower = bits_of(value - __int_as_float((int)upper));
+}
+
+/* sum: rows lane / 4 and lane / 4 + 8, columns 2 (lane % 4) and the next. */
+INLINE void multiply(float (&sum)[4], const uint (&left)[4], uint first, uint second)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(first), "r"(second));
+}
+
+/* What a work-item of a wide warp has. A block's inputs: where they stand, and a bit for each group
+ * that is not all 0, and INEXACT where TF32 does not hold them. */
+struct Inputs {
+    float *rows;
+    uint active;
+};
+
+struct Wide {
+    float weight[GROUPS][TILES][4];
+    Inputs before, now, next;
+    int4 coming[PAIRS_AT_ONCE];
+    int next_row, source;
+};
+
+/* Asks for the inputs that this work-item brings of a block: four of one sample from each pair of
+ * groups, PAIRS_AT_ONCE the pairs at a time, from pair `start` on. */
+INLINE void fetch_inputs(Wide &own, const Run *run, const int *data_row, int start, int wide,
+                         int lane)
+{
+    int first = GROUP_OF(lane / 16) * 8 + lane % 2 * 4;
+    int row = data_row[SAMPLE_OF(lane / 2 % 8)];
+    UNROLL for (int p = start; p < start + PAIRS_AT_ONCE && p < PAIRS; p++) {
+        int i = first + p * 2 * WIDE * 8;
+        int4 four = {0, 0, 0, 0};
+#if INPUTS % 4 == 0
+        const int4 *fours = (const int4 *)run->x + row * (INPUTS / 4) + first / 4;
+        if ((p + 1) * 2 * WIDE * 8 <= INPUTS || i < INPUTS)
+            four = fours[p * 2 * WIDE * 2];
+#else
+        const int *from = (const int *)run->x + row * INPUTS + i;
+        if (i < INPUTS)
+            four.x = from[0];
+        if (i + 1 < INPUTS)
+            four.y = from[1];
+        if (i + 2 < INPUTS)
+            four.z = from[2];
+        if (i + 3 < INPUTS)
+            four.w = from[3];
+#endif
+        own.coming[p - start] = four;
+    }
+}
+
+/* Puts them into the rows, and says what they are. */
+INLINE void keep_inputs(const Wide &own, Inputs &inputs, int start, int lane)
+{
+    int all = 0;
+    uint ballot;
+    UNROLL for (int p = start; p < start + PAIRS_AT_ONCE && p < PAIRS; p++) {
+        const int4 &four = own.coming[p - start];
+        int any = four.x | four.y | four.z | four.w;
+        all |= any;
+        BALLOT(ballot, , any != 0);
+        if (ballot >> lane / 16 * 16 & 0xffffu)
+            *(int4 *)(inputs.rows + (2 * p + lane / 16) * 64 + lane % 16 * 4) = four;
+        inputs.active |= (ballot & 0xffffu ? 1u : 0u) << 2 * p;
+        inputs.active |= (ballot >> 16 ? 1u : 0u) << (2 * p + 1);
+    }
+    BALLOT(ballot, , (all & LOST) != 0);
+    inputs.active |= ballot ? INEXACT : 0u;
+}
+
+/* The same for all lanes, and known to be. */
+INLINE uint of_warp(uint bits, int lane)
+{
+    uint ballot;
+    BALLOT(ballot, , bits >> lane & 1);
+    return ballot;
+}
+
+/* Changes the weights by a block. */
+INLINE void change(Wide &own, const float *records, int lane)
+{
+    uint upper[TILES][4], lower[TILES][4], active = of_warp(own.before.active, lane);
+    const float *delta = records + lane % 4 * 2 * RECORD + RECORD_DELTA + lane / 4;
+    const float *column = own.before.rows + lane % 4 * 8 + lane / 4;
+    UNROLL for (int tile = 0; tile < TILES; tile++)
+        UNROLL for (int k = 0; k < 4; k++)
+            split(delta[k / 2 * RECORD + tile * 16 + k % 2 * 8], upper[tile][k], lower[tile][k]);
+    UNROLL for (int n = 0; n < GROUPS; n++)
+        if (active >> n & 1) {
+            float first = column[n * 64], second = column[n * 64 + 32];
+            float sum[TILES][4] = {};
+            UNROLL for (int tile = 0; tile < TILES; tile++)
+                multiply(sum[tile], lower[tile], bits_of(first), bits_of(second));
+            if (active & INEXACT) {
+                uint low[2], high[2];
+                split(first, high[0], low[0]);
+                split(second, high[1], low[1]);
+                UNROLL for (int tile = 0; tile < TILES; tile++)
+                    multiply(sum[tile], upper[tile], low[0], low[1]);
+            }
+            UNROLL for (int tile = 0; tile < TILES; tile++)
+                multiply(sum[tile], upper[tile], bits_of(first), bits_of(second));
+            UNROLL for (int tile = 0; tile < TILES; tile++)
+                UNROLL for (int k = 0; k < 4; k++)
+                    own.weight[n][tile][k] += sum[tile][k];
+        }
+}
+
+/* The part of the sums of the next block, units x rows, that this warp's inputs make. */
+INLINE void multiply_inputs(const Wide &own, float (&sum)[TILES][4], int lane)
+{
+    uint active = of_warp(own.next.active, lane);
+    UNROLL for (int n = 0; n < GROUPS; n++)
+        if (active >> n & 1) {
+            float2 two = *(const float2 *)(own.next.rows + n * 64 + lane * 2);
+            UNROLL for (int tile = 0; tile < TILES; tile++) {
+                uint upper[4], lower[4];
+                UNROLL for (int k = 0; k < 4; k++)
+                    split(own.weight[n][tile][k % 2 * 2 + k / 2], upper[k], lower[k]);
+                multiply(sum[tile], lower, bits_of(two.x), bits_of(two.y));
+                if (active & INEXACT) {
+                    uint low[2], high[2];
+                    split(two.x, high[0], low[0]);
+                    split(two.y, high[1], low[1]);
+                    multiply(sum[tile], upper, low[0], low[1]);
+                }
+                multiply(sum[tile], upper, bits_of(two.x), bits_of(two.y));
+            }
+        }
+}
+
+/* Each weight of this work-item, whether the network has it, and its place behind that of the first
+ * input of the warp's first group in the unit's row. */
+#define EACH_WEIGHT(BODY)                                                            \
+    UNROLL for (int half = 0; half < 2 * TILES; half++) {                            \
+        int j = half * 8 + lane / 4;                                                 \
+        int first = j * INPUTS + wide * 8 + lane % 4 * 2;                            \
+        UNROLL for (int n = 0; n < GROUPS; n++)                                      \
+            UNROLL for (int side = 0; side < 2; side++) {                            \
+                float &weight = own.weight[n][half / 2][half % 2 * 2 + side];        \
+                int behind = n * WIDE * 8 + side;                                    \
+                bool exists = (half * 8 + 8 <= HIDDEN || j < HIDDEN)                 \
+                              && ((n + 1) * WIDE * 8 <= INPUTS                       \
+                                  || wide * 8 + lane % 4 * 2 + behind < INPUTS);     \
+                BODY                                                                 \
+            }                                                                        \
+    }
+
+/* Which wide warp and which of its lanes this is. The compiler must take it for new each time:
+ * what it made of it once it would keep, and registers are for weights. */
+#define WHO_I_AM                                              \
+    asm volatile("" : "+r"(item));                            \
+    int lane = item & 31, warp = item >> 5 & 31, wide = WIDE_WARP;
+
+INLINE void load_wide(float *pool, Wide &own, const Run *run, const float *before, int item)
+{
+    WHO_I_AM
+    float *rows = pool + ROWS_AT + wide * ROWS_FLOATS;
+    own.next.rows = rows;
+    own.now.rows = rows + WIDE * ROWS_FLOATS;
+    own.before.rows = rows + 2 * WIDE * ROWS_FLOATS;
+    own.now.active = own.before.active = 0;
+    own.next_row = run->order[CLAMPED(2 * BLOCK + wide * 32 + lane)];
+    own.source = run->same[0] ? 0 : run->network;
+    own.next.active = 0;
+    UNROLL for (int start = 0; start < PAIRS; start += PAIRS_AT_ONCE) {
+        fetch_inputs(own, run, (const int *)pool + DATA_ROW_AT, start, wide, lane);
+        keep_inputs(own, own.next, start, lane);
+    }
+    /* weights come after, so that both need not be in registers on their way */
+    PART_BARRIER(1, WIDE_ITEMS);
+    EACH_WEIGHT(weight = exists ? (before + first)[behind] : 0.0f;)
+}
+
+INLINE void store_wide(Wide &own, float *after, int item)
+{
+    WHO_I_AM
+    EACH_WEIGHT(if (exists) (after + first)[behind] = weight;)
+}
+
+/* Changes the weights by block - 1, makes the records of block + 1 and fetches the inputs of the
+ * one after. */
+INLINE void work_wide(float *pool, Wide &own, const Run *run, int item, int block)
+{
+    WHO_I_AM
+    int wide_item = wide * 32 + lane, next = (block + 1) * BLOCK, last = (block - 1) * BLOCK;
+    const float *power = pool + POWER_AT;
+    float *others = pool + RECORD_AT + (next / BLOCK & 1) * BLOCK * RECORD;
+    float *partial = pool + PARTIAL_AT;
+    int *data_row = (int *)pool + DATA_ROW_AT;
+    int *next_rows = data_row + (next / BLOCK & 1) * BLOCK;
+    const int *rows_after = data_row + (block & 1) * BLOCK;
+    Fetched fetched;
+
+    fetch_records(&fetched, run, next_rows, own.source, wide_item, next);
+    own.source = run->same[CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
+    fetch_inputs(own, run, rows_after, 0, wide, lane);
+    if (block > 0) {
+        write_losses(others, run, wide_item, last);
+        if (run->keep != 1.0f) {
+            float kept = power[LESSER(BLOCK, run->count - last)];
+            UNROLL for (int n = 0; n < GROUPS; n++)
+                UNROLL for (int tile = 0; tile < TILES; tile++)
+                    UNROLL for (int k = 0; k < 4; k++)
+                        own.weight[n][tile][k] *= kept;
+        }
+        change(own, others, lane);
+    }
+    WARP_BARRIER();
+    Inputs after = {own.before.rows, 0};
+    keep_inputs(own, after, 0, lane);
+    fetch_inputs(own, run, rows_after, PAIRS_AT_ONCE, wide, lane);
+    float sum[TILES][4] = {};
+    multiply_inputs(own, sum, lane);
+    UNROLL for (int tile = 0; tile < TILES; tile++)
+        LOCAL_STORE4(partial + wide * SUMS + tile * 128 + lane * 4,
+                     MAKE4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]));
+    PART_BARRIER(1, WIDE_ITEMS);
+    for (int n = wide_item; n < SUMS; n += WIDE_ITEMS) {
+        int unit = n / 128 * 16 + n % 4 / 2 * 8 + n % 128 / 16, row = n / 4 % 4 * 2 + n % 2;
+        float all = 0.0f;
+        UNROLL for (int p = 0; p < WIDE; p++)
+            all += partial[p * SUMS + n];
+        others[SAMPLE_OF(row) * RECORD + RECORD_BASE + unit] =
+            power[(block < 0 ? 0 : BLOCK) + SAMPLE_OF(row)] * all;
+    }
+    make_records(others, power, &fetched, run, wide_item, next);
+    if (wide_item < BLOCK) {
+        next_rows[wide_item] = own.next_row;
+        own.next_row = run->order[CLAMPED(next + 3 * BLOCK + wide_item)];
+    }
+    keep_inputs(own, after, PAIRS_AT_ONCE, lane);
+    own.before = own.now;
+    own.now = own.next;
+    own.next = after;
+}
+
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline_mma(PIPELINE_PARAMETERS)
+{
+    PIPELINE_START
+    BARRIER();
+    if (FIRST_WARP)
+        FIRST_WARPS_BLOCKS
+    else if (IS_WIDE) {
+        Wide own;
+        load_wide(pool, own, run, before, item);
+        BLOCKS_OF(work_wide(pool, own, run, item, block);)
+        store_wide(own, after, item);
+    } else {
+        BLOCKS_OF()
+    }
+}
