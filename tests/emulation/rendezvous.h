@@ -217,6 +217,11 @@ void wait_for_cluster(const char *file, int line)
     meet(&cluster_barrier, count, true, file, line);
 }
 
+void meet_cluster(const char *file, int line)
+{
+    meet(&cluster_barrier, count, false, file, line);
+}
+
 void wait_for_part(int number, int wanted, const char *file, int line)
 {
     if (number < 1 || number >= NAMED || wanted % WARP || wanted < WARP || wanted > group_items)

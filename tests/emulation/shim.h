@@ -39,6 +39,8 @@ int number(), rank();
 void wait_for_group(const char *file, int line);
 void wait_for_part(int number, int count, const char *file, int line);
 void wait_for_cluster(const char *file, int line);
+/* The same, behind an arrival that orders nothing. */
+void meet_cluster(const char *file, int line);
 void wait_for_warp(const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 

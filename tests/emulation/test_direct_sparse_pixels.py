@@ -18,15 +18,15 @@ MANY_CHANNELS = Conv2dProblem(1, 300, 14, 28, 16, (1, 3), pads=(0, 1, 0, 1))
 
 
 @pytest.mark.parametrize("mode, problem, config", [
-    ("bounds", BORDERS, {"cluster": 8, "parts": 1}),
-    ("bounds", GROUPS, {"cluster": 4, "tiles": 2}),
-    ("bounds", LONG_LINES, {"cluster": 4, "sides": 2}),
-    ("bounds", LONG_LINES, {"cluster": 1}),
-    ("bounds", MANY_CHANNELS, {"cluster": 8, "parts": 2, "tiles": 1}),
-    ("plain", MANY_CHANNELS, {"cluster": 1, "tiles": 2}),
-    ("races", BORDERS, {"cluster": 4, "parts": 2}),
+    ("bounds", BORDERS, {"cluster": 8, "blocks": 6}),
+    ("bounds", GROUPS, {"cluster": 4, "tiles": 1}),
+    ("bounds", LONG_LINES, {"cluster": 8, "octets": 8, "parts": 1}),
+    ("bounds", LONG_LINES, {"cluster": 1, "parts": 8}),
+    ("bounds", MANY_CHANNELS, {"cluster": 8, "tiles": 1, "parts": 4}),
+    ("plain", MANY_CHANNELS, {"cluster": 1, "tiles": 2, "octets": 2}),
+    ("races", BORDERS, {"cluster": 4, "sides": 1}),
     ("races", THIN, {"cluster": 8, "parts": 2}),
-    ("races", LONG_LINES, {"cluster": 1, "parts": 4}),
+    ("races", LONG_LINES, {"cluster": 1, "blocks": 2, "parts": 4}),
 ])
 def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
                                      config: dict[str, int]) -> None:

@@ -13,6 +13,8 @@ _PTX = {
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
     "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;":
         "emulation::wait_for_cluster(__FILE__, __LINE__)",
+    "barrier.cluster.arrive.relaxed.aligned;": "(void)0",
+    "barrier.cluster.wait.aligned;": "emulation::meet_cluster(__FILE__, __LINE__)",
     "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::of_group(%1, %2)",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",

@@ -18,22 +18,29 @@
  * group whose turn it is, to which the others write it.
  *
  * DEPTH     steps that are asked for ahead
- * BATCH     inputs of a work-item that are asked for at once */
+ * BATCH     inputs of a work-item that are asked for at once
+ * STRIDED   whether the vertical stride is not 1 */
 
 #define WARPS (BLOCKS * SIDES * PARTS)
 #define GROUP (32 * WARPS)
-#define FRAGMENTS (BLOCKS * TILES * SIDES * OCTETS)
 #define HOLDERS (CLUSTER * PARTS)
-#define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
-#define TURNS CEIL_DIV(SHARE, WARPS)
+#define OF_WARP (TILES * OCTETS) /* fragments of sums, a multiple of CLUSTER */
+#define SHARE (BLOCKS * SIDES * OF_WARP / CLUSTER)
+#define ROWS (BLOCKS * TILES * 16)
+/* Code that runs but once is fetched as it runs: loops of few turns stay loops. */
+#define ONCE_EACH _Pragma("unroll 1")
 
 #if CLUSTER > 1
 #define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#define CLUSTER_ARRIVE() asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
+#define CLUSTER_WAIT() asm volatile("barrier.cluster.wait.aligned;" ::: "memory")
 #define CLUSTER_BARRIER()                                                                         \
     asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" \
                  ::: "memory")
 #else
 #define IN_CLUSTERS
+#define CLUSTER_ARRIVE()
+#define CLUSTER_WAIT()
 #define CLUSTER_BARRIER() BARRIER()
 #endif
 
@@ -77,128 +84,105 @@ INLINE float4 *of_group(float4 *own, int other)
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
     const REAL *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT offsets,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
-    DIVISOR(tiles), DIVISOR(tiles_across), int lines, DIVISOR(width), int all_channels,
-    int group_channels, int share_channels, DIVISOR(group_parts), int in_height, int in_width,
-    int out_channels, int out_height, int out_width, DIVISOR(stride_y), DIVISOR(stride_x),
-    int dilation_x, int pad_top, int pad_left, DIVISOR(held_lines), int span_y, int spread,
-    int residue_pieces, int tap_pieces, int channel_pieces, int pieces EPILOGUE_PARAMETERS)
+    DIVISOR(tiles_across), int lines, DIVISOR(width), int all_channels, int group_channels,
+    int share_channels, DIVISOR(group_parts), int in_height, int in_width, int out_channels,
+    int out_height, int out_width, DIVISOR(stride_y), DIVISOR(stride_x), int dilation_x,
+    int pad_top, int pad_left, int span_y, DIVISOR(columns), DIVISOR(items), int at_once,
+    int chunks, int batches, int residue_pieces, int tap_pieces, int channel_pieces, int pieces
+    EPILOGUE_PARAMETERS)
 {
     DYNAMIC_LOCAL(uint4, memory)
-    int lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32;
-    int block = warp % BLOCKS, side = warp / BLOCKS % SIDES, part = warp / (BLOCKS * SIDES);
-    int rank = GROUP_ID(0) % CLUSTER, blocks_part = GROUP_ID(0) / CLUSTER;
-    int list = (blocks_part * BLOCKS + block) * CLUSTER + rank;
+    REAL *halves = (REAL *)memory;
+    float4 *partial = (float4 *)(memory + pieces);
+    int *numbers = (int *)(partial + HOLDERS * SHARE * 32); /* of the blocks' output channels */
+    uint lane = (uint)LOCAL_ID(0) % 32, warp = (uint)LOCAL_ID(0) / 32;
+    uint block = warp % BLOCKS, side = warp / BLOCKS % SIDES, part = warp / (BLOCKS * SIDES);
+    uint rank = (uint)GROUP_ID(0) % CLUSTER, blocks_part = (uint)GROUP_ID(0) / CLUSTER;
+    CLUSTER_ARRIVE();
+    int list = (int)((blocks_part * BLOCKS + block) * CLUSTER + rank);
     int start = starts[list], count = starts[list + 1] - start;
+    int number = LOCAL_ID(0) < ROWS ? channels[(int)blocks_part * ROWS + LOCAL_ID(0)] : 0;
+    int image = (int)QUOTIENT(GROUP_ID(2), tiles_across);
+    int first_line = GROUP_ID(1) * lines;
+    int first_octet = (GROUP_ID(2) - image * tiles_across) * width;
 
-    int image = (int)QUOTIENT(GROUP_ID(1), tiles), tile = GROUP_ID(1) - image * tiles;
-    int tile_y = (int)QUOTIENT(tile, tiles_across);
-    int first_line = tile_y * lines, first_octet = (tile - tile_y * tiles_across) * width;
+    /* a work-item copies one place of the input of one channel after the other, or, where a tile
+     * has more places than the group work-items, one such place after the other */
     int top = first_line * stride_y - pad_top, left = first_octet * 8 * stride_x - pad_left;
-
-    /* a work-item has one column of the input, in one line of a channel after the other */
-    int in_x = (left > 0 ? left : 0) + (LOCAL_ID(0) & ((1 << spread) - 1));
-    int start_y = top > 0 ? top : 0;
-    int own_channels = group_channels - rank * share_channels;
-    int rows = own_channels < share_channels ? own_channels : share_channels;
-    rows = in_x < in_width ? rows * held_lines : 0;
-    int plane = image * all_channels + rank * share_channels
-                + (int)QUOTIENT(blocks_part, group_parts) * group_channels;
-    int target[KERNEL_WIDTH]; /* of the pixel that meets the column at a tap, in a line's octets */
-    UNROLL for (int tap = 0; tap < KERNEL_WIDTH; tap++) {
-        int distance = in_x - left - tap * dilation_x;
-        int pixel = distance < 0 ? -1 : (int)QUOTIENT(distance, stride_x);
-        target[tap] = pixel * stride_x == distance && pixel < 8 * width ? pixel : -1;
-    }
-    REAL held[BATCH];
-    int places[BATCH];
-    auto fetch = [&](int first_row) {
-        UNROLL for (int k = 0; k < BATCH; k++) {
-            int row = first_row + k * (GROUP >> spread);
-            int channel = (int)QUOTIENT(row, held_lines);
-            int in_y = start_y + row - channel * held_lines, line = in_y - top;
-            int in_residue = (int)QUOTIENT(line, stride_y);
-            places[k] = 8 * (channel * channel_pieces + in_residue * width
-                             + (line - in_residue * stride_y) * residue_pieces);
-            if (row < rows && in_y < in_height && line < span_y)
-                held[k] = x[((plane + channel) * in_height + in_y) * in_width + in_x];
-            else
-                places[k] = -1;
-        }
-    };
-    auto put = [&]() {
-        REAL *halves = (REAL *)memory;
-        UNROLL for (int k = 0; k < BATCH; k++)
-            UNROLL for (int tap = 0; tap < KERNEL_WIDTH; tap++)
-                if (places[k] >= 0 && target[tap] >= 0)
-                    halves[places[k] + tap * tap_pieces * 8 + target[tap]] = held[k];
-    };
-
-    int row = LOCAL_ID(0) >> spread;
-    fetch(row);
-
-    int next = start + count * part / PARTS, end = start + count * (part + 1) / PARTS;
+    int first_y = top > 0 ? top : 0, first_x = left > 0 ? left : 0;
+    int first_channel = (int)rank * share_channels, own_channels = group_channels - first_channel;
+    int plane = in_height * in_width, step = at_once * channel_pieces * 8;
+    int own = (int)QUOTIENT(LOCAL_ID(0), items), item = LOCAL_ID(0) - own * items;
+    own_channels = (own_channels < share_channels ? own_channels : share_channels) - own;
+    int first_source = (image * all_channels + first_channel + own
+                        + (int)QUOTIENT(blocks_part, group_parts) * group_channels) * plane;
     Step steps[DEPTH];
+    int next, last;
     auto ask = [&](Step &step, int number) {
-        if (number < end) {
+        if (number < last) {
             step.offset = offsets[number * 16 + lane % 16];
             UNROLL for (int t = 0; t < TILES; t++)
                 step.weights[t] = weights[(number * TILES + t) * 32 + lane];
         }
     };
-    UNROLL for (int k = 0; k < DEPTH; k++)
-        ask(steps[k], next + k);
-
-    auto channel_of = [&](int fragment, int half) {
-        int tile_row = fragment / (SIDES * OCTETS) * 16 + half * 8 + lane / 4;
-        return channels[blocks_part * BLOCKS * TILES * 16 + tile_row];
-    };
-    auto store = [&](int fragment, const float4 &sum, const int (&own)[2]) {
-        int octet = fragment % (SIDES * OCTETS);
-        int line = (int)QUOTIENT(octet, width);
-        int out_y = first_line + line;
-        int out_x = (first_octet + octet - line * width) * 8 + lane % 4 * 2;
-        UNROLL for (int k = 0; k < 4; k++) {
-            int channel = own[k / 2];
-            if (channel >= 0 && line < lines && out_y < out_height && out_x + k % 2 < out_width) {
-                float value = k == 0 ? sum.x : k == 1 ? sum.y : k == 2 ? sum.z : sum.w;
-                int index = ((image * out_channels + channel) * out_height + out_y) * out_width
-                            + out_x + k % 2;
-                EPILOGUE(value, channel, index)
-                STORE_REAL(y, index, value);
+    bool is_first = true;
+    ONCE_EACH for (int chunk = 0; chunk < chunks; chunk++, item += items) {
+        int line = (int)QUOTIENT(item, columns);
+        int in_y = first_y + line, in_x = first_x + item - line * columns;
+        int in_tile = in_y - top;
+        bool inside = in_y < in_height && in_x < in_width && in_tile < span_y && own < at_once;
+        int left_over = inside ? own_channels : 0;
+        const REAL *from = x + (first_source + in_y * in_width + in_x);
+#if STRIDED
+        int among = (int)QUOTIENT(in_tile, stride_y);
+        int place = among * width + (in_tile - among * stride_y) * residue_pieces;
+#else
+        int place = in_tile * width;
+#endif
+        place = 8 * (own * channel_pieces + place);
+        ONCE_EACH for (int batch = 0; batch < batches; batch++) {
+            REAL held[BATCH];
+            UNROLL for (int k = 0; k < BATCH; k++) {
+                held[k] = 0;
+                if (left_over > 0)
+                    held[k] = *from;
+                left_over -= at_once;
+                from += at_once * plane;
             }
+            if (is_first) {
+                /* here and no sooner: the loads before do not wait for these */
+                asm volatile("" : "+r"(start), "+r"(count));
+                next = start + count * (int)part / PARTS;
+                last = start + count * ((int)part + 1) / PARTS;
+                UNROLL for (int k = 0; k < DEPTH; k++)
+                    ask(steps[k], next + k);
+                if (LOCAL_ID(0) < ROWS)
+                    numbers[LOCAL_ID(0)] = number;
+                ONCE_EACH for (int piece = LOCAL_ID(0); piece < pieces; piece += GROUP)
+                    memory[piece] = make_uint4(0, 0, 0, 0);
+                BARRIER();
+                is_first = false;
+            }
+            UNROLL for (int tap = 0; tap < KERNEL_WIDTH; tap++) {
+                int distance = in_x - left - tap * dilation_x;
+                int pixel = distance < 0 ? -1 : (int)QUOTIENT(distance, stride_x);
+                if (inside && pixel * stride_x == distance && (uint)pixel < (uint)(8 * width)) {
+                    REAL *to = halves + (place + tap * tap_pieces * 8 + pixel);
+                    UNROLL for (int k = 0; k < BATCH; k++)
+                        to[k * step] = held[k];
+                }
+            }
+            place += BATCH * step;
         }
-    };
-
-    for (int piece = LOCAL_ID(0); piece < pieces; piece += GROUP)
-        memory[piece] = make_uint4(0, 0, 0, 0);
-    CLUSTER_BARRIER(); /* of the cluster, because all of it must be there before it is written to */
-    put();
-    for (row += BATCH * (GROUP >> spread); row < rows; row += BATCH * (GROUP >> spread)) {
-        fetch(row);
-        put();
     }
     BARRIER();
-
-#if HOLDERS > 1
-    int own[TURNS][2];
-    UNROLL for (int turn = 0; turn < TURNS; turn++)
-        UNROLL for (int half = 0; half < 2; half++) {
-            int fragment = (turn * WARPS + warp) * CLUSTER + rank;
-            own[turn][half] = fragment < FRAGMENTS ? channel_of(fragment, half) : -1;
-        }
-#else
-    int own[TILES][2];
-    UNROLL for (int t = 0; t < TILES; t++)
-        UNROLL for (int half = 0; half < 2; half++)
-            own[t][half] = channel_of((block * TILES + t) * SIDES * OCTETS, half);
-#endif
 
     float sums[TILES][OCTETS][4] = {};
     /* lanes from 16 on fetch the second of two octets */
     uint base = (uint)__cvta_generic_to_shared(memory + side * OCTETS + lane / 16);
-    for (; next < end; next += DEPTH)
+    for (; next < last; next += DEPTH)
         UNROLL for (int k = 0; k < DEPTH; k++)
-            if (next + k < end) {
+            if (next + k < last) {
                 uint4 columns[OCTETS / 2];
                 UNROLL for (int two = 0; two < OCTETS / 2; two++)
                     columns[two] = gather(base + (uint)steps[k].offset + two * 32);
@@ -212,33 +196,41 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
                 ask(steps[k], next + k + DEPTH);
             }
 
-#if HOLDERS > 1
-    float4 *partial = (float4 *)(memory + pieces) + lane;
-#endif
-    UNROLL for (int t = 0; t < TILES; t++)
-        UNROLL for (int octet = 0; octet < OCTETS; octet++) {
-            const float (&sum)[4] = sums[t][octet];
-            float4 four = MAKE4(sum[0], sum[1], sum[2], sum[3]);
-            int fragment = ((block * TILES + t) * SIDES + side) * OCTETS + octet;
-#if HOLDERS > 1
-            int place = (rank * PARTS + part) * SHARE + fragment / CLUSTER;
-            *of_group(partial + place * 32, fragment % CLUSTER) = four;
-#else
-            store(fragment, four, own[t]);
-#endif
-        }
-#if HOLDERS > 1
-    CLUSTER_BARRIER();
-    UNROLL for (int turn = 0; turn < TURNS; turn++) {
-        int share = turn * WARPS + warp, fragment = share * CLUSTER + rank;
-        if (share < SHARE && fragment < FRAGMENTS) {
-            float4 sum = partial[share * 32];
-            UNROLL for (int holder = 1; holder < HOLDERS; holder++) {
-                float4 more = partial[(holder * SHARE + share) * 32];
-                sum = MAKE4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
-            }
-            store(fragment, sum, own[turn]);
+    CLUSTER_WAIT(); /* all of the cluster are there and can be written to */
+    float4 *own_partial = partial + (((rank * PARTS + part) * BLOCKS + block) * SIDES + side)
+                                        * (OF_WARP / CLUSTER * 32) + lane;
+    UNROLL for (int owner = 0; owner < CLUSTER; owner++) {
+        float4 *there = of_group(own_partial, owner);
+        UNROLL for (int k = 0; k < OF_WARP / CLUSTER; k++) {
+            int of_warp = k * CLUSTER + owner;
+            const float (&sum)[4] = sums[of_warp / OCTETS][of_warp % OCTETS];
+            there[k * 32] = MAKE4(sum[0], sum[1], sum[2], sum[3]);
         }
     }
-#endif
+    CLUSTER_BARRIER();
+    ONCE_EACH for (uint share = warp; share < SHARE; share += WARPS) {
+        float4 sum = partial[share * 32 + lane];
+        UNROLL for (int holder = 1; holder < HOLDERS; holder++) {
+            float4 more = partial[(holder * SHARE + share) * 32 + lane];
+            sum = MAKE4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+        }
+        uint of_warp = share % (OF_WARP / CLUSTER) * CLUSTER + rank;
+        uint other = share / (OF_WARP / CLUSTER); /* the warp's block and side */
+        int octet = (int)(other % SIDES * OCTETS + of_warp % OCTETS);
+        int in_tile = (int)QUOTIENT(octet, width);
+        int out_y = first_line + in_tile;
+        int out_x = (first_octet + octet - in_tile * width) * 8 + (int)lane % 4 * 2;
+        bool inside = in_tile < lines && out_y < out_height;
+        uint row = (other / SIDES * TILES + of_warp / OCTETS) * 16 + lane / 4;
+        UNROLL for (int k = 0; k < 4; k++) {
+            int channel = numbers[row + k / 2 * 8];
+            if (inside && channel >= 0 && out_x + k % 2 < out_width) {
+                float value = k == 0 ? sum.x : k == 1 ? sum.y : k == 2 ? sum.z : sum.w;
+                int index = ((image * out_channels + channel) * out_height + out_y) * out_width
+                            + out_x + k % 2;
+                EPILOGUE(value, channel, index)
+                STORE_REAL(y, index, value);
+            }
+        }
+    }
 }

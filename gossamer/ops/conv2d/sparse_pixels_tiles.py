@@ -1,0 +1,199 @@
+"""How direct_sparse_pixels divides a layer into groups, and what they are expected to take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gossamer.device.base import Limits
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+ROWS = 16
+"""Output channels of an instruction's tile."""
+DEPTH = 16
+"""Columns of a step."""
+_OCTET = 8
+"""Pixels of an instruction's tile."""
+_BATCH = 16
+"""Inputs that a work-item asks for at once, at most."""
+_PART = 16
+"""Multiprocessors among which clusters are formed; what is more in such a part is left over."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """tiles: of 16 output channels in a block. blocks: of a group. sides: warps that share a tile
+    of pixels. parts: warps that share a block's columns. octets: of pixels, of a warp. cluster:
+    groups that share the channels."""
+
+    tiles: int
+    blocks: int
+    sides: int
+    parts: int
+    octets: int
+    cluster: int
+
+    @property
+    def rows(self) -> int:
+        """Output channels of a block."""
+        return ROWS * self.tiles
+
+    @property
+    def group(self) -> int:
+        return 32 * self.blocks * self.sides * self.parts
+
+    @property
+    def holders(self) -> int:
+        """Warps that have sums of the same results."""
+        return self.cluster * self.parts
+
+    @property
+    def fragments(self) -> int:
+        """Of 16 rows of an octet, that a group of a cluster adds up."""
+        return self.blocks * self.tiles * self.sides * self.octets // self.cluster
+
+    @property
+    def partial_bytes(self) -> int:
+        """Local memory of a group for what each holder has of its sums."""
+        return 512 * self.holders * self.fragments
+
+
+@dataclass(frozen=True)
+class Division:
+    """A problem divided into tiles of `lines` lines of `width` octets, and how a group's channels
+    lie in local memory, in pieces of 16 bytes: of each channel a copy for each horizontal tap, of
+    each copy the lines by their residue modulo the vertical stride."""
+
+    problem: Conv2dProblem
+    shape: Shape
+
+    @cached_property
+    def width(self) -> int:
+        octets = -(-self.problem.out_width // _OCTET)
+        return -(-octets // -(-octets // self._capacity))
+
+    @cached_property
+    def lines(self) -> int:
+        most = max(1, self._capacity // self.width)
+        return -(-self.problem.out_height // -(-self.problem.out_height // most))
+
+    @property
+    def _capacity(self) -> int:
+        return self.shape.sides * self.shape.octets
+
+    @property
+    def tiles_across(self) -> int:
+        return -(-self.problem.out_width // (_OCTET * self.width))
+
+    @property
+    def tiles_down(self) -> int:
+        return -(-self.problem.out_height // self.lines)
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group."""
+        return -(-(self.problem.channels // self.problem.groups) // self.shape.cluster)
+
+    @property
+    def blocks(self) -> int:
+        """Of a group of the convolution, with those without channels that fill the last group."""
+        blocks = -(-(self.problem.out_channels // self.problem.groups) // self.shape.rows)
+        return -(-blocks // self.shape.blocks) * self.shape.blocks
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Lines and columns that the windows of a tile cover."""
+        p = self.problem
+        outputs = (self.lines, _OCTET * self.width)
+        height, width = ((count - 1) * stride + (kernel - 1) * dilation + 1
+                         for count, stride, kernel, dilation
+                         in zip(outputs, p.stride, p.kernel, p.dilation, strict=True))
+        return height, width
+
+    @property
+    def columns(self) -> int:
+        """Of the input in a line of a tile, at most."""
+        return min(self.span[1], self.problem.width)
+
+    @property
+    def items(self) -> int:
+        """Inputs of a channel in a tile, at most."""
+        return min(self.span[0], self.problem.height) * self.columns
+
+    @property
+    def at_once(self) -> int:
+        """Channels that a group copies to local memory at once."""
+        return max(1, self.shape.group // self.items)
+
+    @property
+    def batches(self) -> int:
+        """Of channels that a work-item asks for before it waits."""
+        return -(-self.channels // (self.at_once * _BATCH))
+
+    @property
+    def batch(self) -> int:
+        return -(-self.channels // (self.at_once * self.batches))
+
+    @property
+    def residue_pieces(self) -> int:
+        return -(-self.span[0] // self.problem.stride[0]) * self.width
+
+    @property
+    def tap_pieces(self) -> int:
+        """Odd, as channel_pieces is, so that columns are spread over the banks."""
+        return self.problem.stride[0] * self.residue_pieces | 1
+
+    @property
+    def channel_pieces(self) -> int:
+        return self.problem.kernel[1] * self.tap_pieces | 1
+
+    @property
+    def pieces(self) -> int:
+        """With those of channels that fill the last batch, and those behind the last tap that
+        warps without pixels of their own read."""
+        channels = self.at_once * self.batch * self.batches
+        return channels * self.channel_pieces + self._capacity
+
+    @property
+    def local_bytes(self) -> int:
+        channel_numbers = 4 * self.shape.blocks * self.shape.rows
+        return 16 * self.pieces + self.shape.partial_bytes + channel_numbers
+
+    def places(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """The pieces of the first octet for columns of the weights, channels of a group."""
+        stride = self.problem.stride[0]
+        line = row * self.problem.dilation[0]
+        return (channel * self.channel_pieces + column * self.tap_pieces
+                + line % stride * self.residue_pieces + line // stride * self.width)
+
+
+def cycles(divided: Division, limits: Limits) -> float:
+    """Expected cycles behind the launch. A group's inputs come from the L2 cache and go to local
+    memory, its steps are multiplied, its sums are added up: each takes as long as the waiting of
+    one warp or what all groups of a multiprocessor issue, whichever is more."""
+    problem, shape = divided.problem, divided.shape
+    density = problem.weights_info.density
+    groups = (shape.cluster * divided.blocks // shape.blocks * problem.groups
+              * problem.batch * divided.tiles_down * divided.tiles_across)
+    resident = max(1, min(limits.local_bytes_opt_in // divided.local_bytes, 512 // shape.group))
+    units = max(1, limits.units if shape.cluster == 1 else limits.units // _PART * _PART)
+    waves = -(-groups // (units * resident))
+    beside = -(-groups // (units * waves))
+    # warps' instructions, on 4 schedulers, and words of local memory, for the inputs
+    chunks = -(-divided.items // shape.group)
+    inputs = shape.group / 32 * divided.batch * divided.batches * chunks
+    staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])
+    columns = max(1.0, divided.channels * math.prod(problem.kernel)
+                  * (1 - (1 - density) ** shape.rows))
+    steps = -(-math.ceil(columns / DEPTH + 0.3) // shape.parts)
+    warps = shape.blocks * shape.sides * shape.parts
+    issued = 12 + shape.tiles * (1 + shape.octets) + shape.octets / 2
+    multiplied = warps * steps * max(issued / 4, 1.7 * shape.tiles * shape.octets,
+                                     2.6 * shape.octets + 4 * shape.tiles + 1)
+    waited = steps * (80 + 2 * shape.octets + 4 * shape.tiles * shape.octets)
+    summed = shape.partial_bytes / 64 + 25.0 * shape.fragments
+    latency = 1500 + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
+    return waves * (latency + beside * (staged + summed) + max(waited, beside * multiplied))
