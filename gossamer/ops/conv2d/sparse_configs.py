@@ -12,19 +12,19 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_shape import WARP, Config, Division
 
 _CYCLES_A_MICROSECOND = 1850
-_FETCHED = 0.8
-"""Bytes a cycle that one stream of cold instructions comes in at."""
+_FETCHED, _FETCHED_IN_ALL = 0.8, 4.5
+"""Bytes a cycle that one stream of cold instructions comes in at, and all of a multiprocessor."""
 _CACHED = 27
 """Bytes a cycle that a multiprocessor gets from the L2 cache."""
-_START = 2500
-"""Cycles before the first product and behind the last."""
+_START, _STAGE_CYCLES = 2000, 200
+"""Cycles before the first product and behind the last, and between two stages."""
 _INSTRUCTION = 16
 """Bytes."""
 
-_CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4)
+_CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
 _IMAGES = (32, 16, 8)
 _TEAMS = (1, 2, 4, 8, 16)
-_STREAMS = (4, 1, 8)
+_STREAMS = (8, 4, 1)
 _STAGE = 500
 """Instructions of a work-item between two barriers, about."""
 _LINES_A_KERNEL = 15_000
@@ -93,9 +93,10 @@ def estimate(division: Division, limits: Limits) -> Estimate:
     copies = busy * channels * runs * -(-patch // runs // 128)
     cache = busy * channels * patch / _CACHED
     streams = config.teams if config.teams > 1 else config.streams
-    fetch = rounds * instructions * _INSTRUCTION / _FETCHED / streams
-    first = min(config.stage * max(1, d.buffers - 1), channels) * patch / _CACHED * at_once
-    waiting = rounds * (first + stages * 100 / at_once)
+    # groups of one block of channels run the same code at about the same time
+    fetch = instructions * _INSTRUCTION * max(rounds / (_FETCHED * streams),
+                                              min(busy, blocks) / _FETCHED_IN_ALL)
+    waiting = rounds * stages * _STAGE_CYCLES
     bounds = [issue, loads + copies, cache, fetch]
     longest = max(bounds)
     cycles = _START + waiting + longest + 0.2 * (sum(bounds) - longest)
@@ -118,8 +119,8 @@ def _conflicts(d: Division) -> int:
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[Config, ...]:
     """Configs that fit and whose code is no longer than that, the one expected to be fastest
-    first; none where nothing fits. Of each kind (channels, teams, images) the best, then the best
-    of all with other numbers of streams and stages of other lengths; last, where it is none of
+    first; none where nothing fits. Of each kind (channels, teams, images) the best, and the best of
+    all with other numbers of streams and stages of other lengths, the first of these second; last, where it is none of
     these, the one with the shortest code, for where little time may go into building."""
     rated: list[tuple[float, Config]] = []
     for config in _all(problem, limits, halves):
@@ -135,12 +136,16 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             config = replace(config, kernels=1)
         kinds.setdefault((config.channels, config.teams, config.images), config)
     best = list(kinds.values())[:_KEPT]
+    others: list[Config] = []
     for config in best[:3]:
         if config.teams == 1:
-            best += [replace(config, streams=streams) for streams in _STREAMS
-                     if streams != config.streams and streams <= config.stage]
-            best += [longer for longer in (replace(config, stage=2 * config.stage),)
-                     if _fits(Division(problem, longer, halves), limits)]
+            others += [replace(config, streams=streams) for streams in _STREAMS
+                       if streams != config.streams and streams <= config.stage]
+            others += [longer for longer in (replace(config, stage=2 * config.stage),)
+                       if _fits(Division(problem, longer, halves), limits)]
+    others.sort(key=lambda config: estimate(
+        Division(problem, config, halves), limits).microseconds)
+    best = [*best[:1], *others[:1], *best[1:], *others[1:]]
     # the first of equals: one that was kept already
     shortest = min([*best, *(config for _, config in rated)],
                    key=lambda config: lines(Division(problem, config, halves)))
