@@ -119,9 +119,10 @@ def _conflicts(d: Division) -> int:
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[Config, ...]:
     """Configs that fit and whose code is no longer than that, the one expected to be fastest
-    first; none where nothing fits. Of each kind (channels, teams, images) the best, and the best of
-    all with other numbers of streams and stages of other lengths, the first of these second; last, where it is none of
-    these, the one with the shortest code, for where little time may go into building."""
+    first; none where nothing fits. Of each kind (channels, teams, images) the best, and the best
+    of all with other numbers of streams and stages of other lengths, the first of these second;
+    last, where it is none of these, the one with the shortest code, for where little time may go
+    into building."""
     rated: list[tuple[float, Config]] = []
     for config in _all(problem, limits, halves):
         division = Division(problem, config, halves)
