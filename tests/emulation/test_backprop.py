@@ -26,6 +26,9 @@ PIPELINE = {
     "softmax, no decay": (
         BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), (0.3, 0.0, 0.0),
         {"form": "pipeline", "block": 8, "threads": 128}),
+    "one part of an output's weights": (
+        BackpropProblem((24, 6, 20), 9, 9), _DECAYS,
+        {"form": "pipeline", "block": 4, "threads": 128}),
     "idle warps, two units an item": (
         BackpropProblem((40, 12, 3), 9, 17), _DECAYS,
         {"form": "pipeline", "threads": 384, "apart": 1}),

@@ -6,7 +6,8 @@
  * comes of it. A change counts for the REACH samples behind it (pending).
  *
  * HIDDEN, OUTPUTS, BLOCK (records at once), REACH (a multiple of 4), STRIDE (hidden units, padded)
- * PARTS, SHARE    an output's weights lie on PARTS work-items, SHARE (a multiple of 4) on each
+ * PARTS, SHARE    an output's weights lie on PARTS work-items, SHARE (a multiple of 4) on each;
+ *                 on NVIDIA, where parts of a sum need no local memory, on SPLIT and PIECE
  * HIDDEN_AT, ERROR_AT, PART_SUM_AT, SUMS_AT, EXPONENTIALS_AT  places in local memory, in floats
  * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  as in training.py */
 
@@ -14,6 +15,18 @@
 /* unrolled, this takes PoCL four times as long to build */
 #undef UNROLL
 #define UNROLL
+#endif
+
+/* KEPT: a number that is computed once and stays in its register: the start of local memory takes
+ * 25 cycles to ask for. */
+#ifdef __OPENCL_VERSION__
+#define SPLIT PARTS
+#define PIECE SHARE
+#define KEPT(number)
+#else
+#define SPLIT LESSER(LESSER(32 / OUTPUTS, CEIL_DIV(HIDDEN, 4)), 3)
+#define PIECE PADDED(CEIL_DIV(HIDDEN, SPLIT))
+#define KEPT(number) asm volatile("" : "+r"(number));
 #endif
 
 #define PADDED(count) (CEIL_DIV(count, 4) * 4)
@@ -42,64 +55,99 @@
     }
 
 /* What a work-item has of the network beyond the first layer's weights: of an output's weights
- * SHARE, of HELD hidden units all weights to the outputs. */
+ * PIECE, of HELD hidden units all weights to the outputs. */
 typedef struct {
-    float to_output[SHARE], to_hidden[HELD][PADDED(OUTPUTS)];
+    float to_output[PIECE], to_hidden[HELD][PADDED(OUTPUTS)];
     float output_bias, bias[HELD], pending[HELD][REACH];
     /* the bias that this block's products go with, and the next one's */
     float bias_base[HELD], bias_start[HELD];
+    /* of the last sample, which to_hidden and pending do not have yet: what changed the outputs'
+     * biases and the hidden units', what the latter gave out, its coefficients, and the decay */
+    float changes[PADDED(OUTPUTS)], delta[HELD], y[HELD], coefficient[REACH], kept;
+    int output, part;
+    /* 0: where the pool starts */
+    int origin;
 } Learner;
 
-/* Goes through the `count` samples of a block, whose records are given. */
+/* Whether the last part has no hidden unit left for its weight j. */
+#define IS_LATE(j) (((SPLIT) - 1) * (PIECE) + (j) >= PADDED(HIDDEN))
+
+/* Goes through the `count` samples of a block, one at least, whose records are given.
+ *
+ * One sample after the other is what takes the time. So what the next one does not wait for is
+ * done while it waits: an output's weights change while the errors come, a hidden unit's, and
+ * what is pending, while the next sample's exponential does; and of what comes from local memory
+ * the values that are waited for are asked for first. */
 INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learner *own, int item,
                   int count, float rate, float keep)
 {
-    LOCAL_POINTER float *hidden = pool + HIDDEN_AT, *error = pool + ERROR_AT;
-    int output = item % OUTPUTS, part = item / OUTPUTS;
-    int share = part < PARTS ? part * SHARE : 0;
-    float y[HELD], in[SHARE];
+    LOCAL_POINTER float *hidden = pool + own->origin + HIDDEN_AT;
+    LOCAL_POINTER float *error = pool + own->origin + ERROR_AT;
+    int output = own->output, part = own->part;
+    int share = part < SPLIT ? part * PIECE : 0;
+    /* of the sample at hand: hidden units' sums, the outputs' inputs, the target */
+    float sum[HELD], in[PIECE], wanted = 0.0f;
 
-/* What a hidden unit of this work-item makes of its sum z. */
-#define GIVE_OUT(u, z)                                                  \
-    y[u] = ACTIVATE(z);                                                 \
-    if (item + 32 * (u) < HIDDEN)                                       \
-        hidden[item + 32 * (u)] = y[u];
-/* The part of it that the wide warps have computed. */
+/* The part of a hidden unit's sum that the wide warps have computed. */
 #define BASE(record, u) (record)[RECORD_BASE + LESSER(item + 32 * (u), STRIDE - 1)]
 
-    if (item < 32)
+    if (item < 32) {
         UNROLL for (int u = 0; u < HELD; u++) {
             own->bias_base[u] = own->bias_start[u];
             own->bias_start[u] = own->bias[u];
-            float z = own->bias_base[u] + BASE(record, u) + own->pending[u][0];
-            GIVE_OUT(u, z)
+            sum[u] = own->bias_base[u] + BASE(record, u)
+                     + FMA(own->coefficient[0], own->delta[u], own->pending[u][1]);
         }
-    for (int s = 0; s < count; s++) {
-        float coefficient[REACH], next[HELD], wanted = 0.0f, change = 0.0f, z = 0.0f;
+        wanted = record[RECORD_WANTED + output];
+    }
+    int s = 0;
+    do {
+        LOCAL_POINTER float *following = record + (s + 1 < count ? RECORD : 0);
+        float next[HELD], next_wanted = 0.0f, change = 0.0f, z = 0.0f;
+        if (item < 32)
+            UNROLL for (int u = 0; u < HELD; u++) {
+                float was = own->y[u];
+                own->y[u] = ACTIVATE(sum[u]);
+                if (item + 32 * u < HIDDEN)
+                    hidden[item + 32 * u] = own->y[u];
+                UNROLL for (int d = 0; d < REACH - 1; d++)
+                    own->pending[u][d] =
+                        FMA(own->coefficient[d], own->delta[u], own->pending[u][d + 1]);
+                UNROLL for (int k = 0; k < PADDED(OUTPUTS); k++)
+                    own->to_hidden[u][k] =
+                        FMA(own->changes[k], was, own->kept * own->to_hidden[u][k]);
+            }
         WARP_BARRIER();
         if (item < 32) {
-            float sum[4] = {part == 0 ? own->output_bias : 0.0f, 0.0f, 0.0f, 0.0f};
-            UNROLL for (int j = 0; j < SHARE; j += 4) {
-                TAKE4(in + j, hidden + share + j)
+            float sums[4] = {part == 0 ? own->output_bias : 0.0f, 0.0f, 0.0f, 0.0f};
+            UNROLL for (int j = 0; j < PIECE; j += 4) {
+                /* past the last one any will do: weights are and stay 0 there */
+                TAKE4(in + j, hidden + LESSER(share + j, PADDED(HIDDEN) - 4))
                 UNROLL for (int k = 0; k < 4; k++)
-                    sum[k] = FMA(own->to_output[j + k], in[j + k], sum[k]);
+                    sums[k] = FMA(own->to_output[j + k], in[j + k], sums[k]);
             }
-            z = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-            UNROLL for (int d = 0; d < REACH; d += 4)
-                TAKE4(coefficient + d, record + RECORD_COEFFICIENT + d)
-            wanted = record[RECORD_WANTED + output];
+            z = (sums[0] + sums[1]) + (sums[2] + sums[3]);
             UNROLL for (int u = 0; u < HELD; u++)
-                next[u] = own->bias_base[u] + BASE(record + (s + 1 < count ? RECORD : 0), u)
-                          + own->pending[u][1];
+                next[u] = own->bias_base[u] + BASE(following, u) + own->pending[u][1];
+            TAKE4(own->coefficient, record + RECORD_COEFFICIENT)
+            next_wanted = following[RECORD_WANTED + output];
         }
-#if PARTS > 1
+#ifndef __OPENCL_VERSION__
+        if (SPLIT > 1) {
+            /* all in the same order: they get the same sum */
+            float own_part = z;
+            z = __shfl_sync(0xffffffffu, own_part, output);
+            UNROLL for (int p = 1; p < SPLIT; p++)
+                z += __shfl_sync(0xffffffffu, own_part, p * OUTPUTS + output);
+        }
+#elif SPLIT > 1
         LOCAL_POINTER float *part_sum = pool + PART_SUM_AT;
-        if (item < OUTPUTS * PARTS)
+        if (item < OUTPUTS * SPLIT)
             part_sum[item] = z;
         WARP_BARRIER();
         if (item < 32) {
             z = 0.0f;
-            UNROLL for (int p = 0; p < PARTS; p++)
+            UNROLL for (int p = 0; p < SPLIT; p++)
                 z += part_sum[p * OUTPUTS + output];
         }
 #endif
@@ -125,46 +173,45 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
             }
             change = rate * (wanted - exponential / total * all);
         }
-        if (item < OUTPUTS) {
-            error[item] = change;
-            record[RECORD_TERM + item] = wanted * (log(total) + largest - z);
-        }
+#define TERM (wanted * (log(total) + largest - z))
 #else
         float out = ACTIVATE_OUTPUT(z);
         change = FMA(-rate, out, rate * wanted) * OUTPUT_SLOPE(out);
-        if (item < OUTPUTS) {
-            error[item] = change;
-            record[RECORD_TERM + item] = 0.5f * (out - wanted) * (out - wanted);
-        }
+#define TERM (0.5f * (out - wanted) * (out - wanted))
 #endif
+        if (item < OUTPUTS)
+            error[item] = change;
         WARP_BARRIER();
         if (item < 32) {
-            float changes[PADDED(OUTPUTS)];
             UNROLL for (int k = 0; k < OUTPUTS; k += 4)
-                TAKE4(changes + k, error + k)
+                TAKE4(own->changes + k, error + k)
+            UNROLL for (int d = 4; d < REACH; d += 4)
+                TAKE4(own->coefficient + d, record + RECORD_COEFFICIENT + d)
+            if (item < OUTPUTS)
+                record[RECORD_TERM + item] = TERM;
+            wanted = next_wanted;
+            own->kept = keep;
+            float late_change = part == SPLIT - 1 ? 0.0f : change;
+            UNROLL for (int j = 0; j < PIECE; j++)
+                own->to_output[j] = FMA(IS_LATE(j) ? late_change : change, in[j],
+                                        keep * own->to_output[j]);
+            own->output_bias += change;
             UNROLL for (int u = 0; u < HELD; u++) {
-                float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                float parts[4] = {0.0f, 0.0f, 0.0f, 0.0f};
                 UNROLL for (int k = 0; k < PADDED(OUTPUTS); k++)
-                    sum[k % 4] = FMA(own->to_hidden[u][k], changes[k], sum[k % 4]);
-                float was = y[u], steepness = SLOPE(was);
-                float delta = ((sum[0] + sum[1]) + (sum[2] + sum[3])) * steepness;
-                float z_next = FMA(coefficient[0], delta, next[u]);
-                GIVE_OUT(u, z_next)
-                UNROLL for (int k = 0; k < PADDED(OUTPUTS); k++)
-                    own->to_hidden[u][k] = FMA(changes[k], was, keep * own->to_hidden[u][k]);
-                UNROLL for (int d = 0; d < REACH - 1; d++)
-                    own->pending[u][d] = FMA(coefficient[d], delta, own->pending[u][d + 1]);
-                own->bias[u] += delta;
+                    parts[k % 4] = FMA(own->to_hidden[u][k], own->changes[k], parts[k % 4]);
+                float steepness = SLOPE(own->y[u]);
+                float whole = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+                own->delta[u] = whole * steepness;
+                sum[u] = FMA(own->coefficient[0] * steepness, whole, next[u]);
+                own->bias[u] += own->delta[u];
                 if (item + 32 * u < STRIDE)
                     record[RECORD_DELTA + item + 32 * u] =
-                        keep == 1.0f ? delta : delta * record[RECORD_FACTOR];
+                        keep == 1.0f ? own->delta[u] : own->delta[u] * record[RECORD_FACTOR];
             }
-            UNROLL for (int j = 0; j < SHARE; j++)
-                own->to_output[j] = FMA(change, in[j], keep * own->to_output[j]);
-            own->output_bias += change;
             record += RECORD;
         }
-    }
+    } while (++s < count);
     for (int s = count; item < 32 && s < BLOCK; s++) {
         for (int j = item; j < STRIDE; j += 32)
             record[RECORD_DELTA + j] = 0.0f;
@@ -175,18 +222,27 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
 INLINE void load_learner(Learner *own, const GLOBAL float *biases, const GLOBAL float *upper,
                          int item)
 {
-    int output = item % OUTPUTS, part = item / OUTPUTS;
-    UNROLL for (int k = 0; k < SHARE; k++) {
-        int j = part * SHARE + k;
-        own->to_output[k] = part < PARTS && j < HIDDEN ? upper[output * HIDDEN + j] : 0.0f;
+    own->output = item % OUTPUTS, own->part = item / OUTPUTS;
+    own->origin = 0;
+    KEPT(own->origin)
+    own->kept = 1.0f;
+    UNROLL for (int k = 0; k < PIECE; k++) {
+        int j = own->part * PIECE + k;
+        own->to_output[k] =
+            own->part < SPLIT && j < HIDDEN ? upper[own->output * HIDDEN + j] : 0.0f;
     }
-    own->output_bias = upper[OUTPUTS * HIDDEN + output];
+    own->output_bias = upper[OUTPUTS * HIDDEN + own->output];
+    UNROLL for (int k = 0; k < PADDED(OUTPUTS); k++)
+        own->changes[k] = 0.0f;
+    UNROLL for (int d = 0; d < REACH; d++)
+        own->coefficient[d] = 0.0f;
     UNROLL for (int u = 0; u < HELD; u++) {
         int j = item + 32 * u;
         UNROLL for (int k = 0; k < PADDED(OUTPUTS); k++)
             own->to_hidden[u][k] = j < HIDDEN && k < OUTPUTS ? upper[k * HIDDEN + j] : 0.0f;
         own->bias[u] = j < HIDDEN ? biases[j] : 0.0f;
         own->bias_start[u] = own->bias[u];
+        own->delta[u] = own->y[u] = 0.0f;
         UNROLL for (int d = 0; d < REACH; d++)
             own->pending[u][d] = 0.0f;
     }
@@ -194,14 +250,14 @@ INLINE void load_learner(Learner *own, const GLOBAL float *biases, const GLOBAL 
 
 INLINE void store_learner(const Learner *own, GLOBAL float *biases, GLOBAL float *upper, int item)
 {
-    UNROLL for (int u = 0; u < HELD; u++) {
-        int j = item + 32 * u;
-        UNROLL for (int k = 0; k < OUTPUTS; k++)
-            if (j < HIDDEN)
-                upper[k * HIDDEN + j] = own->to_hidden[u][k];
-        if (j < HIDDEN)
-            biases[j] = own->bias[u];
+    UNROLL for (int k = 0; k < PIECE; k++) {
+        int j = own->part * PIECE + k;
+        if (own->part < SPLIT && j < HIDDEN)
+            upper[own->output * HIDDEN + j] = own->to_output[k];
     }
+    UNROLL for (int u = 0; u < HELD; u++)
+        if (item + 32 * u < HIDDEN)
+            biases[item + 32 * u] = own->bias[u];
     if (item < OUTPUTS)
         upper[OUTPUTS * HIDDEN + item] = own->output_bias;
 }
