@@ -8,7 +8,10 @@
  * time, into `stages` parts of local memory: a row of 128 bytes a pixel. Columns are rows there, for
  * the tile's first output pixel, and shift by as many rows as the pixel does; so the taps are
  * gathered by the addresses of the loads alone. The 16-byte pieces of a row change places by its
- * number, so that columns that lie apart modulo 8 (TF32: 4) are read at once.
+ * class, and columns of different classes modulo 8 (TF32: 4) are read at once. A class counts up
+ * along channels, along x, and by ROW_CLASSES along y, so that it too shifts with the output pixel.
+ *
+ * A place is a row of local memory, times 128, and its class.
  *
  * HALVES       x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
  * RESIDENT     work-groups that a multiprocessor shall hold at once */
@@ -16,13 +19,13 @@
 #if HALVES
 #define VECTOR 8
 #define DEPTH 16
-#define MOVED(row) ((row) & 7)
+#define MOVED(place) ((place) & 7)
 /* between rows of sums in local memory: what a warp writes at once lies in different banks */
 #define SUM_PITCH 72
 #else
 #define VECTOR 4
 #define DEPTH 8
-#define MOVED(row) (2 * ((row) & 3))
+#define MOVED(place) (2 * ((place) & 3))
 #define SUM_PITCH 36
 #endif
 #define IMAGES (8 * VECTOR)
@@ -32,6 +35,11 @@
 /* 128 bytes of images of a pixel. */
 struct ALIGNED(128) Row {
     uint4 pieces[8];
+};
+
+/* Where a row's first piece is in the input, in pieces of the chunk (-1: nowhere), and its place. */
+struct Source {
+    int piece, place;
 };
 
 /* What a lane needs of a step: where its columns are, and its weights. */
@@ -86,8 +94,8 @@ INLINE void multiply_point(float (&sums)[TILES][IMAGES / 8][4], const Step &step
                            int shift, int lane)
 {
 #if HALVES
-    int row = step.place + shift;
-    uint address = address_of(pool) + row * 128 + ((MOVED(row) ^ lane / 16) << 4);
+    int place = step.place + shift;
+    uint address = address_of(pool) + (place & ~127) + ((MOVED(place) ^ lane / 16) << 4);
     UNROLL for (int two = 0; two < 4; two++) {
         uint4 loaded;
         load_matrices(loaded, address ^ two << 5);
@@ -97,9 +105,9 @@ INLINE void multiply_point(float (&sums)[TILES][IMAGES / 8][4], const Step &step
         }
     }
 #else
-    int row = step.place + shift, upper_row = step.upper_place + shift;
-    uint4 lower = pool[row].pieces[MOVED(row) ^ lane / 4];
-    uint4 upper = pool[upper_row].pieces[MOVED(upper_row) ^ lane / 4];
+    int place = step.place + shift, upper_place = step.upper_place + shift;
+    uint4 lower = pool[place >> 7].pieces[MOVED(place) ^ lane / 4];
+    uint4 upper = pool[upper_place >> 7].pieces[MOVED(upper_place) ^ lane / 4];
     UNROLL for (int tile = 0; tile < TILES; tile++) {
         multiply(sums[tile][0], step.weights[tile], lower.x, upper.x);
         multiply(sums[tile][1], step.weights[tile], lower.y, upper.y);
@@ -132,27 +140,37 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
     const uint4 *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT places,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
     DIVISOR(tiles_x), DIVISOR(tiles_y), DIVISOR(groups_apart), int group_channels, int chunk,
-    int phases, int stages, int stage_rows, DIVISOR(pitch), int tile_height, DIVISOR(tile_width),
+    int phases, int stages, int stage_rows, DIVISOR(pitch), DIVISOR(tile_width),
     int pixel_units, int height, int width, int out_height, int out_width, int stride_y,
     int stride_x, int pad_top, int pad_left EPILOGUE_PARAMETERS)
 {
     DYNAMIC_LOCAL(Row, pool)
-    int *sources = (int *)(pool + stages * stage_rows);
-    int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
-    int block = GROUP_ID(1) * BLOCKS + warp % BLOCKS, set = warp / BLOCKS;
+    Source *sources = (Source *)(pool + stages * stage_rows);
+    int item = LOCAL_ID(0), lane = item % 32, warp = item / 32, set = warp / BLOCKS;
+    /* every fourth warp has the same scheduler: not all sets of the same block */
+    int block = GROUP_ID(1) * BLOCKS + (warp + set) % BLOCKS;
     int tile = GROUP_ID(0), line = (int)QUOTIENT(tile, tiles_x);
     int batch_part = (int)QUOTIENT(line, tiles_y);
     int first_y = (line - batch_part * tiles_y) * (SETS * HEIGHT);
     int first_x = (tile - line * tiles_x) * WIDTH;
 
+    /* kept here, not in registers, until results are stored */
+    int *corner = (int *)(sources + stage_rows);
+    if (item == 0) {
+        corner[0] = first_y;
+        corner[1] = first_x;
+        corner[2] = batch_part;
+    }
     for (int row = item; row < stage_rows; row += THREADS) {
         int channel = (int)QUOTIENT(row, pitch), pixel = row - channel * pitch;
         int down = (int)QUOTIENT(pixel, tile_width);
+        int right = pixel - down * tile_width;
         int in_y = first_y * stride_y - pad_top + down;
-        int in_x = first_x * stride_x - pad_left + pixel - down * tile_width;
-        bool inside = down < tile_height && (uint)in_y < (uint)height && (uint)in_x < (uint)width;
-        sources[row] =
+        int in_x = first_x * stride_x - pad_left + right;
+        bool inside = (uint)in_y < (uint)height && (uint)in_x < (uint)width;
+        sources[row].piece =
             inside ? ((channel * height + in_y) * width + in_x) * pixel_units : -1;
+        sources[row].place = row << 7 | (channel + ROW_CLASSES * down + right) % 8;
     }
     BARRIER();
 
@@ -163,10 +181,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
         int rows = (left < chunk ? left : chunk) * pitch;
         int base = (first_channel + number * chunk) * height * width * pixel_units + unit;
         for (int row = item / 8; row < rows; row += THREADS / 8) {
-            int source = sources[row], place = stage * stage_rows + row;
-            bool taken = source >= 0 && unit < pixel_units;
-            copy(address_of(&pool[place].pieces[MOVED(place) ^ piece]),
-                 x + (taken ? base + source : 0), taken ? 16 : 0);
+            Source source = sources[row];
+            bool taken = source.piece >= 0 && unit < pixel_units;
+            copy(address_of(&pool[stage * stage_rows + row].pieces[MOVED(source.place) ^ piece]),
+                 x + (taken ? base + source.piece : 0), taken ? 16 : 0);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -182,9 +200,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
     };
 
     int shifts[POINTS];
-    UNROLL for (int point = 0; point < POINTS; point++)
-        shifts[point] = (set * HEIGHT + point / WIDTH) * stride_y * tile_width
-                        + point % WIDTH * stride_x;
+    UNROLL for (int point = 0; point < POINTS; point++) {
+        int down = (set * HEIGHT + point / WIDTH) * stride_y, right = point % WIDTH * stride_x;
+        shifts[point] = (down * tile_width + right) << 7 | (ROW_CLASSES * down + right) % 8;
+    }
     float sums[POINTS][TILES][IMAGES / 8][4] = {};
     const int *ends = starts + block * (phases + 1);
     int number = *ends++, stage = 0;
@@ -199,7 +218,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
         stage = stage + 1 < stages ? stage + 1 : 0;
         if (phase + 1 < phases)
             copy_chunk(phase + 1, stage);
-        while (number < end) {
+        /* once in a turn: twice takes registers that are not there */
+        _Pragma("unroll 1") while (number < end) {
             Step step = ahead;
             fetch(ahead, ++number);
             UNROLL for (int point = 0; point < POINTS; point++)
@@ -207,6 +227,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
         }
     }
 
+    first_y = corner[0];
+    first_x = corner[1];
+    batch_part = corner[2];
     BARRIER();
     float *rows = (float *)pool + warp * (16 * SUM_PITCH);
     UNROLL for (int k = 0; k < TILES; k++)

@@ -9,9 +9,9 @@ one of 16 channels needs costs what 16 do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import product, zip_longest
 from pathlib import Path
 
 from gossamer.device.base import DIALECT, Device, KernelSource, Limits
@@ -26,6 +26,7 @@ from gossamer.ops.algorithm import (
 )
 from gossamer.ops.conv2d.direct_sparse_mma_tables import (
     KINDS,
+    ROW_CLASSES,
     ROWS,
     Geometry,
     Kind,
@@ -95,14 +96,33 @@ class Shape:
         return None
 
 
-_SHAPES = {
-    "fp16": (Shape(1, 12, 1, 1, 3, 1), Shape(1, 8, 1, 2, 2, 1), Shape(1, 8, 2, 1, 2, 1),
-             Shape(1, 8, 1, 1, 2, 2), Shape(1, 4, 3, 1, 3, 1), Shape(2, 4, 2, 1, 2, 1),
-             Shape(1, 4, 2, 1, 2, 2), Shape(2, 6, 1, 1, 1, 2), Shape(1, 4, 1, 1, 1, 4)),
-    "tf32": (Shape(1, 12, 1, 2, 3, 1), Shape(1, 8, 1, 2, 4, 1), Shape(1, 8, 2, 2, 2, 1),
-             Shape(1, 8, 1, 2, 2, 2), Shape(1, 4, 3, 2, 3, 1), Shape(2, 4, 2, 2, 2, 1),
-             Shape(1, 4, 2, 2, 2, 2), Shape(2, 6, 1, 1, 2, 2), Shape(1, 4, 1, 1, 1, 4)),
-}
+_POINTS = {"fp16": {1: ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)), 2: ((1, 1), (1, 2))},
+           "tf32": {1: ((1, 2), (1, 3), (2, 2), (1, 4), (2, 3), (2, 4)),
+                    2: ((1, 2), (1, 3), (2, 2))}}
+"""Heights and widths of a warp's pixels, for each number of tiles."""
+_TRIED = 10
+"""Shapes of each precision that are tried for a layer, and of those whose warps do the same."""
+_TRIED_ALIKE = 3
+_NOMINAL_BATCH = 64
+"""Every batch has the same shapes to choose from: those expected to be best for this one."""
+
+
+def _shapes(precision: str) -> list[Shape]:
+    """Those that fill a multiprocessor's registers: with 64, 96 or 128 sums a work-item 16, 12 or
+    8 warps."""
+    found = []
+    for tiles, points in _POINTS[precision].items():
+        for height, width in points:
+            sums = tiles * height * width * KINDS[precision].vector * 4
+            warps = 8 if sums > 96 else 12 if sums > 64 or (tiles, sums) == (2, 64) else 16
+            for blocks, sets in product((2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4)):
+                resident, rest = divmod(warps, blocks * sets)
+                if rest == 0 and 0 < resident <= 4:
+                    found.append(Shape(tiles, blocks, sets, height, width, resident))
+    return found
+
+
+_SHAPES = {precision: _shapes(precision) for precision in KINDS}
 
 
 class DirectSparseMma(Algorithm):
@@ -131,7 +151,7 @@ class DirectSparseMma(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
-            yield _variant(problem, Shape(1, 1, 1, 1, 1, 1), "tf32")
+            yield variant_of(problem, Shape(1, 1, 1, 1, 1, 1), "tf32")
             return
         # in turn, so that whoever tries a few has some of each
         for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
@@ -143,9 +163,18 @@ class DirectSparseMma(Algorithm):
         if problem.batch % kind.vector:
             return []
         shapes = _fitting(precision, problem, device.limits)
-        order = sorted(shapes, key=lambda each: cost(problem, each, kind, shapes[each],
-                                                     device.limits))
-        return [_variant(problem, shape, precision) for shape in order]
+
+        def order(problem: Conv2dProblem, among: Iterable[Shape]) -> list[Shape]:
+            return sorted(among, key=lambda each: cost(problem, each, kind, shapes[each],
+                                                       device.limits))
+
+        tried: list[Shape] = []
+        for shape in order(replace(problem, batch=_NOMINAL_BATCH), shapes):
+            alike = [each for each in tried if (each.tiles, each.height, each.width)
+                     == (shape.tiles, shape.height, shape.width)]
+            if len(tried) < _TRIED and len(alike) < _TRIED_ALIKE:
+                tried.append(shape)
+        return [variant_of(problem, shape, precision) for shape in order(problem, tried)]
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -162,7 +191,7 @@ class DirectSparseMma(Algorithm):
         kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
             "HALVES": int(variant.precision == "fp16"), "TILES": shape.tiles,
             "BLOCKS": shape.blocks, "SETS": shape.sets, "HEIGHT": shape.height,
-            "WIDTH": shape.width, "RESIDENT": shape.resident,
+            "WIDTH": shape.width, "RESIDENT": shape.resident, "ROW_CLASSES": ROW_CLASSES,
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
             architectures=("sm_80", "sm_100"), headers=(DIALECT,), dynamic_local=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
@@ -171,7 +200,7 @@ class DirectSparseMma(Algorithm):
             input_buffer(0), *parts, output_buffer(0), *divisor(tiles_x), *divisor(tiles_y),
             *divisor(groups_apart), problem.channels // problem.groups, geometry.chunk,
             phases_of(problem, geometry), geometry.stages, geometry.stage_rows,
-            *divisor(geometry.pitch), geometry.height, *divisor(geometry.width),
+            *divisor(geometry.pitch), *divisor(geometry.width),
             problem.batch // kind.vector, problem.height, problem.width, problem.out_height,
             problem.out_width, *problem.stride, *problem.pads[:2],
             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
@@ -187,7 +216,8 @@ def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[Sha
     return {shape: geometry for shape, geometry in found.items() if geometry is not None}
 
 
-def _variant(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
+def variant_of(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
+    """Any shape, whether it is tried or not."""
     x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
     variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
                       (y,), precision)
@@ -205,21 +235,22 @@ def cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry, l
     density = problem.weights_info.density
     if steps is None:
         # alike rows share more columns than any do
-        columns = 0.87 * problem.depth * (1 - (1 - density) ** shape.rows)
+        columns = 0.8 * problem.depth * (1 - (1 - density) ** shape.rows)
         steps = max(1.0, columns / kind.depth)
+    row_groups = blocks_of(problem, shape.rows, shape.blocks) // shape.blocks
+    blocks = blocks_of(problem, shape.rows, 1) / row_groups
     products = shape.tiles * shape.points * kind.vector
     reads = conflicts * shape.points * kind.depth
-    issued = products + 12 * shape.points + 4 * shape.tiles + 12
-    channels = problem.channels // problem.groups
-    fetched = (shape.blocks * steps * (512 * shape.tiles + 4 * kind.depth)
-               + 128 * channels * geometry.pitch)
-    warp_steps = shape.warps * steps
+    issued = products + 10 * shape.points + 10 * shape.tiles + 12
+    fetched = (blocks * steps * (512 * shape.tiles + 4 * kind.depth)
+               + 128 * problem.channels // problem.groups * geometry.pitch)
+    warp_steps = blocks * shape.sets * steps
     group = max(2 * products * warp_steps, reads * warp_steps, issued / 4 * warp_steps,
                 fetched / 27)
     tiles_x, tiles_y = shape.tiles_of(problem)
-    row_groups = blocks_of(problem, shape.rows, shape.blocks) // shape.blocks * problem.groups
-    groups = tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
+    groups = (tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
+              * problem.groups)
     in_turn = -(-groups // max(limits.units, 1))
-    at_once = min(in_turn, shape.resident) * shape.warps / 4
+    at_once = min(in_turn, shape.resident) * blocks * shape.sets / 4
     start = 1500 + 128 * geometry.stage_rows / 27
     return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.resident)

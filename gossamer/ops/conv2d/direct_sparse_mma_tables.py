@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -14,15 +15,19 @@ from gossamer.ops.conv2d.sparse_table import cluster
 
 ROWS = 16
 """Output channels of an instruction's tile."""
-_LAG = 0.5
-"""Of a chunk's columns, the part that stays for later where it may: with more to choose from,
-those of a step lie in different banks."""
+ROW_CLASSES = 3
+"""What the class of a pixel's row of local memory grows by along y: so a window of 3 x 3 has all
+eight."""
+_LAG = 1.5
+"""Chunks whose columns stay for later where they may: with more to choose from, those of a step
+lie in different banks."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """What differs by precision: images of 16 bytes, columns of a step, and how many of these are
-    read at once, which lie in different banks where their rows differ modulo that number."""
+    read at once, which lie in different banks where their classes differ modulo that
+    number."""
 
     vector: int
     depth: int
@@ -55,18 +60,16 @@ class Geometry:
 
     @property
     def pitch(self) -> int:
-        """Odd, so that neighbouring channels differ in their banks."""
-        return self.height * self.width | 1
+        return self.height * self.width
 
     @property
     def stage_rows(self) -> int:
-        """Whole rounds of the banks."""
-        return -(-self.chunk * self.pitch // 8) * 8
+        return self.chunk * self.pitch
 
     @property
     def nbytes(self) -> int:
-        """Of local memory: the rows, and where one stage's are in the input."""
-        return self.stage_rows * (self.stages * 128 + 4)
+        """Of local memory: the rows, where one stage's are in the input, and where the tile is."""
+        return self.stage_rows * (self.stages * 128 + 8) + 16
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,9 @@ class Tables:
     work-group.
 
     starts: of each block, its first step of each phase, and behind its last. places: of each
-    column of a step, its row of local memory for the tile's first pixel. weights: of each step and
-    tile, four registers for each of 32 lanes. channels: of each row of a block, its output
-    channel, or -1. Behind the last step stands one more, to be read ahead.
+    column of a step, its row of local memory for the tile's first pixel, times 128, and its class.
+    weights: of each step and tile, four registers for each of 32 lanes. channels: of each row of a
+    block, its output channel, or -1. Behind the last step stands one more, to be read ahead.
     """
 
     problem: Conv2dProblem
@@ -105,10 +108,13 @@ class Tables:
             mask = matrix[first:first + per_group] != 0
             found = [(first + np.array(members), np.flatnonzero(mask[members].any(axis=0)))
                      for members in cluster(mask, self.rows)]
-            for members, columns in _dealt(found, self.together):
+            for number, (members, columns) in enumerate(_dealt(found, self.together)):
                 channel, place = self._located(columns)
+                # of the blocks of one scheduler, not all round their share of a phase alike
+                turn = number % self.together // 4
                 steps, ends = scheduled(channel // self.geometry.chunk, place % self.kind.apart,
-                                        phases, self.geometry.stages, self.kind)
+                                        phases, self.geometry.stages, self.kind,
+                                        (turn + 0.5) / -(-self.together // 4))
                 starts.append([step, *(step + end for end in ends)])
                 step += len(steps)
                 chosen = np.array(steps, np.int64).reshape(-1, depth)
@@ -128,14 +134,15 @@ class Tables:
                 "channels": np.array(channels, np.int32)}
 
     def _located(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each column its channel within the group, and its row of local memory."""
+        """Of each column its channel within the group, and its place in local memory."""
         problem, geometry = self.problem, self.geometry
         channel, tap = np.divmod(columns, problem.kernel[0] * problem.kernel[1])
         row, column = np.divmod(tap, problem.kernel[1])
         chunk, in_chunk = np.divmod(channel, geometry.chunk)
-        return channel, (chunk % geometry.stages * geometry.stage_rows + in_chunk * geometry.pitch
-                         + row * problem.dilation[0] * geometry.width
-                         + column * problem.dilation[1])
+        down, right = row * problem.dilation[0], column * problem.dilation[1]
+        pool_row = (chunk % geometry.stages * geometry.stage_rows + in_chunk * geometry.pitch
+                    + down * geometry.width + right)
+        return channel, pool_row << 7 | (in_chunk + ROW_CLASSES * down + right) % 8
 
 
 def phases_of(problem: Conv2dProblem, geometry: Geometry) -> int:
@@ -158,25 +165,52 @@ def _dealt(blocks: list[Block], together: int) -> list[Block]:
     fourth, get alike sums of columns. What is missing in the last one is a block of nothing."""
     count = -(-len(blocks) // together)
     nothing = np.zeros(0, np.int64)
-    blocks = sorted(blocks, key=lambda each: -len(each[1]))
-    blocks += [(nothing, nothing)] * (count * together - len(blocks))
+    blocks = blocks + [(nothing, nothing)] * (count * together - len(blocks))
     dealt: list[Block] = []
-    for number in range(count):
-        own = [blocks[turn * count + (number if turn % 2 == 0 else count - 1 - number)]
-               for turn in range(together)]
-        for first in range(0, together, 4):
-            dealt += own[first:first + 4][::1 if first % 8 == 0 else -1]
+    for own in _shares(blocks, [together] * count):
+        warps = _shares(own, [len(range(first, together, 4)) for first in range(min(4, together))])
+        dealt += [warps[place % 4][place // 4] for place in range(together)]
     return dealt
 
 
-def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, kind: Kind
-              ) -> tuple[list[list[int]], list[int]]:
+def _shares(blocks: list[Block], sizes: Sequence[int]) -> list[list[Block]]:
+    """So many blocks each, with alike sums of columns: the longest go first to who has least, then
+    the largest sum and each other one swap what brings them closest."""
+    shares: list[list[Block]] = [[] for _ in sizes]
+
+    def total(share: list[Block]) -> int:
+        return sum(len(columns) for _, columns in share)
+
+    for block in sorted(blocks, key=lambda each: -len(each[1])):
+        open_ones = [share for share, size in zip(shares, sizes, strict=True) if len(share) < size]
+        min(open_ones, key=total).append(block)
+    for _ in range(4 * len(blocks)):
+        largest = max(shares, key=total)
+        best = None
+        for other in shares:
+            gap = total(largest) - total(other)
+            for i, j in product(range(len(largest)), range(len(other))):
+                left = abs(gap - 2 * (len(largest[i][1]) - len(other[j][1])))
+                if left < gap and (best is None or gap - left > best[0]):
+                    best = gap - left, other, i, j
+        if best is None:
+            break
+        _, other, i, j = best
+        largest[i], other[j] = other[j], largest[i]
+    for share in shares:
+        share.sort(key=lambda each: -len(each[1]))
+    return shares
+
+
+def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, kind: Kind,
+              rounding: float = 0.5) -> tuple[list[list[int]], list[int]]:
     """The steps of a block, each the numbers of its columns (-1: none), and how many of them are
     done by the end of each phase.
 
     chunks: of each column, ascending. A chunk is there from the phase of its number on, and is
     replaced `stages` - 1 phases later. classes: of each column, what differs where columns can be
-    read at once, from 0 to kind.apart - 1.
+    read at once, from 0 to kind.apart - 1. rounding: what is added to a phase's share of the steps
+    before it is cut to a whole number.
     """
     arrivals = np.searchsorted(chunks, np.arange(phases + 1)).tolist()
     class_of = classes.tolist()
@@ -191,7 +225,9 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
         last = phase == phases - 1
         # whose chunk is replaced in the next phase
         due = len(chunks) if last else arrivals[max(0, phase + 3 - stages)]
-        pace = total if last else int(total * (phase + 1 - _LAG) / phases)
+        # the first phases, too, have something to do
+        lag = min(_LAG, (phase + 1) / 2)
+        pace = total if last else int(total * (phase + 1 - lag) / phases + rounding)
         while (any(queue and queue[0] < due for queue in queues)
                or (len(steps) < pace and arrivals[phase + 1] - taken >= kind.depth)):
             step: list[int] = []
