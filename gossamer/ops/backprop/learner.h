@@ -75,9 +75,9 @@ typedef struct {
 /* Goes through the `count` samples of a block, one at least, whose records are given.
  *
  * One sample after the other is what takes the time. So what the next one does not wait for is
- * done while it waits: an output's weights change while the errors come, a hidden unit's, and
- * what is pending, while the next sample's exponential does; and of what comes from local memory
- * the values that are waited for are asked for first. */
+ * done while it waits: an output's weights change while the errors come, a hidden unit's while
+ * its next sigmoid does, what is pending while all hidden units do; and of what comes from local
+ * memory the values that are waited for are asked for first. */
 INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learner *own, int item,
                   int count, float rate, float keep)
 {
@@ -110,9 +110,6 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
                 own->y[u] = ACTIVATE(sum[u]);
                 if (item + 32 * u < HIDDEN)
                     hidden[item + 32 * u] = own->y[u];
-                UNROLL for (int d = 0; d < REACH - 1; d++)
-                    own->pending[u][d] =
-                        FMA(own->coefficient[d], own->delta[u], own->pending[u][d + 1]);
                 UNROLL for (int k = 0; k < PADDED(OUTPUTS); k++)
                     own->to_hidden[u][k] =
                         FMA(own->changes[k], was, own->kept * own->to_hidden[u][k]);
@@ -127,6 +124,10 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
                     sums[k] = FMA(own->to_output[j + k], in[j + k], sums[k]);
             }
             z = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+            UNROLL for (int u = 0; u < HELD; u++)
+                UNROLL for (int d = 0; d < REACH - 1; d++)
+                    own->pending[u][d] =
+                        FMA(own->coefficient[d], own->delta[u], own->pending[u][d + 1]);
             UNROLL for (int u = 0; u < HELD; u++)
                 next[u] = own->bias_base[u] + BASE(following, u) + own->pending[u][1];
             TAKE4(own->coefficient, record + RECORD_COEFFICIENT)
