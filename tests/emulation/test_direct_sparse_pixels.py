@@ -17,20 +17,21 @@ THIN = Conv2dProblem(1, 18, 5, 9, 16, (3, 2), dilation=(1, 2), groups=2)
 MANY_CHANNELS = Conv2dProblem(1, 300, 14, 28, 16, (1, 3), pads=(0, 1, 0, 1))
 
 
-@pytest.mark.parametrize("mode, problem, config", [
-    ("bounds", BORDERS, {"cluster": 8, "blocks": 6}),
-    ("bounds", GROUPS, {"cluster": 4, "tiles": 1}),
-    ("bounds", LONG_LINES, {"cluster": 8, "octets": 8, "parts": 1}),
-    ("bounds", LONG_LINES, {"cluster": 1, "parts": 8}),
-    ("bounds", MANY_CHANNELS, {"cluster": 8, "tiles": 1, "parts": 4}),
-    ("plain", MANY_CHANNELS, {"cluster": 1, "tiles": 2, "octets": 2}),
-    ("races", BORDERS, {"cluster": 4, "sides": 1}),
-    ("races", THIN, {"cluster": 8, "parts": 2}),
-    ("races", LONG_LINES, {"cluster": 1, "blocks": 2, "parts": 4}),
+@pytest.mark.parametrize("mode, problem, precision, config", [
+    ("bounds", BORDERS, "fp16", {"cluster": 8, "blocks": 6}),
+    ("bounds", BORDERS, "tf32", {"cluster": 4, "tiles": 1}),
+    ("bounds", GROUPS, "fp16", {"cluster": 4, "tiles": 1}),
+    ("bounds", LONG_LINES, "fp16", {"cluster": 8, "octets": 8, "parts": 1}),
+    ("bounds", LONG_LINES, "tf32", {"cluster": 1, "parts": 8}),
+    ("bounds", MANY_CHANNELS, "fp16", {"cluster": 8, "tiles": 1, "parts": 4}),
+    ("plain", MANY_CHANNELS, "tf32", {"cluster": 1, "tiles": 2, "octets": 2}),
+    ("races", BORDERS, "fp16", {"cluster": 4, "sides": 1}),
+    ("races", THIN, "tf32", {"cluster": 8, "parts": 2}),
+    ("races", LONG_LINES, "fp16", {"cluster": 1, "blocks": 2, "parts": 4}),
 ])
 def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
-                                     config: dict[str, int]) -> None:
+                                     precision: str, config: dict[str, int]) -> None:
     device = emulate(mode, schedule=2)
     check(problem, device, [
         variant for variant in DirectSparsePixels().variants(problem, device)
-        if config.items() <= dict(variant.config).items()][:1])
+        if variant.precision == precision and config.items() <= dict(variant.config).items()][:1])

@@ -9,14 +9,16 @@
  * A group holds its channels in local memory, once for each of KERNEL_WIDTH taps, as that tap meets
  * them: line by line, the place of an octet holds what its pixels multiply, zeros where that is
  * outside of the image. With a vertical stride lines that one tap meets lie together, first those
- * of even numbers, say, then the others. So the octets of a tile follow one another in pieces of
- * 16 bytes for each column, and its first piece, in `offsets`, says all. ldmatrix gathers 16 columns
- * of two octets at once.
+ * of even numbers, say, then the others. So the octets of a tile follow one another for each
+ * column, in pieces of eight inputs, and where its first piece is, in `offsets`, says all. ldmatrix
+ * gathers 16 columns of two octets at once; of floats, which it cannot transpose, a lane loads one
+ * pixel of each fourth column.
  *
  * A warp multiplies a block's steps for OCTETS octets; SIDES warps share a tile, PARTS the steps.
  * What a fragment of sums (a row tile's of one octet) has in all warps and groups is added up by the
  * group whose turn it is, to which the others write it.
  *
+ * HALVES    x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
  * DEPTH     steps that are asked for ahead
  * BATCH     inputs of a work-item that are asked for at once
  * STRIDED   whether the vertical stride is not 1 */
@@ -27,6 +29,7 @@
 #define OF_WARP (TILES * OCTETS) /* fragments of sums, a multiple of CLUSTER */
 #define SHARE (BLOCKS * SIDES * OF_WARP / CLUSTER)
 #define ROWS (BLOCKS * TILES * 16)
+#define WORDS (HALVES ? 1 : 2) /* of 16 bytes, of a piece */
 /* Code that runs but once is fetched as it runs: loops of few turns stay loops. */
 #define ONCE_EACH _Pragma("unroll 1")
 
@@ -44,21 +47,34 @@
 #define CLUSTER_BARRIER() BARRIER()
 #endif
 
-/* What a lane multiplies in a step, and where the columns it fetches for the warp are. */
+/* What a lane multiplies in a step, and where the columns that it fetches are, in bytes. */
 struct Step {
+#if HALVES
     uint4 weights[TILES];
-    int offset;
+    int offset; /* of column lane % 16, for the warp */
+#else
+    uint4 weights[TILES][2];
+    int4 offsets; /* of columns lane % 4, and 4, 8 and 12 behind it */
+#endif
 };
 
 /* sum: rows lane / 4 and lane / 4 + 8 of the tile, of pixels 2 (lane % 4) and the next. */
 INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
 {
+#if HALVES
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
+#endif
 }
 
+#if HALVES
 /* Of the warp's 16 columns, two octets: x and y of the first, z and w of the second. */
 INLINE uint4 gather(uint address)
 {
@@ -67,6 +83,36 @@ INLINE uint4 gather(uint address)
                  : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
                  : "r"(address) : "memory");
     return found;
+}
+#endif
+
+/* first: the piece of local memory where the warp's first octet of the first column is. */
+INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const Step &step, const REAL *first,
+                          uint lane)
+{
+#if HALVES
+    /* lanes from 16 on fetch the second of two octets */
+    uint base = (uint)__cvta_generic_to_shared(first + lane / 16 * 8) + (uint)step.offset;
+    uint4 columns[OCTETS / 2];
+    UNROLL for (int two = 0; two < OCTETS / 2; two++)
+        columns[two] = gather(base + two * 32);
+    UNROLL for (int t = 0; t < TILES; t++)
+        UNROLL for (int two = 0; two < OCTETS / 2; two++) {
+            multiply(sums[t][2 * two], step.weights[t], columns[two].x, columns[two].y);
+            multiply(sums[t][2 * two + 1], step.weights[t], columns[two].z, columns[two].w);
+        }
+#else
+    const char *pixel = (const char *)(first + lane / 4);
+    const uint *x = (const uint *)(pixel + step.offsets.x);
+    const uint *y = (const uint *)(pixel + step.offsets.y);
+    const uint *z = (const uint *)(pixel + step.offsets.z);
+    const uint *w = (const uint *)(pixel + step.offsets.w);
+    UNROLL for (int octet = 0; octet < OCTETS; octet++)
+        UNROLL for (int t = 0; t < TILES; t++) {
+            multiply(sums[t][octet], step.weights[t][0], x[octet * 8], y[octet * 8]);
+            multiply(sums[t][octet], step.weights[t][1], z[octet * 8], w[octet * 8]);
+        }
+#endif
 }
 
 /* Where another group of the cluster has what stands here in the own local memory. */
@@ -92,8 +138,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
     EPILOGUE_PARAMETERS)
 {
     DYNAMIC_LOCAL(uint4, memory)
-    REAL *halves = (REAL *)memory;
-    float4 *partial = (float4 *)(memory + pieces);
+    REAL *inputs = (REAL *)memory;
+    float4 *partial = (float4 *)(memory + pieces * WORDS);
     int *numbers = (int *)(partial + HOLDERS * SHARE * 32); /* of the blocks' output channels */
     uint lane = (uint)LOCAL_ID(0) % 32, warp = (uint)LOCAL_ID(0) / 32;
     uint block = warp % BLOCKS, side = warp / BLOCKS % SIDES, part = warp / (BLOCKS * SIDES);
@@ -120,9 +166,16 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
     int next, last;
     auto ask = [&](Step &step, int number) {
         if (number < last) {
+#if HALVES
             step.offset = offsets[number * 16 + lane % 16];
             UNROLL for (int t = 0; t < TILES; t++)
                 step.weights[t] = weights[(number * TILES + t) * 32 + lane];
+#else
+            step.offsets = ((const int4 *)offsets)[number * 4 + lane % 4];
+            UNROLL for (int t = 0; t < TILES; t++)
+                UNROLL for (int half = 0; half < 2; half++)
+                    step.weights[t][half] = weights[((number * TILES + t) * 2 + half) * 32 + lane];
+#endif
         }
     };
     bool is_first = true;
@@ -158,8 +211,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
                     ask(steps[k], next + k);
                 if (LOCAL_ID(0) < ROWS)
                     numbers[LOCAL_ID(0)] = number;
-                ONCE_EACH for (int piece = LOCAL_ID(0); piece < pieces; piece += GROUP)
-                    memory[piece] = make_uint4(0, 0, 0, 0);
+                ONCE_EACH for (int word = LOCAL_ID(0); word < pieces * WORDS; word += GROUP)
+                    memory[word] = make_uint4(0, 0, 0, 0);
                 BARRIER();
                 is_first = false;
             }
@@ -167,7 +220,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
                 int distance = in_x - left - tap * dilation_x;
                 int pixel = distance < 0 ? -1 : (int)QUOTIENT(distance, stride_x);
                 if (inside && pixel * stride_x == distance && (uint)pixel < (uint)(8 * width)) {
-                    REAL *to = halves + (place + tap * tap_pieces * 8 + pixel);
+                    REAL *to = inputs + (place + tap * tap_pieces * 8 + pixel);
                     UNROLL for (int k = 0; k < BATCH; k++)
                         to[k * step] = held[k];
                 }
@@ -178,21 +231,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
     BARRIER();
 
     float sums[TILES][OCTETS][4] = {};
-    /* lanes from 16 on fetch the second of two octets */
-    uint base = (uint)__cvta_generic_to_shared(memory + side * OCTETS + lane / 16);
+    const REAL *first = inputs + side * OCTETS * 8;
     for (; next < last; next += DEPTH)
         UNROLL for (int k = 0; k < DEPTH; k++)
             if (next + k < last) {
-                uint4 columns[OCTETS / 2];
-                UNROLL for (int two = 0; two < OCTETS / 2; two++)
-                    columns[two] = gather(base + (uint)steps[k].offset + two * 32);
-                UNROLL for (int t = 0; t < TILES; t++)
-                    UNROLL for (int two = 0; two < OCTETS / 2; two++) {
-                        multiply(sums[t][2 * two], steps[k].weights[t], columns[two].x,
-                                 columns[two].y);
-                        multiply(sums[t][2 * two + 1], steps[k].weights[t], columns[two].z,
-                                 columns[two].w);
-                    }
+                multiply_step(sums, steps[k], first, lane);
                 ask(steps[k], next + k + DEPTH);
             }
 

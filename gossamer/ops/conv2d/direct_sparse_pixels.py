@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +35,8 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.strided import cannot_compile, divisor
 
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
-_BANKS = 8
-"""Pieces of 16 bytes that local memory gives out at once."""
-_AHEAD = 4
-"""Steps that are asked for ahead."""
+_AHEAD = {"tf32": 2, "fp16": 4}
+"""Steps that are asked for ahead; one of TF32 has twice the registers."""
 
 DENSEST = 0.3
 """Above this density next to no column of 16 rows is empty."""
@@ -46,15 +45,15 @@ MOST_IMAGES = 8
 
 _SHAPES = tuple(Shape(*numbers) for numbers in (
     (2, 4, 1, 2, 4, 8), (2, 6, 1, 1, 4, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
-    (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8), (1, 2, 1, 4, 8, 8), (1, 4, 1, 2, 4, 4),
-    (2, 2, 7, 1, 8, 4), (2, 4, 1, 2, 4, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
-    (2, 2, 7, 1, 4, 1)))
+    (2, 4, 2, 1, 4, 8), (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8), (1, 2, 1, 4, 8, 8),
+    (1, 4, 1, 2, 4, 4), (2, 2, 7, 1, 6, 4), (2, 4, 1, 2, 4, 1), (2, 2, 1, 4, 2, 1),
+    (1, 2, 1, 8, 2, 1), (2, 2, 7, 1, 4, 1)))
 
 
 class DirectSparsePixels(Algorithm):
-    """In float16 with float32 sums. A column that a block of 16 or 32 output channels needs is
-    multiplied for all of them: a NaN or infinity of the input reaches each of these, even where
-    only zeros meet it."""
+    """In TF32 and float16, with float32 sums. A column that a block of 16 or 32 output channels
+    needs is multiplied for all of them: a NaN or infinity of the input reaches each of these, even
+    where only zeros meet it. Of TF32 inputs the bits beyond are dropped."""
 
     op = "conv2d"
     name = "direct_sparse_pixels"
@@ -62,7 +61,7 @@ class DirectSparsePixels(Algorithm):
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.limits.mma:
-            return f"{device.name} has no tensor cores for float16 (sm_80 or newer)"
+            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         density = problem.weights_info.density
@@ -70,18 +69,23 @@ class DirectSparsePixels(Algorithm):
             return f"density {density:.0%}, takes at most {DENSEST:.0%}"
         if problem.batch > MOST_IMAGES:
             return f"a batch of {problem.batch}, takes at most {MOST_IMAGES}"
-        if problem.outputs[0].size and not _fitting(problem, device.limits):
-            least = min(Division(problem, shape).local_bytes for shape in _runnable(device.limits))
+        if problem.outputs[0].size and not _fitting(problem, "tf32", device.limits):
+            least = min(Division(problem, shape, "tf32").local_bytes
+                        for shape in _runnable(device.limits))
             return (f"needs {least} bytes of local memory a group, {device.name} has "
                     f"{device.limits.local_bytes_opt_in}")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        x, y = problem.inputs[0], problem.outputs[0]
-        shapes = _fitting(problem, device.limits) if y.size else _SHAPES[-1:]
-        for shape in shapes:
-            yield Variant(tuple(asdict(shape).items()),
-                          (x, *[y] * problem.epilogue.tensor_count), (y,)).halved
+        if problem.outputs[0].size == 0:
+            yield _variant(problem, _SHAPES[-1], "tf32")
+            return
+        # in turn, so that whoever tries a few has some of each
+        for in_turn in zip_longest(*(
+                [_variant(problem, shape, precision)
+                 for shape in _fitting(problem, precision, device.limits)]
+                for precision in _AHEAD)):
+            yield from filter(None, in_turn)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -89,14 +93,15 @@ class DirectSparsePixels(Algorithm):
         y = variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        divided = Division(problem, shape)
+        divided = Division(problem, shape, variant.precision)
         tables = _Tables(divided, weights.arrays["weight"])
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "offsets", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "pixels", {
-            "HALVES": 1, **{key.upper(): value for key, value in variant.config},
-            "KERNEL_WIDTH": problem.kernel[1], "DEPTH": _AHEAD, "BATCH": divided.batch,
-            "STRIDED": int(problem.stride[0] > 1),
+            "HALVES": int(variant.precision == "fp16"),
+            **{key.upper(): value for key, value in variant.config},
+            "KERNEL_WIDTH": problem.kernel[1], "DEPTH": _AHEAD[variant.precision],
+            "BATCH": divided.batch, "STRIDED": int(problem.stride[0] > 1),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)},
             architectures=("sm_90" if shape.cluster > 1 else "sm_80", "sm_100"),
             dynamic_local=True, headers=(DIALECT,)))
@@ -122,11 +127,18 @@ def _runnable(limits: Limits) -> list[Shape]:
     return [shape for shape in _SHAPES if shape.cluster <= limits.cluster]
 
 
-def _fitting(problem: Conv2dProblem, limits: Limits) -> list[Shape]:
+def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Shape]:
     """The shapes that the device can run, the one expected to be fastest first."""
-    found = [divided for shape in _runnable(limits)
-             if (divided := Division(problem, shape)).local_bytes <= limits.local_bytes_opt_in]
-    return [divided.shape for divided in sorted(found, key=lambda each: cycles(each, limits))]
+    divided = [Division(problem, shape, precision) for shape in _runnable(limits)]
+    found = [each for each in divided if each.local_bytes <= limits.local_bytes_opt_in]
+    return [each.shape for each in sorted(found, key=lambda each: cycles(each, limits))]
+
+
+def _variant(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
+    x, y = problem.inputs[0], problem.outputs[0]
+    variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
+                      (y,), precision)
+    return variant.halved if precision == "fp16" else variant
 
 
 @dataclass(frozen=True)
@@ -135,8 +147,8 @@ class _Tables:
 
     starts: of each block and part, the first of its steps, and behind the last. offsets: of each
     column of a step, the bytes of its first octet behind those of the first column. weights: of
-    each step and tile, four registers for each of 32 lanes. channels: of each row of a block, its
-    output channel, or -1.
+    each step, tile and instruction, four registers for each of 32 lanes. channels: of each row of a
+    block, its output channel, or -1.
     """
 
     divided: Division
@@ -145,7 +157,8 @@ class _Tables:
     def key(self, part: str) -> str:
         d = self.divided
         places = (d.residue_pieces, d.tap_pieces, d.channel_pieces, d.width)
-        return f"{part} of {d.shape.rows} rows, {d.shape.blocks} by {d.shape.cluster}, {places}"
+        return (f"{part} of {d.shape.rows} rows, {d.shape.blocks} by {d.shape.cluster}, {places}, "
+                f"{d.precision}")
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         return lambda arrays: self.parts[part]
@@ -182,31 +195,49 @@ class _Tables:
             offsets.append(np.zeros(DEPTH, np.int32))
             values.append(np.zeros((shape.rows, DEPTH), np.float32))
         whole = np.concatenate(values, axis=1).reshape(shape.rows, -1, DEPTH).swapaxes(0, 1)
-        return {"starts": np.array(starts, np.int32), "offsets": np.concatenate(offsets),
-                "weights": fragments(whole), "channels": channels}
+        places = np.concatenate(offsets)
+        if divided.precision == "tf32":
+            places = np.ascontiguousarray(places.reshape(-1, 4, 4).swapaxes(1, 2))
+        return {"starts": np.array(starts, np.int32), "offsets": places,
+                "weights": _fragments(whole, divided.precision), "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The order in which columns fill steps, -1 for none, and their offsets in bytes. Each
-        eight of a step are loaded at once: what is in one bank is dealt out to all of them."""
-        channel, tap = np.divmod(columns, math.prod(self.divided.problem.kernel))
-        row, column = np.divmod(tap, self.divided.problem.kernel[1])
-        places = self.divided.places(channel, row, column)
-        eights = -(-len(columns) // DEPTH) * 2
-        order = np.full(eights * _BANKS, -1)
-        order[:len(columns)] = np.argsort(places % _BANKS, kind="stable")
-        order = order.reshape(_BANKS, eights).T.reshape(-1)
-        # what is loaded twice costs no more: where there is none, what its eight has first
-        instead = np.repeat(order.reshape(-1, _BANKS)[:, 0], _BANKS)
+        """The order in which columns fill steps, -1 for none, and their offsets in bytes. So many
+        of a step as there are banks are loaded at once: what is in one bank is dealt out to all of
+        these sets."""
+        divided = self.divided
+        channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
+        row, column = np.divmod(tap, divided.problem.kernel[1])
+        places = divided.places(channel, row, column)
+        sets = -(-len(columns) // DEPTH) * (DEPTH // divided.banks)
+        order = np.full(sets * divided.banks, -1)
+        order[:len(columns)] = np.argsort(places % divided.banks, kind="stable")
+        order = order.reshape(divided.banks, sets).T.reshape(-1)
+        # what is loaded twice costs no more: where there is none, what its set has first
+        instead = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
         filled = np.where(order >= 0, order, np.maximum(instead, 0))
-        return order, (16 * places[filled]).astype(np.int32)
+        return order, (divided.piece_bytes * places[filled]).astype(np.int32)
 
 
-def fragments(values: np.ndarray) -> np.ndarray:
-    """(steps, rows, 16) weights as (steps, tiles, 32 lanes, 4 registers): register r of lane l
-    holds of row l / 4 + 8 (r % 2) the columns 2 (l % 4) + 8 (r / 2) and the next, as float16."""
-    steps, rows, depth = values.shape
-    # step, tile, upper or lower row, row, columns' half, quarter, of two
-    apart = values.reshape(steps, rows // ROWS, 2, 8, 2, 4, depth // 8)
-    lanes = apart.transpose(0, 1, 3, 5, 4, 2, 6)
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(lanes.astype(np.float16)).view("<u4")
+def _fragments(values: np.ndarray, precision: str) -> np.ndarray:
+    """(steps, rows, 16) weights as (steps, tiles, instructions, 32 lanes, 4 registers).
+
+    Register r of lane l holds row l / 4 + 8 (r % 2): as float16 its columns 2 (l % 4) + 8 (r / 2)
+    and the next, as TF32 its column l % 4 + 4 (r / 2) of the eight of instruction 0 or 1.
+    """
+    steps, rows, _ = values.shape
+    # step, tile, upper or lower row, row, and of the columns halves, and quarters
+    of_columns = (2, 4, 2) if precision == "fp16" else (2, 2, 4)
+    apart = values.reshape(steps, rows // ROWS, 2, 8, *of_columns)
+    if precision == "fp16":
+        lanes = apart.transpose(0, 1, 3, 5, 4, 2, 6)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(lanes.astype(np.float16)).view("<u4")
+    return _tf32(np.ascontiguousarray(apart.transpose(0, 1, 4, 3, 6, 5, 2)))
+
+
+def _tf32(values: np.ndarray) -> np.ndarray:
+    """Rounded to the 10 bits of mantissa that TF32 has, to nearest, ties to even."""
+    bits = values.view(np.uint32)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)
+    return np.where(np.isfinite(values), rounded, bits).view(np.float32)

@@ -64,11 +64,21 @@ class Shape:
 @dataclass(frozen=True)
 class Division:
     """A problem divided into tiles of `lines` lines of `width` octets, and how a group's channels
-    lie in local memory, in pieces of 16 bytes: of each channel a copy for each horizontal tap, of
-    each copy the lines by their residue modulo the vertical stride."""
+    lie in local memory, in pieces of eight inputs: of each channel a copy for each horizontal tap,
+    of each copy the lines by their residue modulo the vertical stride. precision: fp16 or tf32."""
 
     problem: Conv2dProblem
     shape: Shape
+    precision: str
+
+    @property
+    def piece_bytes(self) -> int:
+        return _OCTET * (2 if self.precision == "fp16" else 4)
+
+    @property
+    def banks(self) -> int:
+        """Columns that are loaded at once if their pieces are in different banks."""
+        return 128 // self.piece_bytes
 
     @cached_property
     def width(self) -> int:
@@ -160,7 +170,7 @@ class Division:
     @property
     def local_bytes(self) -> int:
         channel_numbers = 4 * self.shape.blocks * self.shape.rows
-        return 16 * self.pieces + self.shape.partial_bytes + channel_numbers
+        return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers
 
     def places(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """The pieces of the first octet for columns of the weights, channels of a group."""
@@ -191,9 +201,11 @@ def cycles(divided: Division, limits: Limits) -> float:
     steps = -(-math.ceil(columns / DEPTH + 0.3) // shape.parts)
     warps = shape.blocks * shape.sides * shape.parts
     issued = 12 + shape.tiles * (1 + shape.octets) + shape.octets / 2
-    multiplied = warps * steps * max(issued / 4, 1.7 * shape.tiles * shape.octets,
-                                     2.6 * shape.octets + 4 * shape.tiles + 1)
-    waited = steps * (80 + 2 * shape.octets + 4 * shape.tiles * shape.octets)
+    # TF32 takes two instructions and four loads where float16 takes one and two
+    more = 2 if divided.precision == "tf32" else 1
+    multiplied = warps * steps * more * max(issued / 4, 1.7 * shape.tiles * shape.octets,
+                                            2.6 * shape.octets + 4 * shape.tiles + 1)
+    waited = steps * (80 + more * (2 * shape.octets + 4 * shape.tiles * shape.octets))
     summed = shape.partial_bytes / 64 + 25.0 * shape.fragments
     latency = 1500 + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
     return waves * (latency + beside * (staged + summed) + max(waited, beside * multiplied))
