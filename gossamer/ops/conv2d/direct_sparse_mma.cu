@@ -176,8 +176,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
 
     int piece = item % 8, unit = batch_part * 8 + piece;
     int first_channel = (int)QUOTIENT(GROUP_ID(1), groups_apart) * group_channels;
+    /* nothing behind the last one */
     auto copy_chunk = [&](int number, int stage) {
-        int left = group_channels - number * chunk;
+        int left = number < phases ? group_channels - number * chunk : 0;
         int rows = (left < chunk ? left : chunk) * pitch;
         int base = (first_channel + number * chunk) * height * width * pixel_units + unit;
         for (int row = item / 8; row < rows; row += THREADS / 8) {
@@ -206,18 +207,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
     }
     float sums[POINTS][TILES][IMAGES / 8][4] = {};
     const int *ends = starts + block * (phases + 1);
-    int number = *ends++, stage = 0;
+    int number = *ends++, stage = stages > 1 ? 1 : 0;
     Step ahead;
     copy_chunk(0, 0);
+    copy_chunk(1, 1);
     fetch(ahead, number);
     for (int phase = 0; phase < phases; phase++) {
         int end = ends[phase];
-        asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
-        /* this phase's input is there, and all are through with what the next one's replaces */
+        asm volatile("cp.async.wait_group %0;" ::"n"(1) : "memory");
+        /* this phase's input is there, and all are through with what is replaced */
         BARRIER();
         stage = stage + 1 < stages ? stage + 1 : 0;
-        if (phase + 1 < phases)
-            copy_chunk(phase + 1, stage);
+        copy_chunk(phase + 2, stage);
         /* once in a turn: twice takes registers that are not there */
         _Pragma("unroll 1") while (number < end) {
             Step step = ahead;

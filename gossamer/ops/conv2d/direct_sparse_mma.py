@@ -80,14 +80,15 @@ class Shape:
                 -(-problem.out_height // (self.sets * self.height)))
 
     def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
-        """None where the windows of a tile do not fit into local memory twice."""
+        """None where the windows of a tile do not fit into local memory three times: for what is
+        multiplied, and for what is to come in the next two phases."""
         sides = [(points - 1) * stride + (size - 1) * dilation + 1
                  for points, stride, size, dilation in zip(
                      (self.sets * self.height, self.width), problem.stride, problem.kernel,
                      problem.dilation, strict=True)]
         most = (limits.local_bytes_opt_in + _RESERVED_BYTES) // self.resident - _RESERVED_BYTES
         channels = max(1, problem.channels // problem.groups)
-        for stages, fewest in ((4, 4), (3, 2), (2, 1)):
+        for stages, fewest in ((6, 4), (5, 3), (4, 2), (3, 1)):
             for chunk in range(min(_MOST_CHUNK, channels), min(fewest, channels) - 1, -1):
                 phases = -(-channels // chunk)
                 found = Geometry(sides[0], sides[1], -(-channels // phases), min(stages, phases))
@@ -146,7 +147,7 @@ class DirectSparseMma(Algorithm):
             return f"a batch of {problem.batch}: images are taken four or eight at a time"
         if not _fitting("tf32", problem, device.limits):
             return (f"windows of {' x '.join(map(str, problem.kernel))}: 128 bytes a pixel of them "
-                    f"do not fit local memory of {device.limits.local_bytes_opt_in} bytes twice")
+                    f"do not fit local memory of {device.limits.local_bytes_opt_in} bytes thrice")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:

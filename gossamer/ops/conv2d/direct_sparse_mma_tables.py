@@ -208,7 +208,7 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
     done by the end of each phase.
 
     chunks: of each column, ascending. A chunk is there from the phase of its number on, and is
-    replaced `stages` - 1 phases later. classes: of each column, what differs where columns can be
+    replaced `stages` - 2 phases later. classes: of each column, what differs where columns can be
     read at once, from 0 to kind.apart - 1. rounding: what is added to a phase's share of the steps
     before it is cut to a whole number.
     """
@@ -224,9 +224,9 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
             queues[class_of[column]].append(column)
         last = phase == phases - 1
         # whose chunk is replaced in the next phase
-        due = len(chunks) if last else arrivals[max(0, phase + 3 - stages)]
+        due = len(chunks) if last else arrivals[max(0, phase + 4 - stages)]
         # the first phases, too, have something to do
-        lag = min(_LAG, (phase + 1) / 2)
+        lag = min(_LAG, (phase + 2) / 4)
         pace = total if last else int(total * (phase + 1 - lag) / phases + rounding)
         while (any(queue and queue[0] < due for queue in queues)
                or (len(steps) < pace and arrivals[phase + 1] - taken >= kind.depth)):
