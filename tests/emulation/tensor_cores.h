@@ -21,6 +21,8 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)
     return result;
 }
 
+#define __reduce_or_sync(mask, bits) emulation::bits_of_warp(bits, __FILE__, __LINE__)
+
 namespace emulation {
 
 struct Registers {
@@ -54,6 +56,19 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
         }
     }
     wait_for_warp(file, line);
+}
+
+/* The bits that some lane of the warp has. */
+static unsigned bits_of_warp(unsigned bits, const char *file, int line)
+{
+    __shared__ unsigned held[MOST_WARPS][32];
+    unsigned *warp = held[number() / 32], result = 0;
+    warp[number() % 32] = bits;
+    wait_for_warp(file, line);
+    for (int lane = 0; lane < 32; lane++)
+        result |= warp[lane];
+    wait_for_warp(file, line);
+    return result;
 }
 
 /* Four matrices of 8 x 8 halves. Lane l tells where row l % 8 of matrix l / 8 is, 16 bytes, and

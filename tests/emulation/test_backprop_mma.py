@@ -18,12 +18,12 @@ from tests.tolerances import normalised_error, tolerance
 _DECAY, _NO_DECAY = (0.3, 0.0, 0.5), (0.3, 0.0, 0.0)
 CASES = {
     "two parts of an output's weights, two networks": (
-        BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAY, {"threads": 192}),
+        BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAY, {"threads": 224}),
     "softmax, inputs that are no fours": (
-        BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), _NO_DECAY, {"threads": 128}),
+        BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), _NO_DECAY, {"threads": 160}),
     "idle warps": (BackpropProblem((130, 20, 10), 9, 35), _DECAY, {"threads": 384, "apart": 1}),
-    "64 hidden units": (BackpropProblem((100, 64, 3), 9, 17), _NO_DECAY, {"threads": 192}),
-    "fewer samples than a block": (BackpropProblem((3, 1, 1), 9, 3), _DECAY, {"threads": 128}),
+    "64 hidden units": (BackpropProblem((100, 64, 3), 9, 17), _NO_DECAY, {"threads": 224}),
+    "fewer samples than a block": (BackpropProblem((3, 1, 1), 9, 3), _DECAY, {"threads": 160}),
     "the first of all": (BackpropProblem((200, 32, 10), 9, 19), _NO_DECAY, {}),
 }
 

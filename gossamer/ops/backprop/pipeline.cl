@@ -7,10 +7,19 @@
  * PER_ITEM units each; ROWS rows are changed side by side, or multiplied by as many parts of the
  * block.
  *
+ * APART  whether warps 4, 8, ... idle, and leave the first one's scheduler to it
  * PER_ITEM, LANES (a power of two), CAPACITY (inputs of a wide warp), AHEAD (rows a step)
  * ..._AT, FLOATS  places in local memory, and all of it, in floats
  * and those of pipeline.h */
 
+#if APART
+#define IS_WIDE (warp % 4 != 0)
+#define WIDE_WARP (warp / 4 * 3 + warp % 4 - 1)
+#else
+#define IS_WIDE (warp != 0)
+#define WIDE_WARP (warp - 1)
+#endif
+#define WIDE_ITEMS (WIDE * 32)
 #define ROWS (32 / LANES)
 #define STEP (ROWS * AHEAD)
 #define SIDE_SAMPLES (BLOCK / ROWS)
@@ -70,8 +79,8 @@ INLINE void load_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
         own->quad[q] = there ? INPUT_OF(n) / 4 : 0;
         own->valid[q] = there ? -1 : 0;
     }
-    own->next_row = run->order[CLAMPED(BLOCK + wide * 32 + item % 32)];
-    own->source = run->same[0] ? 0 : run->network;
+    own->next_row = run->order[run->start + CLAMPED(BLOCK + wide * 32 + item % 32)];
+    own->source = run->same[run->start_tile] ? 0 : run->network;
     own->listed_before = 0;
     own->listed = 0;
 }
@@ -106,7 +115,7 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
 #endif
         }
     fetch_records(&fetched, run, data_row, own->source, wide_item, next);
-    own->source = run->same[CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
+    own->source = run->same[run->start_tile + CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
 
     if (IS_WIDE && block > 0)
         write_losses(others, run, wide_item, last);
@@ -217,7 +226,7 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
         make_records(others, power, &fetched, run, wide_item, next);
     if (IS_WIDE && wide_item < BLOCK) {
         data_row[wide_item] = own->next_row;
-        own->next_row = run->order[CLAMPED(next + 2 * BLOCK + wide_item)];
+        own->next_row = run->order[run->start + CLAMPED(next + 2 * BLOCK + wide_item)];
     }
 }
 

@@ -13,38 +13,28 @@
  * decay multiplies W by `keep` a sample, and products by its powers.
  *
  * INPUTS, BLOCK (a multiple of 4), REACH (2 * BLOCK), TILE (as in gram.cl)
- * THREADS, APART  with APART warps 4, 8, ... idle, and leave the first one's scheduler to it
+ * THREADS, WIDE (warps), RECORD_ITEMS (work-items that make records)
  * RECORD_AT, POWER_AT  places in local memory, in floats
  * and those of learner.h */
 
-#define WARPS (THREADS / 32)
-#if APART
-#define IS_WIDE (warp % 4 != 0)
-#define WIDE (WARPS / 4 * 3)
-#define WIDE_WARP (warp / 4 * 3 + warp % 4 - 1)
-#else
-#define IS_WIDE (warp != 0)
-#define WIDE (WARPS - 1)
-#define WIDE_WARP (warp - 1)
-#endif
 #define FIRST_WARP (warp == 0)
-#define WIDE_ITEMS (WIDE * 32)
-#define PRODUCTS CEIL_DIV(BLOCK * REACH, WIDE_ITEMS)
-#define TARGETS CEIL_DIV(BLOCK * OUTPUTS, WIDE_ITEMS)
+#define PRODUCTS CEIL_DIV(BLOCK * REACH, RECORD_ITEMS)
+#define TARGETS CEIL_DIV(BLOCK * OUTPUTS, RECORD_ITEMS)
 #define CLAMPED(sample) LESSER(sample, run->count - 1)
 #define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
 #define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
 
-/* A network's part in the run: samples `count`, from the first on. */
+/* A network's part in the run: `count` samples, from `start` on among those of all networks, and
+ * from the tile `start_tile` on. */
 typedef struct {
     const GLOBAL float *x, *targets, *gram;
     const GLOBAL int *order, *same;
     GLOBAL float *losses;
-    int network, count;
+    int network, count, start, start_tile;
     float rate, keep;
 } Run;
 
-/* What a work-item of a wide warp fetches for the next block's records. */
+/* What a work-item that makes records fetches for the next block's. */
 typedef struct {
     float product[PRODUCTS], target[TARGETS];
 } Fetched;
@@ -52,50 +42,52 @@ typedef struct {
 /* Asks for the products (where `source` says) and the targets of the block whose first sample is
  * `next`. What is past the last sample is one's that has been, and comes to nothing. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const LOCAL_POINTER int *data_row,
-                          int source, int wide_item, int next)
+                          int source, int worker, int next)
 {
     UNROLL for (int k = 0; k < PRODUCTS; k++) {
-        int n = wide_item + k * WIDE_ITEMS;
+        int n = worker + k * RECORD_ITEMS;
         fetched->product[k] = 0.0f;
         if (n < BLOCK * REACH && next + n / REACH < run->count)
             fetched->product[k] = run->gram[(source * run->count + next) * REACH + n];
     }
     UNROLL for (int k = 0; k < TARGETS; k++) {
-        int n = LESSER(wide_item + k * WIDE_ITEMS, BLOCK * OUTPUTS - 1);
-        fetched->target[k] = run->targets[data_row[n / OUTPUTS] * OUTPUTS + n % OUTPUTS];
+        int n = worker + k * RECORD_ITEMS;
+        fetched->target[k] = 0.0f;
+        if (n < BLOCK * OUTPUTS)
+            fetched->target[k] = run->targets[data_row[n / OUTPUTS] * OUTPUTS + n % OUTPUTS];
     }
 }
 
 /* The losses of the block whose first sample is `last`, from its records. */
-INLINE void write_losses(const LOCAL_POINTER float *records, const Run *run, int wide_item,
+INLINE void write_losses(const LOCAL_POINTER float *records, const Run *run, int worker,
                          int last)
 {
-    if (wide_item < LESSER(BLOCK, run->count - last)) {
+    if (worker < LESSER(BLOCK, run->count - last)) {
         float loss = 0.0f;
         for (int k = 0; k < OUTPUTS; k++)
-            loss += records[wide_item * RECORD + RECORD_TERM + k];
-        run->losses[last + wide_item] = loss;
+            loss += records[worker * RECORD + RECORD_TERM + k];
+        run->losses[run->start + last + worker] = loss;
     }
 }
 
 /* All of the records but the sums that they start from. */
 INLINE void make_records(LOCAL_POINTER float *records, const LOCAL_POINTER float *power,
-                         const Fetched *fetched, const Run *run, int wide_item, int next)
+                         const Fetched *fetched, const Run *run, int worker, int next)
 {
     UNROLL for (int k = 0; k < PRODUCTS; k++) {
-        int n = wide_item + k * WIDE_ITEMS, s = n / REACH, d = n % REACH;
+        int n = worker + k * RECORD_ITEMS, s = n / REACH, d = n % REACH;
         if (n < BLOCK * REACH)
             records[s * RECORD + RECORD_COEFFICIENT + d] =
                 s + 1 + d < 2 * BLOCK ? FMA(power[d], fetched->product[k], 1.0f) : 0.0f;
     }
     UNROLL for (int k = 0; k < TARGETS; k++) {
-        int n = wide_item + k * WIDE_ITEMS;
+        int n = worker + k * RECORD_ITEMS;
         if (n < BLOCK * OUTPUTS)
             records[n / OUTPUTS * RECORD + RECORD_WANTED + n % OUTPUTS] = fetched->target[k];
     }
-    if (wide_item < BLOCK) {
-        int left = LESSER(BLOCK, run->count - next) - 1 - wide_item;
-        records[wide_item * RECORD + RECORD_FACTOR] = left < 0 ? 0.0f : power[left];
+    if (worker < BLOCK) {
+        int left = LESSER(BLOCK, run->count - next) - 1 - worker;
+        records[worker * RECORD + RECORD_FACTOR] = left < 0 ? 0.0f : power[left];
     }
 }
 
@@ -112,9 +104,9 @@ INLINE void make_records(LOCAL_POINTER float *records, const LOCAL_POINTER float
     LOCAL_POINTER float *pool = (LOCAL_POINTER float *)pool4;                                \
     int item = LOCAL_ID(0), network = GROUP_ID(0), warp = item / 32;                         \
     int blocks = CEIL_DIV(count, BLOCK);                                                     \
-    Run here = {x, targets, gram, order + network * samples + first,                         \
-                same + network * CEIL_DIV(count, TILE), losses + network * samples + first,  \
-                network, count, settings[network * 3],                                       \
+    Run here = {x, targets, gram, order, same, losses, network, count,                       \
+                network * samples + first, network * CEIL_DIV(count, TILE),                  \
+                settings[network * 3],                                                       \
                 1.0f - settings[network * 3] * settings[network * 3 + 2]};                   \
     const Run *run = &here;                                                                  \
     before += network * PARAMETERS;                                                          \
@@ -128,7 +120,7 @@ INLINE void make_records(LOCAL_POINTER float *records, const LOCAL_POINTER float
             pool[POWER_AT + item] *= run->keep;                                              \
     }                                                                                        \
     if (item < DATA_ROWS)                                                                    \
-        ((LOCAL_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[CLAMPED(item)];
+        ((LOCAL_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[run->start + CLAMPED(item)];
 
 /* The first warp's part of a block. */
 #define LEARN(keep)                                                                          \

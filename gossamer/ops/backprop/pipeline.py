@@ -25,12 +25,11 @@ class Chain:
     """What every form has in local memory and among the kernel's macros, for learner.h and
     pipeline.h. A form adds its own places last."""
 
-    def __init__(self, problem: BackpropProblem, block: int, threads: int, apart: int,
-                 stride: int) -> None:
+    def __init__(self, problem: BackpropProblem, block: int, threads: int, stride: int, wide: int,
+                 recording: int) -> None:
+        """wide: warps that work on the first layer. recording: warps that make records."""
         inputs, hidden, outputs = problem.sizes
-        warps = threads // 32
-        self.threads, self.reach = threads, 2 * block
-        self.wide = warps // 4 * 3 if apart else warps - 1
+        self.threads, self.reach, self.wide = threads, 2 * block, wide
         parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
         share = padded(-(-hidden // parts))
         targets = padded(outputs)
@@ -39,8 +38,9 @@ class Chain:
         """Of the first warp, roughly: weights, what they meet, what is pending, and the rest."""
         self.macros: dict[str, object] = {
             "INPUTS": inputs, "HIDDEN": hidden, "OUTPUTS": outputs, "BLOCK": block,
-            "REACH": self.reach, "TILE": TILE, "THREADS": threads, "APART": apart,
-            "STRIDE": stride, "PARTS": parts, "SHARE": share, **activation_macros(problem),
+            "REACH": self.reach, "TILE": TILE, "THREADS": threads, "WIDE": wide,
+            "RECORD_ITEMS": 32 * recording, "STRIDE": stride, "PARTS": parts, "SHARE": share,
+            **activation_macros(problem),
         }
         self.nbytes = 0
         self.place({
@@ -157,12 +157,15 @@ class _Layout(Chain):
         side_by_side = max(1, 32 // self.lanes)
         ahead = max(2, 8 // side_by_side)
         stride = self.lanes * form.units
-        super().__init__(problem, form.block, form.threads, form.apart, stride)
+        warps = form.threads // 32
+        wide = warps // 4 * 3 if form.apart else warps - 1
+        super().__init__(problem, form.block, form.threads, stride, wide, wide)
         step = max(8, side_by_side * ahead)
         turns = -(-inputs // (8 * self.wide))
         capacity = -(-8 * turns // step) * step
         self.fetched = -(-capacity // 128) * 4 * form.block
-        self.macros.update(PER_ITEM=form.units, LANES=self.lanes, CAPACITY=capacity, AHEAD=ahead)
+        self.macros.update(APART=form.apart, PER_ITEM=form.units, LANES=self.lanes,
+                           CAPACITY=capacity, AHEAD=ahead)
         self.place({
             "WEIGHT_AT": (inputs + 1) * stride,
             "LIST_AT": 2 * self.wide * capacity * form.block,

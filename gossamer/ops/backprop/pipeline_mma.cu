@@ -16,10 +16,23 @@
  * In local memory the samples of a warp's groups stand group by group, 8 rows of 8 inputs; row r
  * has sample SAMPLE_OF(r), so that all lanes' reads of x and of changes are in different banks.
  *
+ * Warp 4, and with APART warps 8, 12, ... too, make the records: they share the first one's
+ * scheduler, and leave it time.
+ *
  * GROUPS (of a wide warp)
  * ..._AT, FLOATS  places in local memory, and all of it, in floats
  * and those of pipeline.h, BLOCK being 8 */
 
+#if APART
+#define IS_WIDE (warp % 4 != 0)
+#define WIDE_WARP (warp / 4 * 3 + warp % 4 - 1)
+#define RECORDER (warp / 4 - 1)
+#else
+#define IS_WIDE (warp != 4)
+#define WIDE_WARP (warp - 1 - (warp > 4))
+#define RECORDER 0
+#endif
+#define WIDE_ITEMS (WIDE * 32)
 #define TILES CEIL_DIV(HIDDEN, 16)
 #define PAIRS CEIL_DIV(GROUPS, 2)
 #define PAIRS_AT_ONCE CEIL_DIV(PAIRS, 2)
@@ -30,6 +43,9 @@
 #define GROUP_OF(n) ((n) * WIDE + wide)
 #define INEXACT 0x80000000u
 #define LOST 0x1fffu
+/* Keeps the compiler from knowing a number: what it makes of one once it would keep, in registers,
+ * which are for weights; and of places that differ by constants it would compute each. */
+#define OPAQUE(number) asm volatile("" : "+r"(number));
 
 INLINE uint bits_of(float value)
 {
@@ -56,18 +72,20 @@ INLINE void multiply(float (&sum)[4], const uint (&left)[4], uint first, uint se
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(first), "r"(second));
 }
 
-/* What a work-item of a wide warp has. A block's inputs: where they stand, and a bit for each group
- * that is not all 0, and INEXACT where TF32 does not hold them. */
+/* A block's inputs: where in local memory those of the first warp stand, a bit for each group of
+ * this warp's that is not all 0, and INEXACT where TF32 does not hold them. */
 struct Inputs {
-    float *rows;
+    int rows;
     uint active;
 };
+#define ROWS_OF(inputs) ((inputs).rows + wide * ROWS_FLOATS)
 
+/* What a work-item of a wide warp has: weights, the inputs of three blocks, and some that are on
+ * their way. */
 struct Wide {
     float weight[GROUPS][TILES][4];
     Inputs before, now, next;
     int4 coming[PAIRS_AT_ONCE];
-    int next_row, source;
 };
 
 /* Asks for the inputs that this work-item brings of a block: four of one sample from each pair of
@@ -99,23 +117,28 @@ INLINE void fetch_inputs(Wide &own, const Run *run, const int *data_row, int sta
     }
 }
 
-/* Puts them into the rows, and says what they are. */
-INLINE void keep_inputs(const Wide &own, Inputs &inputs, int start, int lane)
+/* Puts them into the rows, where they are not all 0, and says what they are. */
+INLINE void keep_inputs(float *pool, const Wide &own, Inputs &inputs, int start, int wide,
+                        int lane)
 {
-    int all = 0;
-    uint ballot;
+    int group = lane / 16, all = 0;
+    int place = ROWS_OF(inputs) + group * 64 + lane % 16 * 4;
+    uint bits = 0;
     UNROLL for (int p = start; p < start + PAIRS_AT_ONCE && p < PAIRS; p++) {
         const int4 &four = own.coming[p - start];
         int any = four.x | four.y | four.z | four.w;
         all |= any;
-        BALLOT(ballot, , any != 0);
-        if (ballot >> lane / 16 * 16 & 0xffffu)
-            *(int4 *)(inputs.rows + (2 * p + lane / 16) * 64 + lane % 16 * 4) = four;
-        inputs.active |= (ballot & 0xffffu ? 1u : 0u) << 2 * p;
-        inputs.active |= (ballot >> 16 ? 1u : 0u) << (2 * p + 1);
+        bits |= any ? 1u << 2 * p : 0u;
     }
-    BALLOT(ballot, , (all & LOST) != 0);
-    inputs.active |= ballot ? INEXACT : 0u;
+    bits <<= group;
+    bits |= all & LOST ? INEXACT : 0u;
+    bits = __reduce_or_sync(0xffffffffu, bits);
+    inputs.active |= bits;
+    bits >>= group;
+    OPAQUE(place)
+    UNROLL for (int p = start; p < start + PAIRS_AT_ONCE && p < PAIRS; p++)
+        if (bits >> 2 * p & 1)
+            *(int4 *)(pool + place + p * 128) = own.coming[p - start];
 }
 
 /* The same for all lanes, and known to be. */
@@ -127,11 +150,15 @@ INLINE uint of_warp(uint bits, int lane)
 }
 
 /* Changes the weights by a block. */
-INLINE void change(Wide &own, const float *records, int lane)
+INLINE void change(const float *pool, Wide &own, const float *records, int wide, int lane)
 {
     uint upper[TILES][4], lower[TILES][4], active = of_warp(own.before.active, lane);
-    const float *delta = records + lane % 4 * 2 * RECORD + RECORD_DELTA + lane / 4;
-    const float *column = own.before.rows + lane % 4 * 8 + lane / 4;
+    int first_delta = lane % 4 * 2 * RECORD + lane / 4;
+    int place = ROWS_OF(own.before) + lane % 4 * 8 + lane / 4;
+    OPAQUE(first_delta)
+    OPAQUE(place)
+    const float *delta = records + first_delta + RECORD_DELTA;
+    const float *column = pool + place;
     UNROLL for (int tile = 0; tile < TILES; tile++)
         UNROLL for (int k = 0; k < 4; k++)
             split(delta[k / 2 * RECORD + tile * 16 + k % 2 * 8], upper[tile][k], lower[tile][k]);
@@ -157,12 +184,15 @@ INLINE void change(Wide &own, const float *records, int lane)
 }
 
 /* The part of the sums of the next block, units x rows, that this warp's inputs make. */
-INLINE void multiply_inputs(const Wide &own, float (&sum)[TILES][4], int lane)
+INLINE void multiply_inputs(const float *pool, const Wide &own, float (&sum)[TILES][4], int wide,
+                            int lane)
 {
     uint active = of_warp(own.next.active, lane);
+    int place = ROWS_OF(own.next) + lane * 2;
+    OPAQUE(place)
     UNROLL for (int n = 0; n < GROUPS; n++)
         if (active >> n & 1) {
-            float2 two = *(const float2 *)(own.next.rows + n * 64 + lane * 2);
+            float2 two = *(const float2 *)(pool + place + n * 64);
             UNROLL for (int tile = 0; tile < TILES; tile++) {
                 uint upper[4], lower[4];
                 UNROLL for (int k = 0; k < 4; k++)
@@ -196,29 +226,23 @@ INLINE void multiply_inputs(const Wide &own, float (&sum)[TILES][4], int lane)
             }                                                                        \
     }
 
-/* Which wide warp and which of its lanes this is. The compiler must take it for new each time:
- * what it made of it once it would keep, and registers are for weights. */
+/* Which wide warp and which of its lanes this is, anew each time. */
 #define WHO_I_AM                                              \
-    asm volatile("" : "+r"(item));                            \
-    int lane = item & 31, warp = item >> 5 & 31, wide = WIDE_WARP;
+    OPAQUE(item)                                              \
+    int lane = item & 31, warp = item >> 5, wide = WIDE_WARP & 31;
 
 INLINE void load_wide(float *pool, Wide &own, const Run *run, const float *before, int item)
 {
     WHO_I_AM
-    float *rows = pool + ROWS_AT + wide * ROWS_FLOATS;
-    own.next.rows = rows;
-    own.now.rows = rows + WIDE * ROWS_FLOATS;
-    own.before.rows = rows + 2 * WIDE * ROWS_FLOATS;
-    own.now.active = own.before.active = 0;
-    own.next_row = run->order[CLAMPED(2 * BLOCK + wide * 32 + lane)];
-    own.source = run->same[0] ? 0 : run->network;
-    own.next.active = 0;
+    own.next = {ROWS_AT, 0};
+    own.now = {ROWS_AT + WIDE * ROWS_FLOATS, 0};
+    own.before = {ROWS_AT + 2 * WIDE * ROWS_FLOATS, 0};
     UNROLL for (int start = 0; start < PAIRS; start += PAIRS_AT_ONCE) {
         fetch_inputs(own, run, (const int *)pool + DATA_ROW_AT, start, wide, lane);
-        keep_inputs(own, own.next, start, lane);
+        keep_inputs(pool, own, own.next, start, wide, lane);
     }
     /* weights come after, so that both need not be in registers on their way */
-    PART_BARRIER(1, WIDE_ITEMS);
+    PART_BARRIER(3, WIDE_ITEMS);
     EACH_WEIGHT(weight = exists ? (before + first)[behind] : 0.0f;)
 }
 
@@ -228,61 +252,83 @@ INLINE void store_wide(Wide &own, float *after, int item)
     EACH_WEIGHT(if (exists) (after + first)[behind] = weight;)
 }
 
-/* Changes the weights by block - 1, makes the records of block + 1 and fetches the inputs of the
- * one after. */
+#define RECORDS_OF(block) (pool + RECORD_AT + ((block) & 1) * BLOCK * RECORD)
+#define DATA_ROWS_OF(block) ((int *)pool + DATA_ROW_AT + ((block) & 1) * BLOCK)
+
+/* Changes the weights by block - 1, multiplies them by block + 1, and fetches the inputs of the one
+ * after. */
 INLINE void work_wide(float *pool, Wide &own, const Run *run, int item, int block)
 {
     WHO_I_AM
-    int wide_item = wide * 32 + lane, next = (block + 1) * BLOCK, last = (block - 1) * BLOCK;
-    const float *power = pool + POWER_AT;
-    float *others = pool + RECORD_AT + (next / BLOCK & 1) * BLOCK * RECORD;
-    float *partial = pool + PARTIAL_AT;
-    int *data_row = (int *)pool + DATA_ROW_AT;
-    int *next_rows = data_row + (next / BLOCK & 1) * BLOCK;
-    const int *rows_after = data_row + (block & 1) * BLOCK;
-    Fetched fetched;
+    const int *data_row = DATA_ROWS_OF(block + 2);
 
-    fetch_records(&fetched, run, next_rows, own.source, wide_item, next);
-    own.source = run->same[CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
-    fetch_inputs(own, run, rows_after, 0, wide, lane);
+    fetch_inputs(own, run, data_row, 0, wide, lane);
     if (block > 0) {
-        write_losses(others, run, wide_item, last);
         if (run->keep != 1.0f) {
-            float kept = power[LESSER(BLOCK, run->count - last)];
+            float kept = pool[POWER_AT + LESSER(BLOCK, run->count - (block - 1) * BLOCK)];
             UNROLL for (int n = 0; n < GROUPS; n++)
                 UNROLL for (int tile = 0; tile < TILES; tile++)
                     UNROLL for (int k = 0; k < 4; k++)
                         own.weight[n][tile][k] *= kept;
         }
-        change(own, others, lane);
+        change(pool, own, RECORDS_OF(block - 1), wide, lane);
     }
     WARP_BARRIER();
     Inputs after = {own.before.rows, 0};
-    keep_inputs(own, after, 0, lane);
-    fetch_inputs(own, run, rows_after, PAIRS_AT_ONCE, wide, lane);
+    keep_inputs(pool, own, after, 0, wide, lane);
+    fetch_inputs(own, run, data_row, PAIRS_AT_ONCE, wide, lane);
     float sum[TILES][4] = {};
-    multiply_inputs(own, sum, lane);
+    multiply_inputs(pool, own, sum, wide, lane);
     UNROLL for (int tile = 0; tile < TILES; tile++)
-        LOCAL_STORE4(partial + wide * SUMS + tile * 128 + lane * 4,
+        LOCAL_STORE4(pool + PARTIAL_AT + wide * SUMS + tile * 128 + lane * 4,
                      MAKE4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]));
-    PART_BARRIER(1, WIDE_ITEMS);
-    for (int n = wide_item; n < SUMS; n += WIDE_ITEMS) {
-        int unit = n / 128 * 16 + n % 4 / 2 * 8 + n % 128 / 16, row = n / 4 % 4 * 2 + n % 2;
-        float all = 0.0f;
-        UNROLL for (int p = 0; p < WIDE; p++)
-            all += partial[p * SUMS + n];
-        others[SAMPLE_OF(row) * RECORD + RECORD_BASE + unit] =
-            power[(block < 0 ? 0 : BLOCK) + SAMPLE_OF(row)] * all;
-    }
-    make_records(others, power, &fetched, run, wide_item, next);
-    if (wide_item < BLOCK) {
-        next_rows[wide_item] = own.next_row;
-        own.next_row = run->order[CLAMPED(next + 3 * BLOCK + wide_item)];
-    }
-    keep_inputs(own, after, PAIRS_AT_ONCE, lane);
+    PART_BARRIER(1, WIDE_ITEMS + RECORD_ITEMS);
+    keep_inputs(pool, own, after, PAIRS_AT_ONCE, wide, lane);
     own.before = own.now;
     own.now = own.next;
     own.next = after;
+}
+
+/* What a work-item that makes records has. */
+struct Recorder {
+    int next_row, source;
+};
+
+/* Writes the losses of block - 1, and makes the records of block + 1. */
+INLINE void make_block(float *pool, Recorder &own, const Run *run, int worker, int block)
+{
+    int next = (block + 1) * BLOCK;
+    const float *power = pool + POWER_AT;
+    float *records = RECORDS_OF(block + 1);
+    int *data_row = DATA_ROWS_OF(block + 1);
+    Fetched fetched;
+
+    fetch_records(&fetched, run, data_row, own.source, worker, next);
+    own.source = run->same[run->start_tile + CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
+    if (block > 0)
+        write_losses(records, run, worker, next - 2 * BLOCK);
+    PART_BARRIER(1, WIDE_ITEMS + RECORD_ITEMS);
+    /* four sums as a lane of each wide warp has them */
+    for (int n = worker; n < SUMS / 4; n += RECORD_ITEMS) {
+        const float *partial = pool + PARTIAL_AT + n * 4;
+        float sum[4] = {};
+        UNROLL for (int p = 0; p < WIDE; p++) {
+            float four[4];
+            TAKE4(four, partial + p * SUMS)
+            UNROLL for (int k = 0; k < 4; k++)
+                sum[k] += four[k];
+        }
+        UNROLL for (int k = 0; k < 4; k++) {
+            int sample = SAMPLE_OF(n % 4 * 2 + k % 2), unit = n / 32 * 16 + n % 32 / 4 + k / 2 * 8;
+            records[sample * RECORD + RECORD_BASE + unit] =
+                power[(block < 0 ? 0 : BLOCK) + sample] * sum[k];
+        }
+    }
+    make_records(records, power, &fetched, run, worker, next);
+    if (worker < BLOCK) {
+        data_row[worker] = own.next_row;
+        own.next_row = run->order[run->start + CLAMPED(next + 3 * BLOCK + worker)];
+    }
 }
 
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline_mma(PIPELINE_PARAMETERS)
@@ -297,6 +343,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline_mma(PIPELINE_PARAMETERS)
         BLOCKS_OF(work_wide(pool, own, run, item, block);)
         store_wide(own, after, item);
     } else {
-        BLOCKS_OF()
+        int worker = RECORDER * 32 + item % 32;
+        Recorder own = {run->order[run->start + CLAMPED(2 * BLOCK + worker)],
+                        run->same[run->start_tile] ? 0 : run->network};
+        BLOCKS_OF(make_block(pool, own, run, worker, block);)
     }
 }

@@ -23,7 +23,7 @@ _BLOCK, _GROUP, _TILE = 8, 8, 16
 """Samples, inputs and units of an instruction."""
 _MOST_GROUPS = 30
 """Of a warp: each has a bit."""
-_SPARE = 38
+_SPARE = 24
 """Registers of a work-item that hold neither weights, nor inputs, nor what these meet."""
 
 
@@ -31,7 +31,8 @@ _SPARE = 38
 class PipelineMma:
     """How a network lies on a work-group.
 
-    apart: whether the first warp's scheduler is left to it.
+    apart: whether all warps that share the first one's scheduler make records, which is little to
+    do, or one of them.
     """
 
     threads: int
@@ -67,9 +68,9 @@ class PipelineMma:
         return launches_of(problem, device, kernel, layout)
 
 
-FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(512, 0), PipelineMma(192, 0),
-         PipelineMma(128, 0))
-"""With 11, 9, 15, 5 and 3 warps to which groups of inputs are dealt: pictures 28 or 32 inputs wide
+FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
+         PipelineMma(160, 0))
+"""With 10, 9, 13, 5 and 3 warps to which groups of inputs are dealt: pictures 28 or 32 inputs wide
 have 3.5 or 4 groups a row, so that each has its share of any part of one."""
 
 
@@ -78,13 +79,16 @@ class _Layout(Chain):
 
     def __init__(self, problem: BackpropProblem, form: PipelineMma) -> None:
         tiles = -(-problem.sizes[1] // _TILE)
-        super().__init__(problem, _BLOCK, form.threads, form.apart, tiles * _TILE)
+        warps = form.threads // 32
+        recording = warps // 4 - 1 if form.apart else 1
+        super().__init__(problem, _BLOCK, form.threads, tiles * _TILE, warps - 1 - recording,
+                         recording)
         self.groups = -(-problem.sizes[0] // (_GROUP * self.wide))
         pairs = -(-self.groups // 2)
         # weights, changes in two parts, the inputs on their way and where they come from
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _SPARE)
-        self.macros["GROUPS"] = self.groups
+        self.macros.update(APART=form.apart, GROUPS=self.groups)
         self.place({
             "ROWS_AT": 3 * self.wide * pairs * 2 * _GROUP * _BLOCK,
             "PARTIAL_AT": self.wide * tiles * _TILE * _BLOCK,
