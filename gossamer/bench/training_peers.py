@@ -34,7 +34,8 @@ def _made_in_c(name: str, task: Pass) -> Ready:
 
     def begin(threads: int, samples: int) -> Run:
         sizes = task.problem.sizes
-        own = (PlainNetworks(sizes, task.start, lessons) if form == "plain"
+        own = (PlainNetworks(sizes, task.start, lessons, threads,
+                             together=kind == "c-openmp" and networks == 1) if form == "plain"
                else Networks(sizes, task.start, lessons, threads))
         return Run(lambda stream: own.train(samples), own.parameters)
 
@@ -82,7 +83,7 @@ def _jax(name: str, task: Pass, device: Device) -> list[Alternative]:
 
 _MAKERS: dict[str, Callable[[str, Pass, Device], list[Alternative]]] = {
     "c-one-core": _c, "c-one-core:plain": _c, "c-one-core:skip-zeros": _c,
-    "c-openmp": _c, "c-openmp:skip-zeros": _c,
+    "c-openmp": _c, "c-openmp:plain": _c, "c-openmp:skip-zeros": _c,
     "torch-eager": _torch, "torch-graph": _torch,
     "jax-scan-cpu": _jax, "jax-scan-gpu": _jax,
 }

@@ -82,13 +82,18 @@ def test_c_trains_as_the_reference_does(built: None, sizes: tuple[int, ...],
         lessons = Lessons(given.x, given.targets, RATE, listed)
         for threads in (1, 2, 3):
             check(Networks(sizes, given.start, lessons, threads))
-    check(PlainNetworks(sizes, given.start, Lessons(given.x, given.targets, RATE)))
+    lessons = Lessons(given.x, given.targets, RATE)
+    for threads in (1, 2, 3):
+        check(PlainNetworks(sizes, given.start, lessons, threads))
+        if networks == 1:
+            check(PlainNetworks(sizes, given.start, lessons, threads, together=True))
 
 
 def test_c_starts_where_it_is_told(built: None) -> None:
     given = task()
     for made in (Networks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE), 2),
-                 PlainNetworks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE))):
+                 *(PlainNetworks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE),
+                                 together=together) for together in (False, True))):
         assert np.array_equal(made.parameters(), given.start)
 
 
@@ -136,12 +141,13 @@ def test_everybody_trains(networks: int, tmp_path: Path) -> None:
     assert all(0 < row.error < tolerance("backprop") for row in result.rows)
 
 
-def test_c_openmp_tells_its_threads(built: None) -> None:
+@pytest.mark.parametrize("name", ["c-openmp", "c-openmp:plain"])
+def test_c_openmp_tells_its_threads(built: None, name: str) -> None:
     units = find("host").limits.units
 
     def config(networks: int) -> str:
         of = dataclasses.replace(TINY, networks=networks)
-        (alternative,) = TRAINING_PEERS["c-openmp"](task(of), find("host"))
+        (alternative,) = TRAINING_PEERS[name](task(of), find("host"))
         return alternative.make().config
 
     assert f" of {units} threads (1: " in config(1)

@@ -95,23 +95,31 @@ class Networks:
 
 
 class PlainNetworks:
-    """The same by plain loops, on one core and one network after the other."""
+    """The same by plain loops. together: the threads share one network loop by loop; else each
+    takes one network after the other."""
 
-    def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons) -> None:
+    def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons,
+                 threads: int = 1, together: bool = False) -> None:
+        assert not together or len(parameters) == 1
         self._lessons, self._sizes = lessons, np.array(sizes, np.int32)
-        self._parameters = self._turned(parameters, by_input=True)
+        self._threads, self._together = threads, together
+        self._parameters = (np.array(parameters, np.float32) if together
+                            else self._turned(parameters, by_input=True))
 
     def train(self, samples: int) -> None:
         """On the first samples, from where they stand."""
-        shape = _shape(self._sizes, listed=False)
-        for own in self._parameters:
-            if not library().train_plainly(ctypes.byref(shape), _pointer(own),
-                                           ctypes.byref(self._lessons.first(samples))):
-                raise MemoryError("there is no memory for the networks in C")
+        shape = ctypes.byref(_shape(self._sizes, listed=False))
+        work = ctypes.byref(self._lessons.first(samples))
+        memory, (count, size) = _pointer(self._parameters), self._parameters.shape
+        trained = (library().train_together(shape, memory, self._threads, work) if self._together
+                   else library().train_apart(shape, memory, count, size, self._threads, work))
+        if not trained:
+            raise MemoryError("memory, or threads of OpenMP, are missing for the networks in C")
 
     def parameters(self) -> np.ndarray:
         """(networks, count) as they are now."""
-        return self._turned(self._parameters, by_input=False)
+        return (self._parameters.copy() if self._together
+                else self._turned(self._parameters, by_input=False))
 
     def _turned(self, parameters: np.ndarray, by_input: bool) -> np.ndarray:
         """A copy whose weights lie input by input, or again unit by unit."""

@@ -49,7 +49,7 @@ static void step(const Layer *layers, int count, const float *x, const float *ta
 
 /* Trains one network; 0 where there is no memory. parameters: for each layer its weights, input by
  * input, and then its biases. */
-int train_plainly(const Shape *shape, float *parameters, const Work *work)
+static int train_plainly(const Shape *shape, float *parameters, const Work *work)
 {
     Layer layers[MOST_LAYERS];
     int units = 0;
@@ -70,4 +70,16 @@ int train_plainly(const Shape *shape, float *parameters, const Work *work)
              work->targets + (size_t)s * shape->sizes[shape->layers], work->rate);
     free(own);
     return 1;
+}
+
+/* Trains several on so many threads, each of which takes one network after the other; 0 where there
+ * is no memory. size: parameters of one. */
+int train_apart(const Shape *shape, float *parameters, int count, int size, int threads,
+                const Work *work)
+{
+    int failed = 0;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(| : failed)
+    for (int n = 0; n < count; n++)
+        failed |= !train_plainly(shape, parameters + (size_t)n * size, work);
+    return !failed;
 }

@@ -1,0 +1,87 @@
+/* The plain program on several cores, as most would write it with OpenMP: one parallel region a
+ * pass, in which the threads divide each loop over a layer's units and wait for each other behind
+ * it. Weights lie unit by unit, so that a thread's are apart from the others'. */
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+
+#include "work.h"
+
+typedef struct {
+    int inputs, units;
+    float *weight, *bias, *out, *error;
+} Layer;
+
+/* By all threads of a region. */
+static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
+{
+    for (int l = 0; l < count; l++) {
+        const Layer *layer = &layers[l];
+        const float *in = l ? layers[l - 1].out : x;
+#pragma omp for schedule(static)
+        for (int j = 0; j < layer->units; j++) {
+            const float *weight = layer->weight + (size_t)j * layer->inputs;
+            float sum = layer->bias[j];
+#pragma omp simd reduction(+ : sum)
+            for (int i = 0; i < layer->inputs; i++)
+                sum += weight[i] * in[i];
+            float out = 1.0f / (1.0f + expf(-sum));
+            layer->out[j] = out;
+            if (l == count - 1)
+                layer->error[j] = out * (1.0f - out) * (target[j] - out);
+        }
+    }
+    for (int l = count - 1; l > 0; l--) {
+        const Layer *layer = &layers[l], *below = &layers[l - 1];
+#pragma omp for schedule(static)
+        for (int i = 0; i < layer->inputs; i++) {
+            float sum = 0.0f;
+            for (int j = 0; j < layer->units; j++)
+                sum += layer->error[j] * layer->weight[(size_t)j * layer->inputs + i];
+            below->error[i] = below->out[i] * (1.0f - below->out[i]) * sum;
+        }
+    }
+    for (int l = 0; l < count; l++) {
+        const Layer *layer = &layers[l];
+        const float *in = l ? layers[l - 1].out : x;
+#pragma omp for schedule(static) nowait
+        for (int j = 0; j < layer->units; j++) {
+            float *weight = layer->weight + (size_t)j * layer->inputs;
+            float change = rate * layer->error[j];
+            for (int i = 0; i < layer->inputs; i++)
+                weight[i] += change * in[i];
+            layer->bias[j] += change;
+        }
+    }
+#pragma omp barrier
+}
+
+/* Trains one network on so many threads; 0 where memory or threads are missing. parameters: for
+ * each layer its weights, unit by unit, and then its biases. */
+int train_together(const Shape *shape, float *parameters, int threads, const Work *work)
+{
+    Layer layers[MOST_LAYERS];
+    int units = 0, failed = 0;
+    for (int l = 0; l < shape->layers; l++)
+        units += shape->sizes[l + 1];
+    float *own = malloc(2 * units * sizeof(float));
+    if (!own)
+        return 0;
+    float *out = own;
+    for (int l = 0; l < shape->layers; l++) {
+        int before = shape->sizes[l], here = shape->sizes[l + 1];
+        layers[l] = (Layer){before, here, parameters, parameters + before * here, out, out + here};
+        parameters += (before + 1) * here;
+        out += 2 * here;
+    }
+#pragma omp parallel num_threads(threads) reduction(| : failed)
+    if (omp_get_num_threads() == threads)
+        for (int s = 0; s < work->samples; s++)
+            step(layers, shape->layers, work->x + (size_t)s * WIDE(shape->sizes[0]),
+                 work->targets + (size_t)s * shape->sizes[shape->layers], work->rate);
+    else
+        failed = 1;
+    free(own);
+    return !failed;
+}
