@@ -21,7 +21,7 @@ MANY_CHANNELS = Conv2dProblem(1, 300, 14, 28, 16, (1, 3), pads=(0, 1, 0, 1))
     ("bounds", BORDERS, "fp16", {"cluster": 8, "blocks": 6}),
     ("bounds", BORDERS, "tf32", {"cluster": 4, "tiles": 1}),
     ("bounds", GROUPS, "fp16", {"cluster": 4, "tiles": 1}),
-    ("bounds", LONG_LINES, "fp16", {"cluster": 8, "octets": 8, "parts": 1}),
+    ("bounds", LONG_LINES, "fp16", {"cluster": 8, "octets": 8, "sides": 2}),
     ("bounds", LONG_LINES, "tf32", {"cluster": 1, "parts": 8}),
     ("bounds", MANY_CHANNELS, "fp16", {"cluster": 8, "tiles": 1, "parts": 4}),
     ("plain", MANY_CHANNELS, "tf32", {"cluster": 1, "tiles": 2, "octets": 2}),

@@ -183,6 +183,22 @@ def test_columns_of_eight_are_in_banks_of_their_own() -> None:
         assert np.mean(turns) < 1.6, variant.label
 
 
+def test_groups_get_long_and_short_blocks() -> None:
+    """Sixteen rows after sixteen have 16 columns more: groups differ by one such step at most."""
+    problem = Conv2dProblem(1, 192, 8, 8, 192, (1, 1))
+    weight = np.zeros((192, 192, 1, 1), np.float32)
+    for row in range(192):
+        weight[row, :16 * (1 + row // 16)] = 1
+    device = RecordingDevice()
+    device.limits = replace(device.limits, cluster=1)
+    for variant in DirectSparsePixels().variants(problem, device):
+        shape = shape_of(variant)
+        starts, _, _, channels = tables(problem, {"weight": weight}, variant)
+        assert sorted(channels[channels >= 0]) == list(range(192))
+        together = np.diff(starts).reshape(-1, shape.blocks).sum(axis=1)
+        assert np.ptp(together) <= shape.tiles, variant.label
+
+
 def test_a_device_without_clusters_has_shapes_of_its_own() -> None:
     device = RecordingDevice()
     device.limits = replace(device.limits, cluster=1)

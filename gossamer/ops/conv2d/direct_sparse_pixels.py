@@ -44,10 +44,10 @@ MOST_IMAGES = 8
 """From eight images on they fill the tensor cores' tile themselves, as in direct_sparse_mma."""
 
 _SHAPES = tuple(Shape(*numbers) for numbers in (
-    (2, 4, 1, 2, 4, 8), (2, 6, 1, 1, 4, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
-    (2, 4, 2, 1, 4, 8), (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8), (1, 2, 1, 4, 8, 8),
-    (1, 4, 1, 2, 4, 4), (2, 2, 7, 1, 6, 4), (2, 4, 1, 2, 4, 1), (2, 2, 1, 4, 2, 1),
-    (1, 2, 1, 8, 2, 1), (2, 2, 7, 1, 4, 1)))
+    (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 6, 1, 2, 4, 8), (2, 2, 4, 1, 4, 8),
+    (2, 2, 1, 4, 4, 8), (2, 4, 2, 1, 4, 8), (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8),
+    (1, 2, 1, 4, 8, 8), (1, 4, 1, 2, 4, 4), (2, 2, 7, 1, 6, 4), (2, 4, 1, 2, 4, 1),
+    (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1), (2, 2, 7, 1, 4, 1)))
 
 
 class DirectSparsePixels(Algorithm):
@@ -172,9 +172,9 @@ class _Tables:
         for group in range(problem.groups):
             rows = np.arange(group * per_group, (group + 1) * per_group)
             found = [rows[each] for each in cluster(matrix[rows] != 0, shape.rows)]
-            # alike long ones in a group
-            found.sort(key=lambda each: -int(matrix[each].any(axis=0).sum()))
-            blocks += found + [rows[:0]] * (divided.blocks - len(found))
+            found += [rows[:0]] * (divided.blocks - len(found))
+            blocks += _dealt(found, [int(matrix[each].any(axis=0).sum()) for each in found],
+                             shape.blocks)
         channels = np.full((len(blocks), shape.rows), -1, np.int32)
         starts, offsets, values = [0], [], []
         part_columns = divided.channels * math.prod(problem.kernel)
@@ -217,6 +217,15 @@ class _Tables:
         instead = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
         filled = np.where(order >= 0, order, np.maximum(instead, 0))
         return order, (divided.piece_bytes * places[filled]).astype(np.int32)
+
+
+def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
+    """The blocks in an order in which so many that follow one another are about as long in all as
+    any others: from the longest on they go to groups to and fro."""
+    groups = len(blocks) // together
+    order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
+    order[1::2] = order[1::2, ::-1]
+    return [blocks[index] for index in order.T.reshape(-1)]
 
 
 def _fragments(values: np.ndarray, precision: str) -> np.ndarray:

@@ -21,6 +21,9 @@ _BATCH = 16
 """Inputs that a work-item asks for at once, at most."""
 _PART = 16
 """Multiprocessors among which clusters are formed; what is more in such a part is left over."""
+_ALIKE, _LONGEST = 0.85, 1.3
+"""Shares of columns in blocks of alike rows of pruned layers, over those of any rows, and of the
+longest of these lists over the mean."""
 
 
 @dataclass(frozen=True)
@@ -196,16 +199,18 @@ def cycles(divided: Division, limits: Limits) -> float:
     chunks = -(-divided.items // shape.group)
     inputs = shape.group / 32 * divided.batch * divided.batches * chunks
     staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])
-    columns = max(1.0, divided.channels * math.prod(problem.kernel)
-                  * (1 - (1 - density) ** shape.rows))
-    steps = -(-math.ceil(columns / DEPTH + 0.3) // shape.parts)
+    # alike rows have fewer columns than any rows, and the longest list is longer than most
+    columns = divided.channels * math.prod(problem.kernel) * min(
+        _ALIKE * (1 - (1 - density) ** shape.rows), 1)
+    steps = (columns / DEPTH + 0.5) / shape.parts
+    longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
     warps = shape.blocks * shape.sides * shape.parts
     issued = 12 + shape.tiles * (1 + shape.octets) + shape.octets / 2
     # TF32 takes two instructions and four loads where float16 takes one and two
     more = 2 if divided.precision == "tf32" else 1
     multiplied = warps * steps * more * max(issued / 4, 1.7 * shape.tiles * shape.octets,
                                             2.6 * shape.octets + 4 * shape.tiles + 1)
-    waited = steps * (80 + more * (2 * shape.octets + 4 * shape.tiles * shape.octets))
+    waited = longest * (80 + more * (2 * shape.octets + 4 * shape.tiles * shape.octets))
     summed = shape.partial_bytes / 64 + 25.0 * shape.fragments
     latency = 1500 + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
     return waves * (latency + beside * (staged + summed) + max(waited, beside * multiplied))
