@@ -103,11 +103,14 @@ def least_work(layer: Layer) -> tuple[int, int]:
 
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
            kept: TuningCache | None = None) -> Callable[[str], Tuner]:
-    """Of each precision one tuner, all with the same measurements."""
+    """Of each precision one tuner, all with the same measurements. They try all that vendors'
+    libraries offer, whatever the effort: a peer is measured at its best."""
     stored = TuningCache(device) if kept is None else kept
 
     @cache
     def tuner(precision: str) -> Tuner:
-        return Tuner(device, effort, precision=precision, cache=stored, note=note)
+        made = Tuner(device, effort, precision=precision, cache=stored, note=note)
+        made.vendor_configs = None
+        return made
 
     return tuner
