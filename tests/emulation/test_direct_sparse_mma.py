@@ -16,13 +16,13 @@ PHASES = Conv2dProblem(8, 100, 3, 4, 20, (3, 3), pads=(1, 1, 1, 1))
 
 
 @pytest.mark.parametrize("mode, problem, precision, shape", [
-    ("bounds", BORDERS, "tf32", Shape(2, 4, 2, 2, 2, 1)),
-    ("bounds", BORDERS, "fp16", Shape(1, 12, 1, 1, 3, 1)),
-    ("bounds", GROUPS, "fp16", Shape(2, 2, 3, 1, 1, 2)),
-    ("bounds", PHASES, "tf32", Shape(1, 4, 3, 2, 3, 1)),
-    ("races", GROUPS, "tf32", Shape(1, 8, 1, 2, 4, 1)),
-    ("races", PHASES, "tf32", Shape(2, 3, 2, 1, 2, 2)),
-    ("races", PHASES, "fp16", Shape(1, 4, 2, 2, 2, 1)),
+    ("bounds", BORDERS, "tf32", Shape(2, 4, 1, 2, 2, 2, 1)),
+    ("bounds", BORDERS, "fp16", Shape(1, 12, 1, 1, 1, 3, 1)),
+    ("bounds", GROUPS, "fp16", Shape(2, 3, 2, 2, 1, 3, 1)),
+    ("bounds", PHASES, "tf32", Shape(1, 4, 1, 3, 2, 3, 1)),
+    ("races", GROUPS, "tf32", Shape(1, 8, 1, 1, 2, 4, 1)),
+    ("races", PHASES, "tf32", Shape(2, 3, 1, 2, 1, 2, 2)),
+    ("races", PHASES, "fp16", Shape(2, 2, 2, 2, 2, 2, 1)),
 ])
 def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
                                      precision: str, shape: Shape) -> None:

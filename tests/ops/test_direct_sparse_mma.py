@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -57,10 +58,13 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
     geometry = Shape(**dict(variant.config)).geometry(problem, device.limits)
     assert geometry is not None
     depth = places.shape[1]
-    steps = values.view(np.float16 if variant.precision == "fp16" else np.float32)
-    # step, tile, row, quarter, columns' half, rows' half, columns that share a register
-    steps = steps.reshape(len(places), -1, 8, 4, 2, 2, depth // 8).astype(np.float64)
-    matrix = steps.transpose(0, 1, 5, 2, 4, 3, 6).reshape(len(places), channels.shape[1], depth)
+    fragments = values.view(np.float16 if variant.precision == "fp16" else np.float32)
+    # fragment, row, quarter, columns' half, rows' half, columns that share a register
+    fragments = fragments.reshape(-1, 8, 4, 2, 2, depth // 8).astype(np.float64)
+    matrix = fragments.transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, depth)
+    tiles = channels.reshape(len(channels), -1, 16)
+    kinds = [[0]] if variant["tiles"] == 1 else [[0, 1], [0], [1]]
+    phases = (starts.shape[1] - 2) // len(kinds)
     images = to_memory(x, variant.inputs[0]).astype(np.float64)
     # wide enough for every tile, and for what lies between the rows of a channel
     padded = np.pad(images, ((0, 0), (problem.pads[0], problem.pads[2] + geometry.height),
@@ -73,21 +77,27 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
         tile = padded[:, top:top + geometry.height, left:left + geometry.width]
         for group in range(problem.groups):
             pool = np.full((geometry.stages, geometry.stage_rows, problem.batch), np.nan)
-            for phase in range(starts.shape[1] - 1):
+            own = range(group * group_blocks, (group + 1) * group_blocks)
+            fragment = {block: starts[block, 0] for block in own}
+            step = {block: starts[block, 1] for block in own}
+            for phase in range(phases):
                 first = phase * geometry.chunk
                 chunk = tile[group * per_group:][first:min(first + geometry.chunk, per_group)]
                 for channel, pixels in enumerate(chunk):
                     at = channel * geometry.pitch
                     pool[phase % geometry.stages, at:at + pixels[..., 0].size] = pixels.reshape(
                         -1, problem.batch)
-                for coming in range(phase + 1, min(phase + 3, starts.shape[1] - 1)):
+                for coming in range(phase + 1, min(phase + 3, phases)):
                     pool[coming % geometry.stages] = np.nan
                 rows = pool.reshape(-1, problem.batch)
-                for block in range(group * group_blocks, (group + 1) * group_blocks):
-                    used = channels[block] >= 0
-                    for step in range(starts[block, phase], starts[block, phase + 1]):
-                        y[channels[block][used], row, column] += (
-                            matrix[step] @ rows[places[step] >> 7])[used]
+                for block, (kind, needing) in product(own, enumerate(kinds)):
+                    while step[block] < starts[block, 2 + phase * len(kinds) + kind]:
+                        for each in tiles[block][needing]:
+                            used = each >= 0
+                            y[each[used], row, column] += (
+                                matrix[fragment[block]] @ rows[places[step[block]] >> 7])[used]
+                            fragment[block] += 1
+                        step[block] += 1
     return y.transpose(3, 0, 1, 2)
 
 
@@ -230,8 +240,8 @@ def test_alike_rows_share_a_block() -> None:
         DirectSparseMma().prepare(Weights({"weight": weight}, device), problem, variant, device)
         starts, _, _, channels = device.uploaded
         assert (channels[4:] == -1).all()
-        np.testing.assert_array_equal(starts[:4, -1] - starts[:4, 0], steps)
-        assert (starts[4:, -1] == starts[4:, 0]).all()
+        np.testing.assert_array_equal(starts[:4, -1] - starts[:4, 1], steps)
+        assert (starts[4:, -1] == starts[4:, 1]).all()
         assert {tuple(sorted(block % 4)) for block in channels[:4]} == {(k,) * 16 for k in range(4)}
 
 

@@ -2,9 +2,10 @@
  * multiplied.
  *
  * A block is 16 * TILES output channels, its columns the (channel, row, column of a window) where
- * one of them has a nonzero, in steps of 16 (TF32: 8). A work-group computes BLOCKS blocks for a tile
- * of SETS * HEIGHT x WIDTH output pixels and 128 bytes of images; a warp one block for HEIGHT x WIDTH
- * of these pixels. The input comes densely, `chunk` channels of the tile with its borders at a
+ * one of them has a nonzero, in steps of 16 (TF32: 8). Of two tiles some columns are needed by both,
+ * some by the first, some by the second alone: steps are of one kind each. A work-group computes
+ * BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and 128 bytes of images; a warp one
+ * block for HEIGHT x WIDTH of these pixels and one of PARTS parts of the images. The input comes densely, `chunk` channels of the tile with its borders at a
  * time, into `stages` parts of local memory: a row of 128 bytes a pixel. Columns are rows there, for
  * the tile's first output pixel, and shift by as many rows as the pixel does; so the taps are
  * gathered by the addresses of the loads alone. The 16-byte pieces of a row change places by its
@@ -21,16 +22,19 @@
 #define DEPTH 16
 #define MOVED(place) ((place) & 7)
 /* between rows of sums in local memory: what a warp writes at once lies in different banks */
-#define SUM_PITCH 72
+#define SUM_PITCH (WARP_IMAGES + 8)
 #else
 #define VECTOR 4
 #define DEPTH 8
 #define MOVED(place) (2 * ((place) & 3))
-#define SUM_PITCH 36
+#define SUM_PITCH (WARP_IMAGES + 4)
 #endif
 #define IMAGES (8 * VECTOR)
+#define WARP_IMAGES (IMAGES / PARTS)
+#define PRODUCTS (WARP_IMAGES / 8)
 #define POINTS (HEIGHT * WIDTH)
-#define THREADS (32 * BLOCKS * SETS)
+#define THREADS (32 * BLOCKS * PARTS * SETS)
+#define KINDS (TILES == 1 ? 1 : 3)
 
 /* 128 bytes of images of a pixel. */
 struct ALIGNED(128) Row {
@@ -90,40 +94,44 @@ INLINE void load_matrices(uint4 &loaded, uint address)
 }
 #endif
 
-INLINE void multiply_point(float (&sums)[TILES][IMAGES / 8][4], const Step &step, const Row *pool,
-                           int shift, int lane)
+/* kind: 0 for both tiles, which have a register set of weights each, or for one of them */
+INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, int kind,
+                           const Row *pool, int shift, int first_piece)
 {
-#if HALVES
     int place = step.place + shift;
-    uint address = address_of(pool) + (place & ~127) + ((MOVED(place) ^ lane / 16) << 4);
-    UNROLL for (int two = 0; two < 4; two++) {
+    auto multiply_all = [&](int image, uint lower, uint upper) {
+        if (kind == 0)
+            UNROLL for (int tile = 0; tile < TILES; tile++)
+                multiply(sums[tile][image], step.weights[tile], lower, upper);
+        else
+            multiply(sums[(kind - 1) % TILES][image], step.weights[0], lower, upper);
+    };
+#if HALVES
+    uint address = address_of(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
+    UNROLL for (int two = 0; two < PRODUCTS / 2; two++) {
         uint4 loaded;
         load_matrices(loaded, address ^ two << 5);
-        UNROLL for (int tile = 0; tile < TILES; tile++) {
-            multiply(sums[tile][2 * two], step.weights[tile], loaded.x, loaded.y);
-            multiply(sums[tile][2 * two + 1], step.weights[tile], loaded.z, loaded.w);
-        }
+        multiply_all(2 * two, loaded.x, loaded.y);
+        multiply_all(2 * two + 1, loaded.z, loaded.w);
     }
 #else
-    int place = step.place + shift, upper_place = step.upper_place + shift;
-    uint4 lower = pool[place >> 7].pieces[MOVED(place) ^ lane / 4];
-    uint4 upper = pool[upper_place >> 7].pieces[MOVED(upper_place) ^ lane / 4];
-    UNROLL for (int tile = 0; tile < TILES; tile++) {
-        multiply(sums[tile][0], step.weights[tile], lower.x, upper.x);
-        multiply(sums[tile][1], step.weights[tile], lower.y, upper.y);
-        multiply(sums[tile][2], step.weights[tile], lower.z, upper.z);
-        multiply(sums[tile][3], step.weights[tile], lower.w, upper.w);
-    }
+    int upper_place = step.upper_place + shift;
+    uint4 lower = pool[place >> 7].pieces[MOVED(place) ^ first_piece];
+    uint4 upper = pool[upper_place >> 7].pieces[MOVED(upper_place) ^ first_piece];
+    multiply_all(0, lower.x, upper.x);
+    multiply_all(1, lower.y, upper.y);
+    multiply_all(2, lower.z, upper.z);
+    multiply_all(3, lower.w, upper.w);
 #endif
 }
 
 /* 16 rows of images in local memory. */
-INLINE void put(float *rows, const float (&sums)[IMAGES / 8][4], int lane)
+INLINE void put(float *rows, const float (&sums)[PRODUCTS][4], int lane)
 {
     UNROLL for (int half = 0; half < 2; half++) {
         float *row = rows + (half * 8 + lane / 4) * SUM_PITCH;
 #if HALVES
-        UNROLL for (int piece = 0; piece < 8; piece++)
+        UNROLL for (int piece = 0; piece < PRODUCTS; piece++)
             *(float2 *)(row + 8 * piece + 2 * (lane % 4)) =
                 make_float2(sums[piece][2 * half], sums[piece][2 * half + 1]);
 #else
@@ -146,9 +154,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
 {
     DYNAMIC_LOCAL(Row, pool)
     Source *sources = (Source *)(pool + stages * stage_rows);
-    int item = LOCAL_ID(0), lane = item % 32, warp = item / 32, set = warp / BLOCKS;
-    /* every fourth warp has the same scheduler: not all sets of the same block */
-    int block = GROUP_ID(1) * BLOCKS + (warp + set) % BLOCKS;
+    int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
+    int turn = warp / BLOCKS, part = turn % PARTS, set = turn / PARTS;
+    /* every fourth warp has the same scheduler: not all turns of the same block */
+    int block = GROUP_ID(1) * BLOCKS + (warp + turn) % BLOCKS;
     int tile = GROUP_ID(0), line = (int)QUOTIENT(tile, tiles_x);
     int batch_part = (int)QUOTIENT(line, tiles_y);
     int first_y = (line - batch_part * tiles_y) * (SETS * HEIGHT);
@@ -189,42 +198,56 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    auto fetch = [&](Step &step, int number) {
+    auto fetch = [&](Step &step, int number, int fragment, bool both) {
 #if HALVES
         step.place = places[number * DEPTH + lane % 16];
 #else
         step.place = places[number * DEPTH + lane % 4];
         step.upper_place = places[number * DEPTH + 4 + lane % 4];
 #endif
-        UNROLL for (int k = 0; k < TILES; k++)
-            step.weights[k] = weights[(number * TILES + k) * 32 + lane];
+        step.weights[0] = weights[fragment * 32 + lane];
+        if (TILES > 1 && both)
+            step.weights[TILES - 1] = weights[fragment * 32 + 32 + lane];
     };
 
+#if HALVES
+    int first_piece = lane / 16 | part * PRODUCTS;
+#else
+    int first_piece = lane / 4;
+#endif
     int shifts[POINTS];
     UNROLL for (int point = 0; point < POINTS; point++) {
         int down = (set * HEIGHT + point / WIDTH) * stride_y, right = point % WIDTH * stride_x;
         shifts[point] = (down * tile_width + right) << 7 | (ROW_CLASSES * down + right) % 8;
     }
-    float sums[POINTS][TILES][IMAGES / 8][4] = {};
-    const int *ends = starts + block * (phases + 1);
-    int number = *ends++, stage = stages > 1 ? 1 : 0;
+    float sums[POINTS][TILES][PRODUCTS][4] = {};
+    const int *ends = starts + block * (phases * KINDS + 2);
+    int fragment = *ends++, number = *ends++, stage = stages > 1 ? 1 : 0;
     Step ahead;
     copy_chunk(0, 0);
     copy_chunk(1, 1);
-    fetch(ahead, number);
+    fetch(ahead, number, fragment, true);
     for (int phase = 0; phase < phases; phase++) {
-        int end = ends[phase];
+        int kind_ends[KINDS];
+        UNROLL for (int kind = 0; kind < KINDS; kind++)
+            kind_ends[kind] = *ends++;
         asm volatile("cp.async.wait_group %0;" ::"n"(1) : "memory");
         /* this phase's input is there, and all are through with what is replaced */
         BARRIER();
         stage = stage + 1 < stages ? stage + 1 : 0;
         copy_chunk(phase + 2, stage);
-        /* once in a turn: twice takes registers that are not there */
-        _Pragma("unroll 1") while (number < end) {
-            Step step = ahead;
-            fetch(ahead, ++number);
-            UNROLL for (int point = 0; point < POINTS; point++)
-                multiply_point(sums[point], step, pool, shifts[point], lane);
+        UNROLL for (int kind = 0; kind < KINDS; kind++) {
+            int end = kind_ends[kind];
+            /* once in a turn: twice takes registers that are not there */
+            _Pragma("unroll 1") while (number < end) {
+                Step step = ahead;
+                number++;
+                fragment += kind == 0 ? TILES : 1;
+                /* behind a kind's last step the next one is of any kind */
+                fetch(ahead, number, fragment, kind == 0 || number >= end);
+                UNROLL for (int point = 0; point < POINTS; point++)
+                    multiply_point(sums[point], step, kind, pool, shifts[point], first_piece);
+            }
         }
     }
 
@@ -239,10 +262,11 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
             put(rows, sums[point][k], lane);
             WARP_BARRIER();
             if (out_y < out_height && out_x < out_width)
-                for (int first = 0; first < 16; first += 128 / IMAGES) {
-                    int row = first + lane / (IMAGES / 4), image = lane % (IMAGES / 4) * 4;
+                for (int first = 0; first < 16; first += 128 / WARP_IMAGES) {
+                    int row = first + lane / (WARP_IMAGES / 4);
+                    int image = lane % (WARP_IMAGES / 4) * 4;
                     int channel = channels[(block * TILES + k) * 16 + row];
-                    int in_batch = batch_part * IMAGES + image;
+                    int in_batch = batch_part * IMAGES + part * WARP_IMAGES + image;
                     int batch = pixel_units * VECTOR;
                     if (channel >= 0 && in_batch < batch) {
                         float4 value = *(const float4 *)(rows + row * SUM_PITCH + image);

@@ -51,20 +51,17 @@ DENSEST = 0.3
 @dataclass(frozen=True)
 class Shape:
     """tiles: of 16 output channels in a block. blocks: of a work-group, for the same pixels.
-    height, width: output pixels of a warp. sets: of a work-group's warps, below one another.
-    resident: work-groups that a multiprocessor shall hold at once."""
+    parts: of the images, a warp has one (TF32: 1). sets: of a work-group's warps, below one
+    another. height, width: output pixels of a warp. resident: work-groups that a multiprocessor
+    shall hold at once."""
 
     tiles: int
     blocks: int
+    parts: int
     sets: int
     height: int
     width: int
     resident: int
-
-    @property
-    def rows(self) -> int:
-        """Output channels of a block."""
-        return ROWS * self.tiles
 
     @property
     def points(self) -> int:
@@ -72,7 +69,7 @@ class Shape:
 
     @property
     def warps(self) -> int:
-        return self.blocks * self.sets
+        return self.blocks * self.parts * self.sets
 
     def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
         """Of output pixels, along x and along y."""
@@ -97,13 +94,15 @@ class Shape:
         return None
 
 
-_POINTS = {"fp16": {1: ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)), 2: ((1, 1), (1, 2))},
-           "tf32": {1: ((1, 2), (1, 3), (2, 2), (1, 4), (2, 3), (2, 4)),
-                    2: ((1, 2), (1, 3), (2, 2))}}
-"""Heights and widths of a warp's pixels, for each number of tiles."""
-_TRIED = 10
-"""Shapes of each precision that are tried for a layer, and of those whose warps do the same."""
-_TRIED_ALIKE = 3
+_POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
+                    (2, 1): ((1, 1), (1, 2)), (2, 2): ((1, 2), (1, 3), (2, 2))},
+           "tf32": {(1, 1): ((1, 2), (1, 3), (2, 2), (1, 4), (2, 3), (2, 4)),
+                    (2, 1): ((1, 2), (1, 3), (2, 2))}}
+"""Heights and widths of a warp's pixels, for each number of tiles and of parts."""
+_TRIED = 5
+_TRIED_ALIKE = 2
+"""Shapes that are tried for a layer, of each precision and number of tiles, and of those whose
+warps do the same."""
 _NOMINAL_BATCH = 64
 """Every batch has the same shapes to choose from: those expected to be best for this one."""
 
@@ -112,14 +111,14 @@ def _shapes(precision: str) -> list[Shape]:
     """Those that fill a multiprocessor's registers: with 64, 96 or 128 sums a work-item 16, 12 or
     8 warps."""
     found = []
-    for tiles, points in _POINTS[precision].items():
+    for (tiles, parts), points in _POINTS[precision].items():
         for height, width in points:
-            sums = tiles * height * width * KINDS[precision].vector * 4
+            sums = tiles * height * width * KINDS[precision].vector * 4 // parts
             warps = 8 if sums > 96 else 12 if sums > 64 or (tiles, sums) == (2, 64) else 16
             for blocks, sets in product((2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4)):
-                resident, rest = divmod(warps, blocks * sets)
+                resident, rest = divmod(warps, blocks * parts * sets)
                 if rest == 0 and 0 < resident <= 4:
-                    found.append(Shape(tiles, blocks, sets, height, width, resident))
+                    found.append(Shape(tiles, blocks, parts, sets, height, width, resident))
     return found
 
 
@@ -152,7 +151,7 @@ class DirectSparseMma(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
-            yield variant_of(problem, Shape(1, 1, 1, 1, 1, 1), "tf32")
+            yield variant_of(problem, Shape(1, 1, 1, 1, 1, 1, 1), "tf32")
             return
         # in turn, so that whoever tries a few has some of each
         for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
@@ -171,9 +170,10 @@ class DirectSparseMma(Algorithm):
 
         tried: list[Shape] = []
         for shape in order(replace(problem, batch=_NOMINAL_BATCH), shapes):
-            alike = [each for each in tried if (each.tiles, each.height, each.width)
-                     == (shape.tiles, shape.height, shape.width)]
-            if len(tried) < _TRIED and len(alike) < _TRIED_ALIKE:
+            as_tall = [each for each in tried if each.tiles == shape.tiles]
+            alike = [each for each in as_tall if (each.parts, each.height, each.width)
+                     == (shape.parts, shape.height, shape.width)]
+            if len(as_tall) < _TRIED and len(alike) < _TRIED_ALIKE:
                 tried.append(shape)
         return [variant_of(problem, shape, precision) for shape in order(problem, tried)]
 
@@ -186,17 +186,19 @@ class DirectSparseMma(Algorithm):
         kind = KINDS[variant.precision]
         geometry = shape.geometry(problem, device.limits)
         assert geometry is not None, f"{variant.label} was not among the variants"
-        tables = Tables(problem, weights.arrays["weight"], kind, shape.rows, shape.blocks, geometry)
+        tables = Tables(problem, weights.arrays["weight"], kind, shape.tiles, shape.blocks,
+                        shape.parts * shape.sets, geometry)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
             "HALVES": int(variant.precision == "fp16"), "TILES": shape.tiles,
-            "BLOCKS": shape.blocks, "SETS": shape.sets, "HEIGHT": shape.height,
-            "WIDTH": shape.width, "RESIDENT": shape.resident, "ROW_CLASSES": ROW_CLASSES,
+            "BLOCKS": shape.blocks, "PARTS": shape.parts, "SETS": shape.sets,
+            "HEIGHT": shape.height, "WIDTH": shape.width, "RESIDENT": shape.resident,
+            "ROW_CLASSES": ROW_CLASSES,
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
             architectures=("sm_80", "sm_100"), headers=(DIALECT,), dynamic_local=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
-        groups_apart = blocks_of(problem, shape.rows, shape.blocks) // shape.blocks
+        groups_apart = blocks_of(problem, shape.tiles, shape.blocks) // shape.blocks
         arguments = (
             input_buffer(0), *parts, output_buffer(0), *divisor(tiles_x), *divisor(tiles_y),
             *divisor(groups_apart), problem.channels // problem.groups, geometry.chunk,
@@ -209,7 +211,8 @@ class DirectSparseMma(Algorithm):
                   groups_apart * problem.groups)
         return State(problem, variant, device, [
             Launch(kernel, groups, (32 * shape.warps,), arguments,
-                   max(geometry.nbytes, shape.warps * kind.sum_bytes))])
+                   max(geometry.nbytes,
+                       shape.warps * ROWS * 4 * (kind.images // shape.parts + kind.vector)))])
 
 
 def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[Shape, Geometry]:
@@ -226,32 +229,36 @@ def variant_of(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
 
 
 def cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry, limits: Limits,
-         steps: float | None = None, conflicts: float = 1.1) -> float:
+         known: tuple[float, float] | None = None, conflicts: float = 1.1) -> float:
     """Expected cycles of a multiprocessor: of its tensor cores (8 an instruction on one of four),
-    its local memory, its schedulers, and what comes from the L2 cache at 27 bytes a cycle.
+    its local memory (128 bytes each), its schedulers, and what comes from the L2 cache at 27 bytes
+    a cycle.
 
-    steps: of a block, where they are known. conflicts: reads of local memory, as a multiple of
-    those without any.
+    known: the steps of a block and its fragments of weights, where there are tables. conflicts:
+    reads of local memory, as a multiple of those without any.
     """
-    density = problem.weights_info.density
-    if steps is None:
+    if known is None:
         # alike rows share more columns than any do
-        columns = 0.8 * problem.depth * (1 - (1 - density) ** shape.rows)
-        steps = max(1.0, columns / kind.depth)
-    row_groups = blocks_of(problem, shape.rows, shape.blocks) // shape.blocks
-    blocks = blocks_of(problem, shape.rows, 1) / row_groups
-    products = shape.tiles * shape.points * kind.vector
-    reads = conflicts * shape.points * kind.depth
-    issued = products + 10 * shape.points + 10 * shape.tiles + 12
-    fetched = (blocks * steps * (512 * shape.tiles + 4 * kind.depth)
-               + 128 * problem.channels // problem.groups * geometry.pitch)
-    warp_steps = blocks * shape.sets * steps
-    group = max(2 * products * warp_steps, reads * warp_steps, issued / 4 * warp_steps,
-                fetched / 27)
+        one, all_of = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
+                       for rows in (ROWS, ROWS * shape.tiles))
+        known = max(1.0, all_of / kind.depth), max(1.0, shape.tiles * one / kind.depth)
+    steps, fragments = known
+    row_groups = blocks_of(problem, shape.tiles, shape.blocks) // shape.blocks
+    blocks = blocks_of(problem, shape.tiles, 1) / row_groups
+    channels = problem.channels // problem.groups
+    # of a block and all images of a pixel
+    products = fragments * kind.vector
+    reads = steps * kind.depth
+    pixels = shape.sets * shape.points
+    issued = products + (steps * 10 + fragments * 2) * shape.parts + 12 * steps / shape.points
+    fetched = (blocks * (512 * fragments + 4 * kind.depth * steps)
+               + 128 * channels * geometry.pitch)
+    group = max(2 * products * blocks * pixels, issued / 4 * blocks * pixels, fetched / 27,
+                conflicts * reads * blocks * pixels + channels * geometry.pitch)
     tiles_x, tiles_y = shape.tiles_of(problem)
     groups = (tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
               * problem.groups)
     in_turn = -(-groups // max(limits.units, 1))
-    at_once = min(in_turn, shape.resident) * blocks * shape.sets / 4
+    at_once = min(in_turn, shape.resident) * blocks * shape.parts * shape.sets / 4
     start = 1500 + 128 * geometry.stage_rows / 27
     return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.resident)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -37,11 +37,6 @@ class Kind:
     def images(self) -> int:
         """Of a row of local memory."""
         return 8 * self.vector
-
-    @property
-    def sum_bytes(self) -> int:
-        """Of local memory for a warp's 16 rows of sums, on their way out."""
-        return 16 * (self.images + self.vector) * 4
 
 
 KINDS = {"tf32": Kind(4, 8, 4), "fp16": Kind(8, 16, 8)}
@@ -74,24 +69,29 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a layer: blocks of alike output channels, `together` of which share a
-    work-group.
+    """The tables of a layer: blocks of alike output channels, `tiles` times 16, `together` of which
+    share a work-group, with `turns` warps each.
 
-    starts: of each block, its first step of each phase, and behind its last. places: of each
+    starts: of each block, its first fragment of weights, its first step, and the end of each
+    phase's steps of each kind: with two tiles those of both, of the first and of the second, else
+    one kind. places: of each
     column of a step, its row of local memory for the tile's first pixel, times 128, and its class.
-    weights: of each step and tile, four registers for each of 32 lanes. channels: of each row of a
-    block, its output channel, or -1. Behind the last step stands one more, to be read ahead.
+    weights: fragments, of each step one for each tile that it is for: four registers for each of
+    32 lanes. channels: of each row of a block, its output channel, or -1. Behind the last step
+    stands one more, to be read ahead.
     """
 
     problem: Conv2dProblem
     weight: np.ndarray
     kind: Kind
-    rows: int
+    tiles: int
     together: int
+    turns: int
     geometry: Geometry
 
     def key(self, part: str) -> str:
-        return f"{part} of {self.rows} rows, {self.together}, {self.kind}, {self.geometry}"
+        return (f"{part} of {self.tiles} tiles, {self.together} x {self.turns}, {self.kind}, "
+                f"{self.geometry}")
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         return lambda arrays: self.parts[part]
@@ -101,37 +101,55 @@ class Tables:
         problem, depth = self.problem, self.kind.depth
         matrix = np.asarray(self.weight, np.float32).reshape(problem.out_channels, -1)
         per_group = problem.out_channels // problem.groups
-        phases = phases_of(problem, self.geometry)
         starts, channels, places, values = [], [], [], []
-        step = 0
+        step = fragment = 0
         for first in range(0, problem.out_channels, per_group):
-            mask = matrix[first:first + per_group] != 0
-            found = [(first + np.array(members), np.flatnonzero(mask[members].any(axis=0)))
-                     for members in cluster(mask, self.rows)]
-            for number, (members, columns) in enumerate(_dealt(found, self.together)):
-                channel, place = self._located(columns)
+            rows = np.arange(first, first + per_group)
+            found = _blocks(rows, matrix[rows] != 0, self.tiles)
+            for number, block in enumerate(_dealt(found, self.together, self.turns)):
                 # of the blocks of one scheduler, not all round their share of a phase alike
                 turn = number % self.together // 4
-                steps, ends = scheduled(channel // self.geometry.chunk, place % self.kind.apart,
-                                        phases, self.geometry.stages, self.kind,
-                                        (turn + 0.5) / -(-self.together // 4))
-                starts.append([step, *(step + end for end in ends)])
-                step += len(steps)
-                chosen = np.array(steps, np.int64).reshape(-1, depth)
-                block = np.zeros((self.rows, chosen.size), np.float32)
-                of = chosen.reshape(-1)
-                block[:len(members), of >= 0] = matrix[np.ix_(members, columns[of[of >= 0]])]
-                values.append(block.reshape(self.rows, -1, depth).swapaxes(0, 1))
-                # what fills a step up repeats one of its columns
-                places.append(place[np.where(chosen < 0, chosen[:, :1], chosen)])
-                channels.append(np.pad(members, (0, self.rows - len(members)),
-                                       constant_values=-1))
+                rounding = (turn + 0.5) / -(-self.together // 4)
+                kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]
+                own = [fragment, step]
+                for phase in range(phases_of(problem, self.geometry)):
+                    for ends, chosen, weights in kinds:
+                        span = slice(ends[phase], ends[phase + 1])
+                        places.append(chosen[span])
+                        values.append(weights[span].reshape(-1, ROWS, depth))
+                        step += len(places[-1])
+                        fragment += len(values[-1])
+                        own.append(step)
+                starts.append(own)
+                channels.append([np.pad(tile, (0, ROWS - len(tile)), constant_values=-1)
+                                 for tile in block.tiles])
         places.append(np.zeros((1, depth), np.int64))
-        values.append(np.zeros((1, self.rows, depth), np.float32))
+        values.append(np.zeros((self.tiles, ROWS, depth), np.float32))
         return {"starts": np.array(starts, np.int32),
                 "places": np.concatenate(places).astype(np.int32),
                 "weights": _fragments(np.concatenate(values), self.kind),
-                "channels": np.array(channels, np.int32)}
+                "channels": np.array(channels, np.int32).reshape(-1, self.tiles * ROWS)}
+
+    def _steps(self, block: Block, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float
+               ) -> tuple[list[int], np.ndarray, np.ndarray]:
+        """Of the columns that exactly these tiles need: the first step of each phase and the end,
+        the places of each step, and its weights (steps, tiles, 16, depth)."""
+        depth, columns = self.kind.depth, block.columns(tiles)
+        channel, place = self._located(columns)
+        steps, ends = scheduled(channel // self.geometry.chunk, place % self.kind.apart,
+                                phases_of(self.problem, self.geometry), self.geometry.stages,
+                                self.kind, rounding)
+        chosen = np.array(steps, np.int64).reshape(-1, depth)
+        of = chosen.reshape(-1)
+        weights = np.zeros((len(tiles), ROWS, of.size), np.float32)
+        for number, tile in enumerate(tiles):
+            members = block.tiles[tile]
+            weights[number, :len(members), of >= 0] = matrix[
+                np.ix_(members, columns[of[of >= 0]])].T
+        # what fills a step up repeats one of its columns
+        filled = np.where(chosen < 0, chosen[:, :1], chosen)
+        return [0, *ends], place[filled], weights.reshape(
+            len(tiles), ROWS, -1, depth).transpose(2, 0, 1, 3)
 
     def _located(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of each column its channel within the group, and its place in local memory."""
@@ -150,38 +168,96 @@ def phases_of(problem: Conv2dProblem, geometry: Geometry) -> int:
     return -(-(problem.channels // problem.groups) // geometry.chunk)
 
 
-def blocks_of(problem: Conv2dProblem, rows: int, together: int) -> int:
+def blocks_of(problem: Conv2dProblem, tiles: int, together: int) -> int:
     """Of each group, with those without channels that fill the last work-group."""
-    blocks = -(-(problem.out_channels // problem.groups) // rows)
+    blocks = -(-(problem.out_channels // problem.groups) // (ROWS * tiles))
     return -(-blocks // together) * together
 
 
-Block = tuple[np.ndarray, np.ndarray]
-"""Output channels, and the columns where one of them has a nonzero."""
+@dataclass(frozen=True)
+class Block:
+    """tiles: the output channels of each. needed: (tiles, columns) whether a tile has a nonzero."""
+
+    tiles: list[np.ndarray]
+    needed: np.ndarray
+
+    @property
+    def kinds(self) -> list[tuple[int, ...]]:
+        """The tiles that a step can be for."""
+        return [(0,)] if len(self.tiles) == 1 else [(0, 1), (0,), (1,)]
+
+    def columns(self, tiles: tuple[int, ...]) -> np.ndarray:
+        """Those that exactly these tiles need."""
+        wanted = np.isin(np.arange(len(self.tiles)), tiles)
+        return np.flatnonzero((self.needed == wanted[:, None]).all(axis=0))
+
+    @cached_property
+    def work(self) -> int:
+        return int(self.needed.sum())
 
 
-def _dealt(blocks: list[Block], together: int) -> list[Block]:
-    """In the order of work-groups: these, and the four schedulers of each, whose warps are every
-    fourth, get alike sums of columns. What is missing in the last one is a block of nothing."""
-    count = -(-len(blocks) // together)
+def _blocks(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[Block]:
+    """Of rows of a mask, alike ones in tiles, and alike tiles in blocks."""
+    members = cluster(mask, ROWS)
+    needed = np.stack([mask[each].any(axis=0) for each in members])
     nothing = np.zeros(0, np.int64)
-    blocks = blocks + [(nothing, nothing)] * (count * together - len(blocks))
+    blocks = []
+    for each in cluster(needed, tiles):
+        missing = tiles - len(each)
+        blocks.append(Block([*(rows[members[tile]] for tile in each), *[nothing] * missing],
+                            np.pad(needed[each], ((0, missing), (0, 0)))))
+    return blocks
+
+
+def _dealt(blocks: list[Block], together: int, turns: int) -> list[Block]:
+    """In the order of work-groups: these, and the four schedulers of each, get alike sums of work.
+    What is missing in the last one is a block of nothing."""
+    count = -(-len(blocks) // together)
+    nothing = [Block([tile[:0] for tile in block.tiles], np.zeros_like(block.needed))
+               for block in blocks[:1]]
+    blocks = blocks + nothing * (count * together - len(blocks))
     dealt: list[Block] = []
     for own in _shares(blocks, [together] * count):
-        warps = _shares(own, [len(range(first, together, 4)) for first in range(min(4, together))])
-        dealt += [warps[place % 4][place // 4] for place in range(together)]
+        dealt += _arranged(own, turns)
     return dealt
 
 
+def _arranged(blocks: list[Block], turns: int) -> list[Block]:
+    """Swapped until the schedulers' sums of work are alike: warp w has the one with number
+    (w + turn) modulo theirs, and scheduler w modulo 4."""
+    warps = np.arange(turns * len(blocks))
+    warps_of = np.zeros((4, len(blocks)))
+    np.add.at(warps_of, (warps % 4, (warps + warps // len(blocks)) % len(blocks)), 1)
+    work = np.array([block.work for block in blocks], float)
+    order = np.arange(len(blocks))
+    pairs = list(combinations(order, 2))
+
+    def unevenness(order: np.ndarray) -> float:
+        return float(np.square(warps_of @ work[order]).sum())
+
+    least = unevenness(order)
+    for _ in range(4 * len(blocks)):
+        swapped = []
+        for pair in pairs:
+            other = order.copy()
+            other[list(pair)] = order[list(reversed(pair))]
+            swapped.append((unevenness(other), other))
+        best = min(swapped, key=lambda each: each[0], default=(least, order))
+        if best[0] >= least:
+            break
+        least, order = best
+    return [blocks[number] for number in order]
+
+
 def _shares(blocks: list[Block], sizes: Sequence[int]) -> list[list[Block]]:
-    """So many blocks each, with alike sums of columns: the longest go first to who has least, then
+    """So many blocks each, with alike sums of work: the longest go first to who has least, then
     the largest sum and each other one swap what brings them closest."""
     shares: list[list[Block]] = [[] for _ in sizes]
 
     def total(share: list[Block]) -> int:
-        return sum(len(columns) for _, columns in share)
+        return sum(block.work for block in share)
 
-    for block in sorted(blocks, key=lambda each: -len(each[1])):
+    for block in sorted(blocks, key=lambda each: -each.work):
         open_ones = [share for share, size in zip(shares, sizes, strict=True) if len(share) < size]
         min(open_ones, key=total).append(block)
     for _ in range(4 * len(blocks)):
@@ -190,7 +266,7 @@ def _shares(blocks: list[Block], sizes: Sequence[int]) -> list[list[Block]]:
         for other in shares:
             gap = total(largest) - total(other)
             for i, j in product(range(len(largest)), range(len(other))):
-                left = abs(gap - 2 * (len(largest[i][1]) - len(other[j][1])))
+                left = abs(gap - 2 * (largest[i].work - other[j].work))
                 if left < gap and (best is None or gap - left > best[0]):
                     best = gap - left, other, i, j
         if best is None:
@@ -198,7 +274,7 @@ def _shares(blocks: list[Block], sizes: Sequence[int]) -> list[list[Block]]:
         _, other, i, j = best
         largest[i], other[j] = other[j], largest[i]
     for share in shares:
-        share.sort(key=lambda each: -len(each[1]))
+        share.sort(key=lambda each: -each.work)
     return shares
 
 
@@ -248,15 +324,15 @@ def _apart(queues: Sequence[deque[int]], count: int) -> list[int]:
 
 
 def _fragments(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """(steps, block, depth) weights as (steps, tiles, 32 lanes, 4 registers).
+    """(fragments, 16, depth) weights as (fragments, 32 lanes, 4 registers).
 
     Register r of lane l holds row l / 4 + 8 (r % 2) and of the first half of the columns (r < 2)
     or the second that, or those two, with number l % 4.
     """
-    steps, block, depth = values.shape
-    # step, tile, upper or lower rows, row, upper or lower columns, quarter, column of these
-    apart = values.reshape(steps, block // ROWS, 2, 8, 2, 4, depth // 8)
-    lanes = apart.transpose(0, 1, 3, 5, 4, 2, 6)
+    fragments, _, depth = values.shape
+    # fragment, upper or lower rows, row, upper or lower columns, quarter, column of these
+    apart = values.reshape(fragments, 2, 8, 2, 4, depth // 8)
+    lanes = apart.transpose(0, 2, 4, 3, 1, 5)
     if kind.vector == 8:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(lanes.astype(np.float16)).view("<u4")
