@@ -19,7 +19,7 @@
  * Warp 4, and with APART warps 8, 12, ... too, make the records: they share the first one's
  * scheduler, and leave it time.
  *
- * GROUPS (of a wide warp)
+ * APART, GROUPS (of a wide warp)
  * ..._AT, FLOATS  places in local memory, and all of it, in floats
  * and those of pipeline.h, BLOCK being 8 */
 
@@ -41,6 +41,7 @@
 #define DATA_ROWS (2 * BLOCK)
 #define SAMPLE_OF(row) ((row) % 4 * 2 + (row) / 4)
 #define GROUP_OF(n) ((n) * WIDE + wide)
+#define LINE 32 /* floats of a line of the L2 cache */
 #define INEXACT 0x80000000u
 #define LOST 0x1fffu
 /* Keeps the compiler from knowing a number: what it makes of one once it would keep, in registers,
@@ -303,6 +304,15 @@ INLINE void make_block(float *pool, Recorder &own, const Run *run, int worker, i
     int *data_row = DATA_ROWS_OF(block + 1);
     Fetched fetched;
 
+    /* what the wide warps fetch in the next block comes closer already */
+    if (worker < 32)
+        UNROLL for (int s = 0; s < BLOCK; s++) {
+            int row = __shfl_sync(0xffffffffu, own.next_row, s);
+            for (int i = worker * LINE; i < INPUTS; i += 32 * LINE) {
+                const float *line = run->x + row * INPUTS + i;
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+            }
+        }
     fetch_records(&fetched, run, data_row, own.source, worker, next);
     own.source = run->same[run->start_tile + CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
     if (block > 0)
