@@ -242,8 +242,10 @@ def test_every_config_serves_every_batch() -> None:
     assert len(set(configs[0])) == len(configs[0])
 
 
-def test_both_precisions_are_among_the_first() -> None:
+def test_the_first_have_both_precisions_and_all_sizes_of_clusters() -> None:
     """Whoever tries a few configs only, as an effort says, tries some of each."""
-    found = [each.precision for each in DirectSparsePixels().variants(ALEXNET, RecordingDevice())]
-    assert found[:4] == ["tf32", "fp16"] * 2
-    assert min(found.count("tf32"), found.count("fp16")) > 10
+    found = list(DirectSparsePixels().variants(ALEXNET, RecordingDevice()))
+    assert [each.precision for each in found[:12]] == ["tf32", "fp16"] * 6
+    assert [each["cluster"] for each in found[:12:2]] == [8, 4, 1] * 2
+    assert all(first.config == second.config
+               for first, second in zip(found[:12:2], found[1:12:2], strict=True))

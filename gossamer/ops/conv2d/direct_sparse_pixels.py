@@ -10,6 +10,7 @@ vector-sparse products (Chen et al., 2021), without pruning in blocks.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -44,10 +45,12 @@ MOST_IMAGES = 8
 """From eight images on they fill the tensor cores' tile themselves, as in direct_sparse_mma."""
 
 _SHAPES = tuple(Shape(*numbers) for numbers in (
-    (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 6, 1, 2, 4, 8), (2, 2, 4, 1, 4, 8),
-    (2, 2, 1, 4, 4, 8), (2, 4, 2, 1, 4, 8), (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8),
-    (1, 2, 1, 4, 8, 8), (1, 4, 1, 2, 4, 4), (2, 2, 7, 1, 6, 4), (2, 4, 1, 2, 4, 1),
-    (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1), (2, 2, 7, 1, 4, 1)))
+    (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
+    (2, 4, 2, 1, 4, 8), (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8), (1, 2, 1, 4, 8, 8),
+    (2, 2, 2, 2, 4, 4), (1, 6, 1, 2, 4, 4), (1, 4, 1, 2, 4, 4), (2, 2, 1, 4, 2, 4),
+    (2, 2, 7, 1, 6, 4),
+    (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
+    (2, 2, 7, 1, 4, 1)))
 
 
 class DirectSparsePixels(Algorithm):
@@ -80,12 +83,13 @@ class DirectSparsePixels(Algorithm):
         if problem.outputs[0].size == 0:
             yield _variant(problem, _SHAPES[-1], "tf32")
             return
-        # in turn, so that whoever tries a few has some of each
-        for in_turn in zip_longest(*(
-                [_variant(problem, shape, precision)
-                 for shape in _fitting(problem, precision, device.limits)]
-                for precision in _AHEAD)):
-            yield from filter(None, in_turn)
+        fitting = {precision: _fitting(problem, precision, device.limits)
+                   for precision in ("tf32", "fp16")}
+        for shape in fitting["tf32"] + [each for each in fitting["fp16"]
+                                        if each not in fitting["tf32"]]:
+            for precision, shapes in fitting.items():
+                if shape in shapes:
+                    yield _variant(problem, shape, precision)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -128,10 +132,16 @@ def _runnable(limits: Limits) -> list[Shape]:
 
 
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Shape]:
-    """The shapes that the device can run, the one expected to be fastest first."""
-    divided = [Division(problem, shape, precision) for shape in _runnable(limits)]
-    found = [each for each in divided if each.local_bytes <= limits.local_bytes_opt_in]
-    return [each.shape for each in sorted(found, key=lambda each: cycles(each, limits))]
+    """The shapes that the device can run, those expected to be fastest first. The sizes of
+    clusters take turns: what a cluster costs is the device's to say."""
+    by_size: dict[int, list[Division]] = defaultdict(list)
+    for shape in _runnable(limits):
+        divided = Division(problem, shape, precision)
+        if divided.local_bytes <= limits.local_bytes_opt_in:
+            by_size[shape.cluster].append(divided)
+    in_order = (sorted(each, key=lambda divided: cycles(divided, limits))
+                for each in by_size.values())
+    return [divided.shape for in_turn in zip_longest(*in_order) for divided in in_turn if divided]
 
 
 def _variant(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
