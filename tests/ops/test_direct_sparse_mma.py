@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
 from gossamer.ops.conv2d.direct_sparse_mma import DENSEST, DirectSparseMma, Shape
-from gossamer.ops.conv2d.direct_sparse_mma_tables import KINDS, Kind, scheduled
+from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, Kind, scheduled
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.tensor import to_memory

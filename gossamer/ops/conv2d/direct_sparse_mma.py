@@ -24,14 +24,12 @@ from gossamer.ops.algorithm import (
     input_buffer,
     output_buffer,
 )
+from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, ROWS, Kind
 from gossamer.ops.conv2d.direct_sparse_mma_tables import (
-    KINDS,
     ROW_CLASSES,
-    ROWS,
     Geometry,
-    Kind,
     Tables,
-    blocks_of,
+    block_count,
     phases_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -198,7 +196,7 @@ class DirectSparseMma(Algorithm):
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
             architectures=("sm_80", "sm_100"), headers=(DIALECT,), dynamic_local=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
-        groups_apart = blocks_of(problem, shape.tiles, shape.blocks) // shape.blocks
+        groups_apart = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
         arguments = (
             input_buffer(0), *parts, output_buffer(0), *divisor(tiles_x), *divisor(tiles_y),
             *divisor(groups_apart), problem.channels // problem.groups, geometry.chunk,
@@ -243,8 +241,8 @@ def cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry, l
                        for rows in (ROWS, ROWS * shape.tiles))
         known = max(1.0, all_of / kind.depth), max(1.0, shape.tiles * one / kind.depth)
     steps, fragments = known
-    row_groups = blocks_of(problem, shape.tiles, shape.blocks) // shape.blocks
-    blocks = blocks_of(problem, shape.tiles, 1) / row_groups
+    row_groups = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
+    blocks = block_count(problem, shape.tiles, 1) / row_groups
     channels = problem.channels // problem.groups
     # of a block and all images of a pixel
     products = fragments * kind.vector
