@@ -146,7 +146,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
     uint rank = (uint)GROUP_ID(0) % CLUSTER, blocks_part = (uint)GROUP_ID(0) / CLUSTER;
     CLUSTER_ARRIVE();
     int list = (int)((blocks_part * BLOCKS + block) * CLUSTER + rank);
-    int start = starts[list], count = starts[list + 1] - start;
+    int start = starts[list], stop = starts[list + 1];
     int number = LOCAL_ID(0) < ROWS ? channels[(int)blocks_part * ROWS + LOCAL_ID(0)] : 0;
     int image = (int)QUOTIENT(GROUP_ID(2), tiles_across);
     int first_line = GROUP_ID(1) * lines;
@@ -185,7 +185,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
         int in_tile = in_y - top;
         bool inside = in_y < in_height && in_x < in_width && in_tile < span_y && own < at_once;
         int left_over = inside ? own_channels : 0;
-        const REAL *from = x + (first_source + in_y * in_width + in_x);
+        int source = first_source + in_y * in_width + in_x;
 #if STRIDED
         int among = (int)QUOTIENT(in_tile, stride_y);
         int place = among * width + (in_tile - among * stride_y) * residue_pieces;
@@ -197,16 +197,16 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
             REAL held[BATCH];
             UNROLL for (int k = 0; k < BATCH; k++) {
                 held[k] = 0;
-                if (left_over > 0)
+                const REAL *from = x + source;
+                if (left_over > k * at_once)
                     held[k] = *from;
-                left_over -= at_once;
-                from += at_once * plane;
+                source += at_once * plane;
             }
             if (is_first) {
                 /* here and no sooner: the loads before do not wait for these */
-                asm volatile("" : "+r"(start), "+r"(count));
-                next = start + count * (int)part / PARTS;
-                last = start + count * ((int)part + 1) / PARTS;
+                asm volatile("" : "+r"(start), "+r"(stop));
+                next = start + (stop - start) * (int)part / PARTS;
+                last = start + (stop - start) * ((int)part + 1) / PARTS;
                 UNROLL for (int k = 0; k < DEPTH; k++)
                     ask(steps[k], next + k);
                 if (LOCAL_ID(0) < ROWS)
@@ -226,6 +226,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
                 }
             }
             place += BATCH * step;
+            left_over -= BATCH * at_once;
         }
     }
     BARRIER();
