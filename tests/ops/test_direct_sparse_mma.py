@@ -57,14 +57,14 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
     starts, places, values, channels = device.uploaded
     geometry = Shape(**dict(variant.config)).geometry(problem, device.limits)
     assert geometry is not None
-    depth = places.shape[1]
+    depth = places.shape[2]
     fragments = values.view(np.float16 if variant.precision == "fp16" else np.float32)
     # fragment, row, quarter, columns' half, rows' half, columns that share a register
     fragments = fragments.reshape(-1, 8, 4, 2, 2, depth // 8).astype(np.float64)
-    matrix = fragments.transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, depth)
+    matrix = fragments.transpose(0, 4, 1, 3, 2, 5).reshape(len(places), -1, 16, depth)
     tiles = channels.reshape(len(channels), -1, 16)
     kinds = [[0]] if variant["tiles"] == 1 else [[0, 1], [0], [1]]
-    phases = (starts.shape[1] - 2) // len(kinds)
+    phases = (starts.shape[1] - 1) // len(kinds)
     images = to_memory(x, variant.inputs[0]).astype(np.float64)
     # wide enough for every tile, and for what lies between the rows of a channel
     padded = np.pad(images, ((0, 0), (problem.pads[0], problem.pads[2] + geometry.height),
@@ -78,8 +78,7 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
         for group in range(problem.groups):
             pool = np.full((geometry.stages, geometry.stage_rows, problem.batch), np.nan)
             own = range(group * group_blocks, (group + 1) * group_blocks)
-            fragment = {block: starts[block, 0] for block in own}
-            step = {block: starts[block, 1] for block in own}
+            step = {block: starts[block, 0] for block in own}
             for phase in range(phases):
                 first = phase * geometry.chunk
                 chunk = tile[group * per_group:][first:min(first + geometry.chunk, per_group)]
@@ -91,12 +90,13 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
                     pool[coming % geometry.stages] = np.nan
                 rows = pool.reshape(-1, problem.batch)
                 for block, (kind, needing) in product(own, enumerate(kinds)):
-                    while step[block] < starts[block, 2 + phase * len(kinds) + kind]:
-                        for each in tiles[block][needing]:
-                            used = each >= 0
-                            y[each[used], row, column] += (
-                                matrix[fragment[block]] @ rows[places[step[block]] >> 7])[used]
-                            fragment[block] += 1
+                    while step[block] < starts[block, 1 + phase * len(kinds) + kind]:
+                        # both of a step's fragments are for the one tile where there is one
+                        for number, each in enumerate(np.resize(needing, variant["tiles"])):
+                            channel = tiles[block][each]
+                            y[channel[channel >= 0], row, column] += (
+                                matrix[step[block], number]
+                                @ rows[places[step[block], number] >> 7])[channel >= 0]
                         step[block] += 1
     return y.transpose(3, 0, 1, 2)
 
@@ -134,7 +134,7 @@ def test_a_schedule(counts: list[int], stages: int, kind: Kind, seed: int) -> No
     chunks = np.repeat(np.arange(len(counts)), counts)
     classes = np.random.default_rng(seed).integers(0, kind.apart, len(chunks))
     stages = min(stages, len(counts))
-    steps, ends = scheduled(chunks, classes, len(counts), stages, kind)
+    steps, ends = scheduled(chunks, classes, len(counts), stages, kind.apart, kind.depth)
     assert ends[-1] == len(steps) and ends == sorted(ends) and len(ends) == len(counts)
     taken = [column for step in steps for column in step if column >= 0]
     assert sorted(taken) == list(range(len(chunks)))
@@ -244,8 +244,8 @@ def test_alike_rows_share_a_block() -> None:
         DirectSparseMma().prepare(Weights({"weight": weight}, device), problem, variant, device)
         starts, _, _, channels = device.uploaded
         assert (channels[4:] == -1).all()
-        np.testing.assert_array_equal(starts[:4, -1] - starts[:4, 1], steps)
-        assert (starts[4:, -1] == starts[4:, 1]).all()
+        np.testing.assert_array_equal(starts[:4, -1] - starts[:4, 0], steps)
+        assert (starts[4:, -1] == starts[4:, 0]).all()
         assert {tuple(sorted(block % 4)) for block in channels[:4]} == {(k,) * 16 for k in range(4)}
 
 

@@ -3,7 +3,8 @@
  *
  * A block is 16 * TILES output channels, its columns the (channel, row, column of a window) where
  * one of them has a nonzero, in steps of 16 (TF32: 8). Of two tiles some columns are needed by both,
- * some by the first, some by the second alone: steps are of one kind each. A work-group computes
+ * some by the first, some by the second alone: steps are of one kind each, and those of one tile take
+ * 32 columns (TF32: 16), so that every step has as many weights and products. A work-group computes
  * BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and 128 bytes of images; a warp one
  * block for HEIGHT x WIDTH of these pixels and one of PARTS parts of the images. The input comes densely, `chunk` channels of the tile with its borders at a
  * time, into `stages` parts of local memory: a row of 128 bytes a pixel. Columns are rows there, for
@@ -48,10 +49,9 @@ struct Source {
 
 /* What a lane needs of a step: where its columns are, and its weights. */
 struct Step {
-#if HALVES
-    int place;
-#else
-    int place, upper_place;
+    int places[TILES];
+#if !HALVES
+    int upper_places[TILES];
 #endif
     uint4 weights[TILES];
 };
@@ -94,35 +94,37 @@ INLINE void load_matrices(uint4 &loaded, uint address)
 }
 #endif
 
-/* kind: 0 for both tiles, which have a register set of weights each, or for one of them */
+/* kind: 0 for the step's first columns and all tiles, else the one tile that its columns are for */
 INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, int kind,
                            const Row *pool, int shift, int first_piece)
 {
-    int place = step.place + shift;
-    auto multiply_all = [&](int image, uint lower, uint upper) {
-        if (kind == 0)
-            UNROLL for (int tile = 0; tile < TILES; tile++)
-                multiply(sums[tile][image], step.weights[tile], lower, upper);
-        else
-            multiply(sums[(kind - 1) % TILES][image], step.weights[0], lower, upper);
-    };
+    UNROLL for (int half = 0; half < (kind == 0 ? 1 : TILES); half++) {
+        auto multiply_all = [&](int image, uint lower, uint upper) {
+            if (kind == 0)
+                UNROLL for (int tile = 0; tile < TILES; tile++)
+                    multiply(sums[tile][image], step.weights[tile], lower, upper);
+            else
+                multiply(sums[(kind - 1) % TILES][image], step.weights[half], lower, upper);
+        };
+        int place = step.places[half] + shift;
 #if HALVES
-    uint address = address_of(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
-    UNROLL for (int two = 0; two < PRODUCTS / 2; two++) {
-        uint4 loaded;
-        load_matrices(loaded, address ^ two << 5);
-        multiply_all(2 * two, loaded.x, loaded.y);
-        multiply_all(2 * two + 1, loaded.z, loaded.w);
-    }
+        uint address = address_of(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
+        UNROLL for (int two = 0; two < PRODUCTS / 2; two++) {
+            uint4 loaded;
+            load_matrices(loaded, address ^ two << 5);
+            multiply_all(2 * two, loaded.x, loaded.y);
+            multiply_all(2 * two + 1, loaded.z, loaded.w);
+        }
 #else
-    int upper_place = step.upper_place + shift;
-    uint4 lower = pool[place >> 7].pieces[MOVED(place) ^ first_piece];
-    uint4 upper = pool[upper_place >> 7].pieces[MOVED(upper_place) ^ first_piece];
-    multiply_all(0, lower.x, upper.x);
-    multiply_all(1, lower.y, upper.y);
-    multiply_all(2, lower.z, upper.z);
-    multiply_all(3, lower.w, upper.w);
+        int upper_place = step.upper_places[half] + shift;
+        uint4 lower = pool[place >> 7].pieces[MOVED(place) ^ first_piece];
+        uint4 upper = pool[upper_place >> 7].pieces[MOVED(upper_place) ^ first_piece];
+        multiply_all(0, lower.x, upper.x);
+        multiply_all(1, lower.y, upper.y);
+        multiply_all(2, lower.z, upper.z);
+        multiply_all(3, lower.w, upper.w);
 #endif
+    }
 }
 
 /* 16 rows of images in local memory. */
@@ -198,16 +200,17 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    auto fetch = [&](Step &step, int number, int fragment, bool both) {
+    auto fetch = [&](Step &step, int number) {
+        UNROLL for (int k = 0; k < TILES; k++) {
+            int fragment = number * TILES + k;
 #if HALVES
-        step.place = places[number * DEPTH + lane % 16];
+            step.places[k] = places[fragment * DEPTH + lane % 16];
 #else
-        step.place = places[number * DEPTH + lane % 4];
-        step.upper_place = places[number * DEPTH + 4 + lane % 4];
+            step.places[k] = places[fragment * DEPTH + lane % 4];
+            step.upper_places[k] = places[fragment * DEPTH + 4 + lane % 4];
 #endif
-        step.weights[0] = weights[fragment * 32 + lane];
-        if (TILES > 1 && both)
-            step.weights[TILES - 1] = weights[fragment * 32 + 32 + lane];
+            step.weights[k] = weights[fragment * 32 + lane];
+        }
     };
 
 #if HALVES
@@ -221,12 +224,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
         shifts[point] = (down * tile_width + right) << 7 | (ROW_CLASSES * down + right) % 8;
     }
     float sums[POINTS][TILES][PRODUCTS][4] = {};
-    const int *ends = starts + block * (phases * KINDS + 2);
-    int fragment = *ends++, number = *ends++, stage = stages > 1 ? 1 : 0;
+    const int *ends = starts + block * (phases * KINDS + 1);
+    int number = *ends++, stage = stages > 1 ? 1 : 0;
     Step ahead;
     copy_chunk(0, 0);
     copy_chunk(1, 1);
-    fetch(ahead, number, fragment, true);
+    fetch(ahead, number);
     for (int phase = 0; phase < phases; phase++) {
         int kind_ends[KINDS];
         UNROLL for (int kind = 0; kind < KINDS; kind++)
@@ -241,10 +244,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
             /* once in a turn: twice takes registers that are not there */
             _Pragma("unroll 1") while (number < end) {
                 Step step = ahead;
-                number++;
-                fragment += kind == 0 ? TILES : 1;
-                /* behind a kind's last step the next one is of any kind */
-                fetch(ahead, number, fragment, kind == 0 || number >= end);
+                fetch(ahead, ++number);
                 UNROLL for (int point = 0; point < POINTS; point++)
                     multiply_point(sums[point], step, kind, pool, shifts[point], first_piece);
             }

@@ -143,20 +143,20 @@ def _shares(blocks: list[Block], sizes: Sequence[int]) -> list[list[Block]]:
     return shares
 
 
-def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, kind: Kind,
-              rounding: float = 0.5) -> tuple[list[list[int]], list[int]]:
+def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, apart: int,
+              depth: int, rounding: float = 0.5) -> tuple[list[list[int]], list[int]]:
     """The steps of a block, each the numbers of its columns (-1: none), and how many of them are
     done by the end of each phase.
 
     chunks: of each column, ascending. A chunk is there from the phase of its number on, and is
     replaced `stages` - 2 phases later. classes: of each column, what differs where columns can be
-    read at once, from 0 to kind.apart - 1. rounding: what is added to a phase's share of the steps
-    before it is cut to a whole number.
+    read at once, from 0 to apart - 1. depth: columns of a step. rounding: what is added to a
+    phase's share of the steps before it is cut to a whole number.
     """
     arrivals = np.searchsorted(chunks, np.arange(phases + 1)).tolist()
     class_of = classes.tolist()
-    queues: list[deque[int]] = [deque() for _ in range(kind.apart)]
-    total = -(-len(chunks) // kind.depth)
+    queues: list[deque[int]] = [deque() for _ in range(apart)]
+    total = -(-len(chunks) // depth)
     steps: list[list[int]] = []
     ends = []
     taken = 0
@@ -170,12 +170,12 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
         lag = min(_LAG, (phase + 2) / 4)
         pace = total if last else int(total * (phase + 1 - lag) / phases + rounding)
         while (any(queue and queue[0] < due for queue in queues)
-               or (len(steps) < pace and arrivals[phase + 1] - taken >= kind.depth)):
+               or (len(steps) < pace and arrivals[phase + 1] - taken >= depth)):
             step: list[int] = []
-            for _ in range(kind.depth // kind.apart):
-                step += _apart(queues, kind.apart)
+            for _ in range(depth // apart):
+                step += _apart(queues, apart)
             taken += len(step)
-            steps.append(step + [-1] * (kind.depth - len(step)))
+            steps.append(step + [-1] * (depth - len(step)))
         ends.append(len(steps))
     return steps, ends
 

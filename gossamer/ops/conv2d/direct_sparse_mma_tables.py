@@ -53,12 +53,12 @@ class Tables:
     """The tables of a layer: blocks of alike output channels, `tiles` times 16, `together` of which
     share a work-group, with `turns` warps each.
 
-    starts: of each block, its first fragment of weights, its first step, and the end of each
-    phase's steps of each kind: with two tiles those of both, of the first and of the second, else
-    one kind. places: of each column of a step, its row of local memory for the tile's first pixel,
-    times 128, and its class. weights: fragments, of each step one for each tile that it is for:
-    four registers for each of 32 lanes. channels: of each row of a block, its output channel, or
-    -1. Behind the last step stands one more, to be read ahead.
+    starts: of each block, its first step, and the end of each phase's steps of each kind: with two
+    tiles those of both, of the first and of the second, else one kind. places: of each column of a
+    step, its row of local memory for the tile's first pixel, times 128, and its class. weights:
+    fragments of 16 channels, four registers for each of 32 lanes; a step has as many as a block has
+    tiles, and as many lots of columns, where each is for one tile alone. channels: of each row of a
+    block, its output channel, or -1. Behind the last step stands one more, to be read ahead.
     """
 
     problem: Conv2dProblem
@@ -82,7 +82,7 @@ class Tables:
         matrix = np.asarray(self.weight, np.float32).reshape(problem.out_channels, -1)
         per_group = problem.out_channels // problem.groups
         starts, channels, places, values = [], [], [], []
-        step = fragment = 0
+        step = 0
         for first in range(0, problem.out_channels, per_group):
             rows = np.arange(first, first + per_group)
             found = blocks_of(rows, matrix[rows] != 0, self.tiles)
@@ -91,20 +91,19 @@ class Tables:
                 turn = number % self.together // 4
                 rounding = (turn + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]
-                own = [fragment, step]
+                own = [step]
                 for phase in range(phases_of(problem, self.geometry)):
                     for ends, chosen, weights in kinds:
                         span = slice(ends[phase], ends[phase + 1])
                         places.append(chosen[span])
-                        values.append(weights[span].reshape(-1, ROWS, depth))
+                        values.append(weights[span])
                         step += len(places[-1])
-                        fragment += len(values[-1])
                         own.append(step)
                 starts.append(own)
                 channels.append([np.pad(tile, (0, ROWS - len(tile)), constant_values=-1)
                                  for tile in block.tiles])
-        places.append(np.zeros((1, depth), np.int64))
-        values.append(np.zeros((self.tiles, ROWS, depth), np.float32))
+        places.append(np.zeros((1, self.tiles, depth), np.int64))
+        values.append(np.zeros((1, self.tiles, ROWS, depth), np.float32))
         return {"starts": np.array(starts, np.int32),
                 "places": np.concatenate(places).astype(np.int32),
                 "weights": _fragments(np.concatenate(values), self.kind),
@@ -113,13 +112,14 @@ class Tables:
     def _steps(self, block: Block, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float
                ) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Of the columns that exactly these tiles need: the first step of each phase and the end,
-        the places of each step, and its weights (steps, tiles, 16, depth)."""
+        the places of each step (steps, tiles, depth), and its weights (steps, tiles, 16, depth)."""
         depth, columns = self.kind.depth, block.columns(tiles)
+        lots = self.tiles // len(tiles)
         channel, place = self._located(columns)
         steps, ends = scheduled(channel // self.geometry.chunk, place % self.kind.apart,
                                 phases_of(self.problem, self.geometry), self.geometry.stages,
-                                self.kind, rounding)
-        chosen = np.array(steps, np.int64).reshape(-1, depth)
+                                self.kind.apart, lots * depth, rounding)
+        chosen = np.array(steps, np.int64).reshape(-1, lots * depth)
         of = chosen.reshape(-1)
         weights = np.zeros((len(tiles), ROWS, of.size), np.float32)
         for number, tile in enumerate(tiles):
@@ -127,9 +127,10 @@ class Tables:
             weights[number, :len(members), of >= 0] = matrix[
                 np.ix_(members, columns[of[of >= 0]])].T
         # what fills a step up repeats one of its columns
-        filled = np.where(chosen < 0, chosen[:, :1], chosen)
-        return [0, *ends], place[filled], weights.reshape(
-            len(tiles), ROWS, -1, depth).transpose(2, 0, 1, 3)
+        filled = place[np.where(chosen < 0, chosen[:, :1], chosen)].reshape(-1, lots, depth)
+        by_lot = weights.reshape(len(tiles), ROWS, -1, lots, depth).transpose(2, 3, 0, 1, 4)
+        return ([0, *ends], np.repeat(filled, self.tiles // lots, axis=1),
+                by_lot.reshape(-1, self.tiles, ROWS, depth))
 
     def _located(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of each column its channel within the group, and its place in local memory."""
@@ -155,15 +156,15 @@ def block_count(problem: Conv2dProblem, tiles: int, together: int) -> int:
 
 
 def _fragments(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """(fragments, 16, depth) weights as (fragments, 32 lanes, 4 registers).
+    """(steps, tiles, 16, depth) weights as (steps, tiles, 32 lanes, 4 registers).
 
     Register r of lane l holds row l / 4 + 8 (r % 2) and of the first half of the columns (r < 2)
     or the second that, or those two, with number l % 4.
     """
-    fragments, _, depth = values.shape
-    # fragment, upper or lower rows, row, upper or lower columns, quarter, column of these
-    apart = values.reshape(fragments, 2, 8, 2, 4, depth // 8)
-    lanes = apart.transpose(0, 2, 4, 3, 1, 5)
+    steps, tiles, _, depth = values.shape
+    # step, tile, upper or lower rows, row, upper or lower columns, quarter, column of these
+    apart = values.reshape(steps, tiles, 2, 8, 2, 4, depth // 8)
+    lanes = apart.transpose(0, 1, 3, 5, 4, 2, 6)
     if kind.vector == 8:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(lanes.astype(np.float16)).view("<u4")
