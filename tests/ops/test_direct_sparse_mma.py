@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
 from gossamer.ops.conv2d.direct_sparse_mma import DENSEST, DirectSparseMma, Shape
-from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, Kind, scheduled
+from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, ROWS, Kind, alike, scheduled
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.sparse_table import cluster
 from gossamer.tensor import to_memory
 from tests.ops.recording import RecordingDevice
 from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
@@ -247,6 +248,17 @@ def test_alike_rows_share_a_block() -> None:
         np.testing.assert_array_equal(starts[:4, -1] - starts[:4, 0], steps)
         assert (starts[4:, -1] == starts[4:, 0]).all()
         assert {tuple(sorted(block % 4)) for block in channels[:4]} == {(k,) * 16 for k in range(4)}
+
+
+@pytest.mark.parametrize("rows", [5, 16, 70])
+def test_swaps_leave_fewer_columns(rows: int) -> None:
+    mask = np.random.default_rng(2).random((rows, 90)) < 0.1
+    tiles = alike(np.packbits(mask).tobytes(), mask.shape)
+    assert sorted(row for tile in tiles for row in tile) == list(range(rows))
+    assert sorted(map(len, tiles)) == sorted(map(len, cluster(mask, ROWS)))
+    found, before = (sum(mask[tile].any(axis=0).sum() for tile in each)
+                     for each in (tiles, cluster(mask, ROWS)))
+    assert found < before if rows > ROWS else found == before
 
 
 def test_both_precisions_are_among_the_first() -> None:

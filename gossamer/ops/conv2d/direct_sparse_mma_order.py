@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations, product
 
 import numpy as np
@@ -18,6 +18,10 @@ ROWS = 16
 _LAG = 1.5
 """Chunks whose columns stay for later where they may: with more to choose from, those of a step
 lie in different banks."""
+
+
+_MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
+"""Of swapping rows between tiles: rounds, multiply-adds in all, and pairs looked at in each."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,42 @@ class Block:
         return int(self.needed.sum())
 
 
+@lru_cache(maxsize=8)
+def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
+    """The rows of a mask, given as its packed bits, in tiles of 16 alike ones: as they are
+    clustered, and then swapped between tiles while that leaves fewer columns that a tile needs.
+    All shapes of a layer ask for the same."""
+    mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=shape[0] * shape[1]).reshape(
+        shape).astype(np.float32)
+    tiles = cluster(mask > 0, ROWS)
+    own = np.empty(len(mask), np.int64)
+    for tile, members in enumerate(tiles):
+        own[members] = tile
+    lengths = mask.sum(axis=1)
+    for _ in range(min(_MOST_ROUNDS, int(_MOST_PRODUCTS // max(1, len(mask) * mask.size)))):
+        counts = np.zeros((len(tiles), mask.shape[1]), np.float32)
+        np.add.at(counts, own, mask)
+        needed = (counts > 0).sum(axis=1)
+        without = (counts[own] > mask).astype(np.float32)
+        # columns that a row's tile needs with another row in its place
+        swapped = without.sum(axis=1)[:, None] + lengths - without @ mask.T
+        gains = needed[own][:, None] + needed[own] - swapped - swapped.T
+        gains[own[:, None] == own] = 0
+        changed: set[int] = set()
+        for place in np.argsort(-gains, axis=None, kind="stable")[:_SWAPS]:
+            first, second = divmod(int(place), len(mask))
+            both = {int(own[first]), int(own[second])}
+            if gains[first, second] > 0 and not both & changed:
+                changed |= both
+                own[first], own[second] = own[second], own[first]
+        if not changed:
+            break
+    return [np.flatnonzero(own == tile).tolist() for tile in range(len(tiles))]
+
+
 def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[Block]:
     """Of rows of a mask, alike ones in tiles, and alike tiles in blocks."""
-    members = cluster(mask, ROWS)
+    members = alike(np.packbits(mask).tobytes(), mask.shape)
     needed = np.stack([mask[each].any(axis=0) for each in members])
     nothing = np.zeros(0, np.int64)
     blocks = []
