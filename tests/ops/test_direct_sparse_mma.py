@@ -282,7 +282,7 @@ def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
 
 @pytest.mark.parametrize("change, reason", [
     ({"batch": 6}, "four or eight at a time"),
-    ({"height": 64, "width": 64, "kernel": (40, 40)}, "windows of 40 x 40: 128 bytes a pixel"),
+    ({"height": 64, "width": 64, "dilation": (16, 31)}, "windows span 33 x 63 pixels: 128 bytes"),
     ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "density 31%"),
     ({"batch": 2**12, "channels": 2**10}, "32-bit"),
 ])

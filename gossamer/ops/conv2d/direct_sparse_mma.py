@@ -124,9 +124,9 @@ _SHAPES = {precision: _shapes(precision) for precision in KINDS}
 
 
 class DirectSparseMma(Algorithm):
-    """In TF32 and float16, images innermost, with float32 sums. A column that a block of 16 or 32
-    output channels needs is multiplied for all of them: a NaN or infinity of the input reaches
-    each of these, even where only zeros meet it. Of TF32 inputs the bits beyond are dropped."""
+    """In TF32 and float16, images innermost, with float32 sums. A column that one of 16
+    alike output channels needs is multiplied for all of them: a NaN or infinity of the input
+    reaches each of these, even where only zeros meet it. Of TF32 inputs the bits beyond are dropped."""
 
     op = "conv2d"
     name = "direct_sparse_mma"
@@ -143,8 +143,10 @@ class DirectSparseMma(Algorithm):
         if problem.batch % min(kind.vector for kind in KINDS.values()):
             return f"a batch of {problem.batch}: images are taken four or eight at a time"
         if not _fitting("tf32", problem, device.limits):
-            return (f"windows of {' x '.join(map(str, problem.kernel))}: 128 bytes a pixel of them "
-                    f"do not fit local memory of {device.limits.local_bytes_opt_in} bytes thrice")
+            span = " x ".join(str((size - 1) * dilation + 1) for size, dilation
+                              in zip(problem.kernel, problem.dilation, strict=True))
+            return (f"windows span {span} pixels: 128 bytes of each do not fit local memory of "
+                    f"{device.limits.local_bytes_opt_in} bytes thrice")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
