@@ -126,7 +126,8 @@ _SHAPES = {precision: _shapes(precision) for precision in KINDS}
 class DirectSparseMma(Algorithm):
     """In TF32 and float16, images innermost, with float32 sums. A column that one of 16
     alike output channels needs is multiplied for all of them: a NaN or infinity of the input
-    reaches each of these, even where only zeros meet it. Of TF32 inputs the bits beyond are dropped."""
+    reaches each of these, even where only zeros meet it. Of TF32 inputs the bits beyond are
+    dropped."""
 
     op = "conv2d"
     name = "direct_sparse_mma"
