@@ -242,8 +242,9 @@ INLINE void load_wide(float *pool, Wide &own, const Run *run, const float *befor
         fetch_inputs(own, run, (const int *)pool + DATA_ROW_AT, start, wide, lane);
         keep_inputs(pool, own, own.next, start, wide, lane);
     }
-    /* weights come after, so that both need not be in registers on their way */
-    PART_BARRIER(3, WIDE_ITEMS);
+    /* weights come after, so that both need not be in registers on their way; and the records'
+     * warps may forget the samples of the first block */
+    PART_BARRIER(3, WIDE_ITEMS + RECORD_ITEMS);
     EACH_WEIGHT(weight = exists ? (before + first)[behind] : 0.0f;)
 }
 
@@ -251,6 +252,21 @@ INLINE void store_wide(Wide &own, float *after, int item)
 {
     WHO_I_AM
     EACH_WEIGHT(if (exists) (after + first)[behind] = weight;)
+}
+
+/* Adds up what the wide warps have of the sums that the records start from. */
+INLINE void add_sums(float *pool, float *records, int block, int worker)
+{
+    for (int n = worker; n < SUMS; n += WIDE_ITEMS) {
+        /* as a lane of each wide warp has them, four in turn */
+        int lane = n / 4 % 32, k = n % 4, sample = SAMPLE_OF(lane % 4 * 2 + k % 2);
+        int unit = n / 128 * 16 + lane / 4 + k / 2 * 8;
+        float sum = 0.0f;
+        UNROLL for (int p = 0; p < WIDE; p++)
+            sum += pool[PARTIAL_AT + p * SUMS + n];
+        records[sample * RECORD + RECORD_BASE + unit] =
+            pool[POWER_AT + (block < 0 ? 0 : BLOCK) + sample] * sum;
+    }
 }
 
 #define RECORDS_OF(block) (pool + RECORD_AT + ((block) & 1) * BLOCK * RECORD)
@@ -283,7 +299,8 @@ INLINE void work_wide(float *pool, Wide &own, const Run *run, int item, int bloc
     UNROLL for (int tile = 0; tile < TILES; tile++)
         LOCAL_STORE4(pool + PARTIAL_AT + wide * SUMS + tile * 128 + lane * 4,
                      MAKE4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]));
-    PART_BARRIER(1, WIDE_ITEMS + RECORD_ITEMS);
+    PART_BARRIER(1, WIDE_ITEMS);
+    add_sums(pool, RECORDS_OF(block + 1), block, wide * 32 + lane);
     keep_inputs(pool, own, after, PAIRS_AT_ONCE, wide, lane);
     own.before = own.now;
     own.now = own.next;
@@ -295,7 +312,7 @@ struct Recorder {
     int next_row, source;
 };
 
-/* Writes the losses of block - 1, and makes the records of block + 1. */
+/* Writes the losses of block - 1, and makes the records of block + 1, but for the sums. */
 INLINE void make_block(float *pool, Recorder &own, const Run *run, int worker, int block)
 {
     int next = (block + 1) * BLOCK;
@@ -317,24 +334,9 @@ INLINE void make_block(float *pool, Recorder &own, const Run *run, int worker, i
     own.source = run->same[run->start_tile + CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
     if (block > 0)
         write_losses(records, run, worker, next - 2 * BLOCK);
-    PART_BARRIER(1, WIDE_ITEMS + RECORD_ITEMS);
-    /* four sums as a lane of each wide warp has them */
-    for (int n = worker; n < SUMS / 4; n += RECORD_ITEMS) {
-        const float *partial = pool + PARTIAL_AT + n * 4;
-        float sum[4] = {};
-        UNROLL for (int p = 0; p < WIDE; p++) {
-            float four[4];
-            TAKE4(four, partial + p * SUMS)
-            UNROLL for (int k = 0; k < 4; k++)
-                sum[k] += four[k];
-        }
-        UNROLL for (int k = 0; k < 4; k++) {
-            int sample = SAMPLE_OF(n % 4 * 2 + k % 2), unit = n / 32 * 16 + n % 32 / 4 + k / 2 * 8;
-            records[sample * RECORD + RECORD_BASE + unit] =
-                power[(block < 0 ? 0 : BLOCK) + sample] * sum[k];
-        }
-    }
     make_records(records, power, &fetched, run, worker, next);
+    /* all have read which samples were next */
+    PART_BARRIER(4, RECORD_ITEMS);
     if (worker < BLOCK) {
         data_row[worker] = own.next_row;
         own.next_row = run->order[run->start + CLAMPED(next + 3 * BLOCK + worker)];
@@ -356,6 +358,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline_mma(PIPELINE_PARAMETERS)
         int worker = RECORDER * 32 + item % 32;
         Recorder own = {run->order[run->start + CLAMPED(2 * BLOCK + worker)],
                         run->same[run->start_tile] ? 0 : run->network};
+        PART_BARRIER(3, WIDE_ITEMS + RECORD_ITEMS);
         BLOCKS_OF(make_block(pool, own, run, worker, block);)
     }
 }
