@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
-from gossamer.ops.conv2d.direct_sparse_mma import DENSEST, DirectSparseMma, Shape
-from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, ROWS, Kind, alike, scheduled
+from gossamer.ops.conv2d.direct_sparse_mma import DirectSparseMma, Shape
+from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, Kind, alike, scheduled
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse_table import cluster
+from gossamer.ops.conv2d.sparse_tensor_cores import DENSEST, ROWS
 from gossamer.tensor import to_memory
 from tests.ops.recording import RecordingDevice
 from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
-from gossamer.ops.conv2d.direct_sparse_pixels import DENSEST, MOST_IMAGES, DirectSparsePixels
+from gossamer.ops.conv2d.direct_sparse_pixels import MOST_IMAGES, DirectSparsePixels
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse_pixels_tiles import Division, Shape
+from gossamer.ops.conv2d.sparse_tensor_cores import DENSEST
 from tests.ops.recording import RecordingDevice
 from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
 from tests.ops.test_direct_sparse import check as check_sparse

@@ -24,7 +24,7 @@ from gossamer.ops.algorithm import (
     input_buffer,
     output_buffer,
 )
-from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, ROWS, Kind
+from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, Kind
 from gossamer.ops.conv2d.direct_sparse_mma_tables import (
     ROW_CLASSES,
     Geometry,
@@ -33,17 +33,17 @@ from gossamer.ops.conv2d.direct_sparse_mma_tables import (
     phases_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, unsuited
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.strided import divisor
 
 _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
 _MOST_CHUNK = 16
 """Channels whose input comes at once: a work-group starts when the first have come."""
 _RESERVED_BYTES = 1024
 """Of local memory, for each work-group that a multiprocessor holds."""
-
-DENSEST = 0.3
-"""Above this density next to no column of 16 rows is empty."""
+_CONFLICTS = 1.1
+"""Reads of local memory, as a multiple of those without conflicts."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,8 @@ class DirectSparseMma(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if not device.limits.mma:
-            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
-        if (reason := cannot_compile(problem, device)) is not None:
+        if (reason := unsuited(problem, device)) is not None:
             return reason
-        density = problem.weights_info.density
-        if density > DENSEST:
-            return f"density {density:.0%}, takes at most {DENSEST:.0%}"
         if problem.batch % min(kind.vector for kind in KINDS.values()):
             return f"a batch of {problem.batch}: images are taken four or eight at a time"
         if not _fitting("tf32", problem, device.limits):
@@ -166,8 +161,8 @@ class DirectSparseMma(Algorithm):
         shapes = _fitting(precision, problem, device.limits)
 
         def order(problem: Conv2dProblem, among: Iterable[Shape]) -> list[Shape]:
-            return sorted(among, key=lambda each: cost(problem, each, kind, shapes[each],
-                                                       device.limits))
+            return sorted(among, key=lambda each: _cost(problem, each, kind, shapes[each],
+                                                        device.limits))
 
         tried: list[Shape] = []
         for shape in order(replace(problem, batch=_NOMINAL_BATCH), shapes):
@@ -229,21 +224,16 @@ def variant_of(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
     return variant.halved if precision == "fp16" else variant
 
 
-def cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry, limits: Limits,
-         known: tuple[float, float] | None = None, conflicts: float = 1.1) -> float:
+def _cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry,
+          limits: Limits) -> float:
     """Expected cycles of a multiprocessor: of its tensor cores (8 an instruction on one of four),
     its local memory (128 bytes each), its schedulers, and what comes from the L2 cache at 27 bytes
-    a cycle.
-
-    known: the steps of a block and its fragments of weights, where there are tables. conflicts:
-    reads of local memory, as a multiple of those without any.
-    """
-    if known is None:
-        # alike rows share more columns than any do
-        one, all_of = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
-                       for rows in (ROWS, ROWS * shape.tiles))
-        known = max(1.0, all_of / kind.depth), max(1.0, shape.tiles * one / kind.depth)
-    steps, fragments = known
+    a cycle."""
+    # alike rows share more columns than any do
+    one, all_of = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
+                   for rows in (ROWS, ROWS * shape.tiles))
+    # of a block
+    steps, fragments = max(1.0, all_of / kind.depth), max(1.0, shape.tiles * one / kind.depth)
     row_groups = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
     blocks = block_count(problem, shape.tiles, 1) / row_groups
     channels = problem.channels // problem.groups
@@ -255,7 +245,7 @@ def cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry, l
     fetched = (blocks * (512 * fragments + 4 * kind.depth * steps)
                + 128 * channels * geometry.pitch)
     group = max(2 * products * blocks * pixels, issued / 4 * blocks * pixels, fetched / 27,
-                conflicts * reads * blocks * pixels + channels * geometry.pitch)
+                _CONFLICTS * reads * blocks * pixels + channels * geometry.pitch)
     tiles_x, tiles_y = shape.tiles_of(problem)
     groups = (tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
               * problem.groups)

@@ -12,14 +12,11 @@ from itertools import combinations, product
 import numpy as np
 
 from gossamer.ops.conv2d.sparse_table import cluster
+from gossamer.ops.conv2d.sparse_tensor_cores import ROWS
 
-ROWS = 16
-"""Output channels of an instruction's tile."""
 _LAG = 1.5
 """Chunks whose columns stay for later where they may: with more to choose from, those of a step
 lie in different banks."""
-
-
 _MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
 """Of swapping rows between tiles: rounds, multiply-adds in all, and pairs looked at in each."""
 
@@ -30,6 +27,7 @@ class Kind:
     read at once, which lie in different banks where their classes differ modulo that
     number."""
 
+    precision: str
     vector: int
     depth: int
     apart: int
@@ -40,7 +38,7 @@ class Kind:
         return 8 * self.vector
 
 
-KINDS = {"tf32": Kind(4, 8, 4), "fp16": Kind(8, 16, 8)}
+KINDS = {kind.precision: kind for kind in (Kind("tf32", 4, 8, 4), Kind("fp16", 8, 16, 8))}
 
 
 @dataclass(frozen=True)

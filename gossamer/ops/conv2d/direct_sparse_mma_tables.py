@@ -8,15 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from gossamer.ops.conv2d.direct_sparse_mma_order import (
-    ROWS,
-    Block,
-    Kind,
-    blocks_of,
-    dealt,
-    scheduled,
-)
+from gossamer.ops.conv2d.direct_sparse_mma_order import Block, Kind, blocks_of, dealt, scheduled
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, fragments
 
 ROW_CLASSES = 3
 """What the class of a pixel's row of local memory grows by along y: so a window of 3 x 3 has all
@@ -106,7 +100,7 @@ class Tables:
         values.append(np.zeros((1, self.tiles, ROWS, depth), np.float32))
         return {"starts": np.array(starts, np.int32),
                 "places": np.concatenate(places).astype(np.int32),
-                "weights": _fragments(np.concatenate(values), self.kind),
+                "weights": fragments(np.concatenate(values), self.kind.precision),
                 "channels": np.array(channels, np.int32).reshape(-1, self.tiles * ROWS)}
 
     def _steps(self, block: Block, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float
@@ -153,26 +147,3 @@ def block_count(problem: Conv2dProblem, tiles: int, together: int) -> int:
     """Of each group, with those without channels that fill the last work-group."""
     blocks = -(-(problem.out_channels // problem.groups) // (ROWS * tiles))
     return -(-blocks // together) * together
-
-
-def _fragments(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """(steps, tiles, 16, depth) weights as (steps, tiles, 32 lanes, 4 registers).
-
-    Register r of lane l holds row l / 4 + 8 (r % 2) and of the first half of the columns (r < 2)
-    or the second that, or those two, with number l % 4.
-    """
-    steps, tiles, _, depth = values.shape
-    # step, tile, upper or lower rows, row, upper or lower columns, quarter, column of these
-    apart = values.reshape(steps, tiles, 2, 8, 2, 4, depth // 8)
-    lanes = apart.transpose(0, 1, 3, 5, 4, 2, 6)
-    if kind.vector == 8:
-        with np.errstate(over="ignore"):
-            return np.ascontiguousarray(lanes.astype(np.float16)).view("<u4")
-    return _tf32(np.ascontiguousarray(lanes))
-
-
-def _tf32(values: np.ndarray) -> np.ndarray:
-    """Rounded to the 10 bits of mantissa that TF32 has, to nearest, ties to even."""
-    bits = values.view(np.uint32)
-    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)
-    return np.where(np.isfinite(values), rounded, bits).view(np.float32)

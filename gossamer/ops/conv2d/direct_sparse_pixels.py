@@ -30,17 +30,16 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse_pixels_tiles import DEPTH, ROWS, Division, Shape, cycles
+from gossamer.ops.conv2d.sparse_pixels_tiles import DEPTH, Division, Shape, cycles
 from gossamer.ops.conv2d.sparse_table import cluster
+from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, fragments, unsuited
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.strided import divisor
 
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}
 """Steps that are asked for ahead; one of TF32 has twice the registers."""
 
-DENSEST = 0.3
-"""Above this density next to no column of 16 rows is empty."""
 MOST_IMAGES = 8
 """From eight images on they fill the tensor cores' tile themselves, as in direct_sparse_mma."""
 
@@ -63,13 +62,8 @@ class DirectSparsePixels(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if not device.limits.mma:
-            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
-        if (reason := cannot_compile(problem, device)) is not None:
+        if (reason := unsuited(problem, device)) is not None:
             return reason
-        density = problem.weights_info.density
-        if density > DENSEST:
-            return f"density {density:.0%}, takes at most {DENSEST:.0%}"
         if problem.batch > MOST_IMAGES:
             return f"a batch of {problem.batch}, takes at most {MOST_IMAGES}"
         if problem.outputs[0].size and not _fitting(problem, "tf32", device.limits):
@@ -157,7 +151,8 @@ class _Tables:
 
     starts: of each block and part, the first of its steps, and behind the last. offsets: of each
     column of a step, the bytes of its first octet behind those of the first column. weights: of
-    each step, tile and instruction, four registers for each of 32 lanes. channels: of each row of a
+    each step, tile and instruction (float16: one, TF32: two of eight columns), four registers for
+    each of 32 lanes. channels: of each row of a
     block, its output channel, or -1.
     """
 
@@ -204,12 +199,15 @@ class _Tables:
         if not starts[-1]:
             offsets.append(np.zeros(DEPTH, np.int32))
             values.append(np.zeros((shape.rows, DEPTH), np.float32))
-        whole = np.concatenate(values, axis=1).reshape(shape.rows, -1, DEPTH).swapaxes(0, 1)
+        # tile, row, step, instruction, column
+        depth = DEPTH if divided.precision == "fp16" else DEPTH // 2
+        apart = np.concatenate(values, axis=1).reshape(shape.tiles, ROWS, -1, DEPTH // depth, depth)
         places = np.concatenate(offsets)
         if divided.precision == "tf32":
             places = np.ascontiguousarray(places.reshape(-1, 4, 4).swapaxes(1, 2))
         return {"starts": np.array(starts, np.int32), "offsets": places,
-                "weights": _fragments(whole, divided.precision), "channels": channels}
+                "weights": fragments(apart.transpose(2, 0, 3, 1, 4), divided.precision),
+                "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The order in which columns fill steps, -1 for none, and their offsets in bytes. So many
@@ -236,27 +234,3 @@ def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]
     return [blocks[index] for index in order.T.reshape(-1)]
-
-
-def _fragments(values: np.ndarray, precision: str) -> np.ndarray:
-    """(steps, rows, 16) weights as (steps, tiles, instructions, 32 lanes, 4 registers).
-
-    Register r of lane l holds row l / 4 + 8 (r % 2): as float16 its columns 2 (l % 4) + 8 (r / 2)
-    and the next, as TF32 its column l % 4 + 4 (r / 2) of the eight of instruction 0 or 1.
-    """
-    steps, rows, _ = values.shape
-    # step, tile, upper or lower row, row, and of the columns halves, and quarters
-    of_columns = (2, 4, 2) if precision == "fp16" else (2, 2, 4)
-    apart = values.reshape(steps, rows // ROWS, 2, 8, *of_columns)
-    if precision == "fp16":
-        lanes = apart.transpose(0, 1, 3, 5, 4, 2, 6)
-        with np.errstate(over="ignore"):
-            return np.ascontiguousarray(lanes.astype(np.float16)).view("<u4")
-    return _tf32(np.ascontiguousarray(apart.transpose(0, 1, 4, 3, 6, 5, 2)))
-
-
-def _tf32(values: np.ndarray) -> np.ndarray:
-    """Rounded to the 10 bits of mantissa that TF32 has, to nearest, ties to even."""
-    bits = values.view(np.uint32)
-    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)
-    return np.where(np.isfinite(values), rounded, bits).view(np.float32)

@@ -10,9 +10,8 @@ import numpy as np
 
 from gossamer.device.base import Limits
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse_tensor_cores import ROWS
 
-ROWS = 16
-"""Output channels of an instruction's tile."""
 DEPTH = 16
 """Columns of a step."""
 _OCTET = 8
