@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
-from gossamer.ops.conv2d.direct_sparse_pixels import MOST_IMAGES, DirectSparsePixels
+from gossamer.ops.conv2d.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
-from gossamer.ops.conv2d.sparse_pixels_tiles import Division, Shape
+from gossamer.ops.conv2d.sparse_pixels_tiles import MOST_IMAGES, Division, Shape
 from gossamer.ops.conv2d.sparse_tensor_cores import DENSEST
 from tests.ops.recording import RecordingDevice
 from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
@@ -223,11 +223,26 @@ def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
     ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "density 31%"),
     ({"channels": 2**13, "height": 200, "width": 200}, "bytes of local memory"),
     ({"channels": 2**10, "height": 2**11, "width": 2**11}, "32-bit"),
+    ({"channels": 1, "height": 4_000_000, "width": 1}, "more than 65535 groups"),
+    ({"channels": 1, "height": 1, "width": 4_000_000}, "more than 65535 groups"),
+    ({"height": 0, "pads": (2, 2, 2, 2)}, "the input is empty"),
+    ({"channels": 0}, "the input is empty"),
 ])
 def test_reasons(change: dict, reason: str) -> None:
     algorithm, device = DirectSparsePixels(), RecordingDevice()
     assert algorithm.supports(ALEXNET, device) is None
     assert reason in (algorithm.supports(replace(ALEXNET, **change), device) or "")
+
+
+def test_a_long_signal_is_divided_into_tiles_that_a_launch_takes() -> None:
+    problem = Conv2dProblem(2, 3, 1, 1_000_000, 20, (1, 9), weights_info=WeightsInfo(0.1, "some"))
+    device = RecordingDevice()
+    weights = Weights(sparse_weights(problem, 0.1), device)
+    found = list(DirectSparsePixels().variants(problem, device))
+    assert found
+    for variant in found:
+        (launch,) = DirectSparsePixels().prepare(weights, problem, variant, device).launches
+        assert max(launch.groups[1:]) <= 65535, variant.label
 
 
 def test_other_devices_are_told_what_is_missing(device) -> None:

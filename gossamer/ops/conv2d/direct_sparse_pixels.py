@@ -30,7 +30,7 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse_pixels_tiles import DEPTH, Division, Shape, cycles
+from gossamer.ops.conv2d.sparse_pixels_tiles import DEPTH, MOST_IMAGES, Division, Shape, cycles
 from gossamer.ops.conv2d.sparse_table import cluster
 from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, fragments, unsuited
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -39,9 +39,6 @@ from gossamer.ops.strided import divisor
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}
 """Steps that are asked for ahead; one of TF32 has twice the registers."""
-
-MOST_IMAGES = 8
-"""From eight images on they fill the tensor cores' tile themselves, as in direct_sparse_mma."""
 
 _SHAPES = tuple(Shape(*numbers) for numbers in (
     (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
@@ -66,11 +63,14 @@ class DirectSparsePixels(Algorithm):
             return reason
         if problem.batch > MOST_IMAGES:
             return f"a batch of {problem.batch}, takes at most {MOST_IMAGES}"
-        if problem.outputs[0].size and not _fitting(problem, "tf32", device.limits):
-            least = min(Division(problem, shape, "tf32").local_bytes
-                        for shape in _runnable(device.limits))
-            return (f"needs {least} bytes of local memory a group, {device.name} has "
-                    f"{device.limits.local_bytes_opt_in}")
+        if not problem.outputs[0].size:
+            return None
+        if not problem.inputs[0].size:
+            return "the input is empty"
+        if not _fitting(problem, "tf32", device.limits):
+            least = min((Division(problem, shape, "tf32") for shape in _runnable(device.limits)),
+                        key=lambda divided: divided.local_bytes)
+            return least.unfit(device.limits)
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -131,7 +131,7 @@ def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Sha
     by_size: dict[int, list[Division]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = Division(problem, shape, precision)
-        if divided.local_bytes <= limits.local_bytes_opt_in:
+        if divided.unfit(limits) is None:
             by_size[shape.cluster].append(divided)
     in_order = (sorted(each, key=lambda divided: cycles(divided, limits))
                 for each in by_size.values())

@@ -12,12 +12,16 @@ from gossamer.device.base import Limits
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_tensor_cores import ROWS
 
+MOST_IMAGES = 8
+"""From eight images on they fill the tensor cores' tile themselves, as in direct_sparse_mma."""
 DEPTH = 16
 """Columns of a step."""
 _OCTET = 8
 """Pixels of an instruction's tile."""
 _BATCH = 16
 """Inputs that a work-item asks for at once, at most."""
+_LARGEST_GRID = 65535
+"""Groups along y and z."""
 _PART = 16
 """Multiprocessors among which clusters are formed; what is more in such a part is left over."""
 _ALIKE, _LONGEST = 0.85, 1.3
@@ -173,6 +177,16 @@ class Division:
     def local_bytes(self) -> int:
         channel_numbers = 4 * self.shape.blocks * self.shape.rows
         return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers
+
+    def unfit(self, limits: Limits) -> str | None:
+        """The reason why the device cannot run the most images of this shape; None: it can."""
+        if self.local_bytes > limits.local_bytes_opt_in:
+            return (f"needs {self.local_bytes} bytes of local memory a group, there are "
+                    f"{limits.local_bytes_opt_in}")
+        if max(self.tiles_down, MOST_IMAGES * self.tiles_across) > _LARGEST_GRID:
+            return (f"{self.tiles_across} x {self.tiles_down} tiles of pixels: more than "
+                    f"{_LARGEST_GRID} groups")
+        return None
 
     def places(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """The pieces of the first octet for columns of the weights, channels of a group."""
