@@ -6,6 +6,7 @@ Each case builds kernels for its own sizes, so that cases take turns at the vari
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,10 @@ def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     assert "smaller batch" in str(per_step.PerStep().supports(whole, compiled_device))
     many = BackpropProblem((2, 1200, 1), 6, 10, networks=60_000)
     assert "sums of a block: indices" in str(Blocked().supports(many, compiled_device))
+    small = BackpropProblem((2, 2, 1), 6, 10, networks=65_535)
+    assert Blocked().is_pipelined(small, compiled_device)
+    more = Blocked().supports(replace(small, networks=65_536), compiled_device)
+    assert "pipeline: 65536 networks" in str(more)
     for other in (BackpropProblem((9, 5, 3), 6, 10, batch=2),
                   BackpropProblem((9, 5, 3), 6, 10, velocity=True)):
         assert "without momentum" in str(Blocked().supports(other, compiled_device))

@@ -17,6 +17,8 @@ LEARNER = Path(__file__).with_name("learner.h")
 PIPELINE = Path(__file__).with_name("pipeline.h")
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
+_MOST_NETWORKS = 65535
+"""Their samples' inner products are groups along y."""
 _MOST_FETCHED = 64
 """Registers of a work-item for the samples of the next block."""
 
@@ -74,13 +76,15 @@ class Chain:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """The reason why one warp cannot go through the network's samples; None: it can."""
+    """The reason why one warp a network cannot go through its samples; None: it can."""
     if len(problem.sizes) != 3:
         return f"{len(problem.sizes) - 2} hidden layers, not one"
     hidden, outputs = problem.sizes[1:]
     if hidden > _MOST_HIDDEN or outputs > _MOST_OUTPUTS:
         return (f"{hidden} hidden units and {outputs} outputs, more than {_MOST_HIDDEN} and "
                 f"{_MOST_OUTPUTS}")
+    if problem.networks > _MOST_NETWORKS:
+        return f"{problem.networks} networks, more than {_MOST_NETWORKS}"
     return None
 
 
