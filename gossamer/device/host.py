@@ -27,6 +27,13 @@ from gossamer.tensor import TensorSpec
 _ALIGNMENT = 64
 
 
+def processors() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class HostBuffer(Buffer):
     """Host memory; algorithms see it as NumPy arrays through `array`."""
 
@@ -68,8 +75,7 @@ class HostDevice(Device):
         self.description = _processor_name()
         self.driver = f"NumPy {np.__version__}"
         self.limits = Limits(
-            units=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1,
+            units=processors(),
             memory_bytes=_memory_bytes(),
             local_bytes=0,
             local_bytes_opt_in=0,

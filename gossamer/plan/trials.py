@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import processors
 from gossamer.errors import OutOfMemoryError, first_line
 from gossamer.measure import Crowd, Task, prepared, sampled
 from gossamer.ops import OPS
@@ -164,15 +164,15 @@ class Trials:
     def _built(self, pairs: Sequence[tuple[Algorithm, Variant]]
                ) -> list[Callable[[], tuple[State, Build]]]:
         """For each pair what makes it ready, or raises what came of that: on devices that build
-        side by side our own have been built when this returns, on as many processors as there
-        are. Vendors' libraries build when they are asked."""
+        side by side our own have been built when this returns, on as many processors as it
+        may use. Vendors' libraries build when they are asked."""
         def ready(pair: tuple[Algorithm, Variant]) -> tuple[State, Build]:
             algorithm, variant = pair
             return build(algorithm, self._weights, self.problem, variant, self.place)
 
         if not self.place.builds_side_by_side:
             return [partial(ready, pair) for pair in pairs]
-        pool = ThreadPoolExecutor(os.cpu_count())
+        pool = ThreadPoolExecutor(processors())
         try:
             ahead = {index: pool.submit(_QUIET(ready), pair) for index, pair in enumerate(pairs)
                      if not pair[0].vendor}
