@@ -21,7 +21,8 @@ CASES = {
         BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAY, {"threads": 224}),
     "softmax, inputs that are no fours": (
         BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), _NO_DECAY, {"threads": 160}),
-    "idle warps": (BackpropProblem((130, 20, 10), 9, 35), _DECAY, {"threads": 384, "apart": 1}),
+    "all warps of a scheduler make records": (
+        BackpropProblem((130, 20, 10), 9, 35), _DECAY, {"threads": 384, "apart": 1}),
     "64 hidden units": (BackpropProblem((100, 64, 3), 9, 17), _NO_DECAY, {"threads": 224}),
     "fewer samples than a block": (BackpropProblem((3, 1, 1), 9, 3), _DECAY, {"threads": 160}),
     "the first of all": (BackpropProblem((200, 32, 10), 9, 19), _NO_DECAY, {}),
@@ -45,7 +46,7 @@ def test_no_fault(emulate: Emulate, case: str, mode: str) -> None:
 
 @pytest.mark.parametrize("schedule", [1, 2])
 def test_warps_may_run_in_any_order(emulate: Emulate, schedule: int) -> None:
-    problem, settings, config = CASES["idle warps"]
+    problem, settings, config = CASES["all warps of a scheduler make records"]
     check(emulate("plain", schedule), Blocked(), problem, settings,
           {"form": "pipeline_mma", **config})
 
