@@ -20,7 +20,8 @@ from gossamer.plan.trials import WRONG, Trials, digest
 from gossamer.plan.tuning_cache import Candidate, Measured, TuningCache, candidate
 
 EFFORTS: dict[str, tuple[int | None, int]] = {"quick": (2, 5), "normal": (6, 10), "max": (None, 20)}
-"""By name: configs that are tried of each algorithm (None: all), and samples of each time."""
+"""By name: configs that are tried of each algorithm of our own (None: all), and samples of each
+time."""
 
 VENDOR_CONFIGS: dict[str, int | None] = {"quick": 4, "normal": 10, "max": None}
 """By effort: configs of a vendor's library. They cost little, nothing is compiled for most, and

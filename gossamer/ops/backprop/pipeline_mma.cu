@@ -1,13 +1,13 @@
 /* Back-propagation, sample after sample, of a network with one hidden layer, by exact blocking in
- * one work-group a network (pipeline.h), with the first layer's weights in the wide warps' registers
- * and its work on tensor cores.
+ * one work-group a network (pipeline.h), with the first layer's weights in the wide warps'
+ * registers and its work on tensor cores.
  *
  * Inputs are dealt to the wide warps in groups of 8. A warp holds its groups' weights as sums of
- * the instruction mma.m16n8k8 lie, rows being units and columns inputs, TILES times 16 units: so the
- * changes by the 8 samples of a block (units x samples times samples x inputs) are added where they
- * come out. Read as a left operand (16 units x 8 inputs) the same registers give products, with
- * columns 2 t and 2 t + 1 in the places of t and t + 4. A group whose inputs are 0 in all samples
- * of a block is passed over.
+ * the instruction mma.m16n8k8 lie, rows being units and columns inputs, TILES times 16 units: so
+ * the changes by the 8 samples of a block (units x samples times samples x inputs) are added where
+ * they come out. Read as a left operand (16 units x 8 inputs) the same registers give products,
+ * with columns 2 t and 2 t + 1 in the places of t and t + 4. A group whose inputs are 0 in all
+ * samples of a block is passed over.
  *
  * TF32 has 11 bits: weights and changes are taken in two parts, of which the second has the bits
  * that the first has not; inputs too, in a block where one of the warp's needs it. What the tensor

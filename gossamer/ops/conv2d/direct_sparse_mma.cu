@@ -2,16 +2,19 @@
  * multiplied.
  *
  * A block is 16 * TILES output channels, its columns the (channel, row, column of a window) where
- * one of them has a nonzero, in steps of 16 (TF32: 8). Of two tiles some columns are needed by both,
- * some by the first, some by the second alone: steps are of one kind each, and those of one tile take
- * 32 columns (TF32: 16), so that every step has as many weights and products. A work-group computes
- * BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and 128 bytes of images; a warp one
- * block for HEIGHT x WIDTH of these pixels and one of PARTS parts of the images. The input comes densely, `chunk` channels of the tile with its borders at a
- * time, into `stages` parts of local memory: a row of 128 bytes a pixel. Columns are rows there, for
- * the tile's first output pixel, and shift by as many rows as the pixel does; so the taps are
- * gathered by the addresses of the loads alone. The 16-byte pieces of a row change places by its
- * class, and columns of different classes modulo 8 (TF32: 4) are read at once. A class counts up
- * along channels, along x, and by ROW_CLASSES along y, so that it too shifts with the output pixel.
+ * one of them has a nonzero, in steps of 16 (TF32: 8). Of two tiles some columns are needed by
+ * both, some by the first, some by the second alone: steps are of one kind each, and those of one
+ * tile take 32 columns (TF32: 16), so that every step has as many weights and products. A
+ * work-group computes BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and 128 bytes
+ * of images; a warp one block for HEIGHT x WIDTH of these pixels and one of PARTS parts of the
+ * images.
+ *
+ * The input comes densely, `chunk` channels of the tile with its borders at a time, into `stages`
+ * parts of local memory: a row of 128 bytes a pixel. Columns are rows there, for the tile's first
+ * output pixel, and shift by as many rows as the pixel does; so the taps are gathered by the
+ * addresses of the loads alone. The 16-byte pieces of a row change places by its class, and columns
+ * of different classes modulo 8 (TF32: 4) are read at once. A class counts up along channels, along
+ * x, and by ROW_CLASSES along y, so that it too shifts with the output pixel.
  *
  * A place is a row of local memory, times 128, and its class.
  *
@@ -42,7 +45,8 @@ struct ALIGNED(128) Row {
     uint4 pieces[8];
 };
 
-/* Where a row's first piece is in the input, in pieces of the chunk (-1: nowhere), and its place. */
+/* Where a row's first piece is in the input, in pieces from the start of the chunk (-1: nowhere),
+ * and its place. */
 struct Source {
     int piece, place;
 };

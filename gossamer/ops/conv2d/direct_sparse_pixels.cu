@@ -3,8 +3,8 @@
  *
  * A block is 16 * TILES output channels, its columns the (channel, tap) pairs where one of them has
  * a nonzero, 16 of which make a step. An octet is 8 neighbouring output pixels of a line. A cluster
- * of CLUSTER groups computes BLOCKS blocks for a tile of `lines` lines of `width` octets; each group
- * takes the columns of its own part of the channels.
+ * of CLUSTER groups computes BLOCKS blocks for a tile of `lines` lines of `width` octets; each
+ * group takes the columns of its own part of the channels.
  *
  * A group holds its channels in local memory, once for each of KERNEL_WIDTH taps, as that tap meets
  * them: line by line, the place of an octet holds what its pixels multiply, zeros where that is
@@ -15,8 +15,8 @@
  * pixel of each fourth column.
  *
  * A warp multiplies a block's steps for OCTETS octets; SIDES warps share a tile, PARTS the steps.
- * What a fragment of sums (a row tile's of one octet) has in all warps and groups is added up by the
- * group whose turn it is, to which the others write it.
+ * What a fragment of sums (a row tile's of one octet) has in all warps and groups is added up by
+ * the group whose turn it is, to which the others write it.
  *
  * HALVES    x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
  * DEPTH     steps that are asked for ahead
