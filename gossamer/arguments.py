@@ -122,9 +122,10 @@ def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> No
         if prepare.size and math.prod(prepare.size) * channels == shape[1]:
             return
         side = math.isqrt(shape[1])
-        grey = f", try --grey --size {side}" if side * side == shape[1] else ""
-        raise InputError(f"{model}: takes {shape[1]} numbers{grey}; a photo prepared so has "
-                         f"{shape_text((channels, *(prepare.size or ('?', '?'))))}")
+        grey = f"; try --grey --size {side}" if side * side == shape[1] else ""
+        made = shape_text((channels, *(prepare.size or ("?", "?"))))
+        raise InputError(f"{model}: takes {shape[1]} numbers, a photo as it is prepared now has "
+                         f"{made}{grey}")
     if len(shape) != 4:
         raise InputError(f"{model}: input {info.name!r} has shape {shape_text(shape)} and takes "
                          "no photos; give --input X.npy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -48,14 +48,14 @@ def network_case(suite: str, network: Network, batch: int, setting: Setting, *,
     def forced(contender: str, name: str) -> list[Alternative]:
         return [own(plan, x, contender) for plan in _plans(graph, batch, setting, name)]
 
+    layers = plans[0].layers(batch)
     if families:
-        for name in _families():
+        for name in _families({layer.op for layer in layers}):
             contenders[f"{OWN}:{name}"] = partial(forced, f"{OWN}:{name}", name)
     for name in setting.against:
         contenders[name] = partial(PEERS[name], network, x, setting.device, setting.precisions) if (
             name in PEERS) else partial(forced, name, name)
     expected = reference(graph, x[:_CHECKED_IMAGES])
-    layers = plans[0].layers(batch)
     weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
     size = sum(weight.size for weight in weights)
     nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
@@ -68,9 +68,9 @@ def network_case(suite: str, network: Network, batch: int, setting: Setting, *,
                 expected, contenders, _notes(plans, batch), most_error=_most_error(graph))
 
 
-def _families() -> list[str]:
-    """Our own algorithms of the ops that take a network's time."""
-    return list(dict.fromkeys(algorithm.name for op in _OPS_OF_FAMILIES
+def _families(ops: Collection[str]) -> list[str]:
+    """Our own algorithms of those of the ops that take a network's time."""
+    return list(dict.fromkeys(algorithm.name for op in _OPS_OF_FAMILIES if op in ops
                               for algorithm in OPS[op].algorithms if not algorithm.vendor))
 
 

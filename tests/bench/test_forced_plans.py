@@ -52,7 +52,8 @@ def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> No
     assert all(row.error < tolerance("network") for row in result.rows)
     assert result.absent["gossamer:im2col_gemm"].startswith(
         "computes no layer: host compiles no kernels")
-    assert result.absent["gossamer:numpy"] == "computes no layer: none is of its kind"
+    # it has no product of two variables
+    assert "gossamer:numpy" not in {*result.absent, *rows}
     assert not result.failed
 
 
