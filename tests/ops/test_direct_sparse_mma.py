@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
+from gossamer.ops.algorithm import Algorithm, Variant, Weights, WeightsInfo
 from gossamer.ops.conv2d.direct_sparse_mma import DirectSparseMma, Shape
 from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS, Kind, alike, scheduled
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -25,6 +25,17 @@ from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
 from tests.ops.test_direct_sparse import check as check_sparse
 from tests.ops.test_direct_sparse import of, sparse_weights
 from tests.tolerances import normalised_error
+
+EMPTY_OUTPUTS = (Conv2dProblem(0, 4, 8, 8, 8, (3, 3)), Conv2dProblem(8, 4, 2, 2, 8, (3, 3)),
+                 Conv2dProblem(8, 4, 8, 8, 0, (3, 3)))
+
+
+def check_no_launch(algorithm: Algorithm, problem: Conv2dProblem) -> None:
+    """An algorithm on tensor cores has one variant, which does nothing."""
+    device = RecordingDevice()
+    (variant,) = algorithm.variants(problem, device)
+    weights = {"weight": np.zeros((problem.out_channels, 4, 3, 3), np.float32)}
+    assert not algorithm.prepare(Weights(weights, device), problem, variant, device).launches
 
 
 class Keeping(RecordingDevice):
@@ -270,15 +281,9 @@ def test_both_precisions_are_among_the_first() -> None:
     assert found.count("tf32") == found.count("fp16") >= 6
 
 
-@pytest.mark.parametrize("problem", [
-    Conv2dProblem(0, 4, 8, 8, 8, (3, 3)), Conv2dProblem(8, 4, 2, 2, 8, (3, 3)),
-    Conv2dProblem(8, 4, 8, 8, 0, (3, 3))], ids=Conv2dProblem.describe)
+@pytest.mark.parametrize("problem", EMPTY_OUTPUTS, ids=Conv2dProblem.describe)
 def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
-    device = RecordingDevice()
-    (variant,) = DirectSparseMma().variants(problem, device)
-    weights = {"weight": np.zeros((problem.out_channels, 4, 3, 3), np.float32)}
-    assert not DirectSparseMma().prepare(Weights(weights, device), problem, variant,
-                                         device).launches
+    check_no_launch(DirectSparseMma(), problem)
 
 
 @pytest.mark.parametrize("change, reason", [

@@ -22,7 +22,7 @@ from tests.ops.recording import RecordingDevice
 from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
 from tests.ops.test_direct_sparse import check as check_sparse
 from tests.ops.test_direct_sparse import of, sparse_weights
-from tests.ops.test_direct_sparse_mma import Keeping
+from tests.ops.test_direct_sparse_mma import EMPTY_OUTPUTS, Keeping, check_no_launch
 from tests.tolerances import normalised_error
 
 ALEXNET = Conv2dProblem(1, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1),
@@ -207,15 +207,9 @@ def test_a_device_without_clusters_has_shapes_of_its_own() -> None:
     assert found and all(each.cluster == 1 for each in found)
 
 
-@pytest.mark.parametrize("problem", [
-    Conv2dProblem(0, 4, 8, 8, 8, (3, 3)), Conv2dProblem(8, 4, 2, 2, 8, (3, 3)),
-    Conv2dProblem(8, 4, 8, 8, 0, (3, 3))], ids=Conv2dProblem.describe)
+@pytest.mark.parametrize("problem", EMPTY_OUTPUTS, ids=Conv2dProblem.describe)
 def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
-    device = RecordingDevice()
-    (variant,) = DirectSparsePixels().variants(problem, device)
-    weights = {"weight": np.zeros((problem.out_channels, 4, 3, 3), np.float32)}
-    assert not DirectSparsePixels().prepare(Weights(weights, device), problem, variant,
-                                            device).launches
+    check_no_launch(DirectSparsePixels(), problem)
 
 
 @pytest.mark.parametrize("change, reason", [

@@ -4,12 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "work.h"
-
-typedef struct {
-    int inputs, units;
-    float *weight, *bias, *out, *error;
-} Layer;
+#include "plain.h"
 
 static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
 {
@@ -52,19 +47,9 @@ static void step(const Layer *layers, int count, const float *x, const float *ta
 static int train_plainly(const Shape *shape, float *parameters, const Work *work)
 {
     Layer layers[MOST_LAYERS];
-    int units = 0;
-    for (int l = 0; l < shape->layers; l++)
-        units += shape->sizes[l + 1];
-    float *own = malloc(2 * units * sizeof(float));
+    float *own = lay_out(layers, shape, parameters);
     if (!own)
         return 0;
-    float *out = own;
-    for (int l = 0; l < shape->layers; l++) {
-        int before = shape->sizes[l], here = shape->sizes[l + 1];
-        layers[l] = (Layer){before, here, parameters, parameters + before * here, out, out + here};
-        parameters += (before + 1) * here;
-        out += 2 * here;
-    }
     for (int s = 0; s < work->samples; s++)
         step(layers, shape->layers, work->x + (size_t)s * WIDE(shape->sizes[0]),
              work->targets + (size_t)s * shape->sizes[shape->layers], work->rate);

@@ -6,12 +6,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
-#include "work.h"
-
-typedef struct {
-    int inputs, units;
-    float *weight, *bias, *out, *error;
-} Layer;
+#include "plain.h"
 
 /* By all threads of a region. */
 static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
@@ -62,19 +57,10 @@ static void step(const Layer *layers, int count, const float *x, const float *ta
 int train_together(const Shape *shape, float *parameters, int threads, const Work *work)
 {
     Layer layers[MOST_LAYERS];
-    int units = 0, failed = 0;
-    for (int l = 0; l < shape->layers; l++)
-        units += shape->sizes[l + 1];
-    float *own = malloc(2 * units * sizeof(float));
+    int failed = 0;
+    float *own = lay_out(layers, shape, parameters);
     if (!own)
         return 0;
-    float *out = own;
-    for (int l = 0; l < shape->layers; l++) {
-        int before = shape->sizes[l], here = shape->sizes[l + 1];
-        layers[l] = (Layer){before, here, parameters, parameters + before * here, out, out + here};
-        parameters += (before + 1) * here;
-        out += 2 * here;
-    }
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     if (omp_get_num_threads() == threads)
         for (int s = 0; s < work->samples; s++)

@@ -58,22 +58,6 @@ struct Step {
 #endif
 };
 
-/* sum: rows lane / 4 and lane / 4 + 8 of the tile, of pixels 2 (lane % 4) and the next. */
-INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
-{
-#if HALVES
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
-#else
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
-#endif
-}
-
 #if HALVES
 /* Of the warp's 16 columns, two octets: x and y of the first, z and w of the second. */
 INLINE uint4 gather(uint address)

@@ -32,7 +32,7 @@ from gossamer.ops.algorithm import (
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_pixels_tiles import DEPTH, MOST_IMAGES, Division, Shape, cycles
 from gossamer.ops.conv2d.sparse_table import cluster
-from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, fragments, unsuited
+from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, TENSOR_CORES, fragments, unsuited
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.strided import divisor
 
@@ -102,7 +102,7 @@ class DirectSparsePixels(Algorithm):
             "BATCH": divided.batch, "STRIDED": int(problem.stride[0] > 1),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)},
             architectures=("sm_90" if shape.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_local=True, headers=(DIALECT,)))
+            dynamic_local=True, headers=(DIALECT, TENSOR_CORES)))
         group_parts = divided.blocks // shape.blocks
         items = min(divided.items, shape.group)
         arguments = (

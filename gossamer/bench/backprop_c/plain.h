@@ -1,0 +1,30 @@
+/* What the plain programs have in common: a network's layers. */
+
+#include <stdlib.h>
+
+#include "work.h"
+
+typedef struct {
+    int inputs, units;
+    float *weight, *bias, *out, *error;
+} Layer;
+
+/* The layers over parameters, for each its weights and then its biases; what they give out and
+ * their errors in memory that the caller frees. NULL where there is none. */
+static float *lay_out(Layer *layers, const Shape *shape, float *parameters)
+{
+    int units = 0;
+    for (int l = 0; l < shape->layers; l++)
+        units += shape->sizes[l + 1];
+    float *own = malloc(2 * units * sizeof(float));
+    if (!own)
+        return NULL;
+    float *out = own;
+    for (int l = 0; l < shape->layers; l++) {
+        int before = shape->sizes[l], here = shape->sizes[l + 1];
+        layers[l] = (Layer){before, here, parameters, parameters + before * here, out, out + here};
+        parameters += (before + 1) * here;
+        out += 2 * here;
+    }
+    return own;
+}

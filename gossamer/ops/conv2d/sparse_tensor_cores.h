@@ -1,0 +1,19 @@
+/* What pruned convolutions on tensor cores have in common.
+ *
+ * HALVES  operands are float16, else floats read as TF32 */
+
+/* sum: rows lane / 4 and lane / 4 + 8 of the tile, of points 2 (lane % 4) and the next. */
+INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
+{
+#if HALVES
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w), "r"(lower), "r"(upper));
+#endif
+}
