@@ -80,7 +80,7 @@ class Cudnn(Algorithm):
         # what works in strict float32 comes first
         epilogues.sort(key=lambda epilogue: not any(
             offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        # epilogues take turns at the first rank only: the first one has won all others, so far
+        # epilogues take turns at the first rank only: the fused one has nearly always won
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
         for rank, epilogue in ranks:
