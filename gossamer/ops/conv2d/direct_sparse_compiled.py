@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.ptx import PtxProgram
 from gossamer.ops.algorithm import (
     Algorithm,
     Launch,
@@ -26,6 +27,7 @@ from gossamer.ops.conv2d.sparse_epilogue import is_short
 from gossamer.ops.conv2d.sparse_ptx import generate
 from gossamer.ops.conv2d.sparse_shape import Config, Division
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.kept import Kept, digest
 
 DENSEST = 0.5
 """Above this density nothing is gained."""
@@ -37,6 +39,10 @@ _LINES_A_SECOND = 13_000
 """That one processor assembles."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_A_SECOND
+
+_PROGRAMS: Kept[list[tuple[PtxProgram, int]]] = Kept(
+    2**27, lambda made: sum(len(program.text) for program, _ in made))
+"""Generated programs, each with the number of its blocks."""
 
 
 class DirectSparseCompiled(Algorithm):
@@ -90,14 +96,15 @@ class DirectSparseCompiled(Algorithm):
             return State(problem, variant, device)
         config = Config(**{key: int(value) for key, value in variant.config})
         division = Division(problem, config, variant.precision == "fp16")
-        made = generate(division, weights.arrays)
-        kernels = device.assemble([each.program for each in made])
+        made = _PROGRAMS.of((division, digest(weights.arrays)), lambda: [
+            (each.program, each.blocks) for each in generate(division, weights.arrays)])
+        kernels = device.assemble([program for program, _ in made])
         fused = is_short(problem.epilogue.expression)
         tensors = range(1, len(variant.inputs)) if fused else ()
         arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
-        launches = [Launch(kernel, (division.groups[0], each.blocks), (division.group,), arguments,
+        launches = [Launch(kernel, (division.groups[0], blocks), (division.group,), arguments,
                            division.local_bytes)
-                    for kernel, each in zip(kernels, made, strict=True)]
+                    for kernel, (_, blocks) in zip(kernels, made, strict=True)]
         if not fused:
             launches += epilogue_pass_launches(problem.epilogue, weights, device,
                                                variant.outputs[0], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,10 +11,16 @@ import numpy as np
 from gossamer.ops.conv2d.direct_sparse_mma_order import Block, Kind, blocks_of, dealt, scheduled
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, fragments
+from gossamer.ops.kept import Kept, digest
 
 ROW_CLASSES = 3
 """What the class of a pixel's row of local memory grows by along y: so a window of 3 x 3 has all
 eight."""
+
+
+_PARTS: Kept[dict[str, np.ndarray]] = Kept(
+    2**28, lambda parts: sum(part.nbytes for part in parts.values()))
+"""The tables of layers, whatever the batch."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,10 @@ class Tables:
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
+        return _PARTS.of((replace(self.problem, batch=1), self.key(""),
+                          digest({"weight": self.weight})), self._parts)
+
+    def _parts(self) -> dict[str, np.ndarray]:
         problem, depth = self.problem, self.kind.depth
         matrix = np.asarray(self.weight, np.float32).reshape(problem.out_channels, -1)
         per_group = problem.out_channels // problem.groups
