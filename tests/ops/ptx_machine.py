@@ -64,15 +64,15 @@ class Warp:
 
 class Machine:
     """code: the kernel. parameters: addresses by name. local_bytes: of local memory. late: copies
-    are done as late as may be, and warps run in the opposite order."""
+    are done as late as may be. backward: the last warp runs first."""
 
     def __init__(self, code: Code, memory: Memory, parameters: Mapping[str, int],
-                 local_bytes: int, *, late: bool = False) -> None:
+                 local_bytes: int, *, late: bool = False, backward: bool = False) -> None:
         self._code = code.instructions
         self._labels = {each.operands[0]: place for place, each in enumerate(self._code)
                         if each.name == "label"}
         self._memory, self._parameters = memory, parameters
-        self._local_bytes, self._late = local_bytes, late
+        self._local_bytes, self._late, self._backward = local_bytes, late, backward
         self.executed = 0
 
     def launch(self, groups: Sequence[int], group: int) -> None:
@@ -83,7 +83,7 @@ class Machine:
     def _run(self, group: tuple[int, int], warps: list[Warp]) -> None:
         self._local = np.full(self._local_bytes, 0xFF, np.uint8)
         self._group = group
-        order = warps[::-1] if self._late else warps
+        order = warps[::-1] if self._backward else warps
         while order:
             waiting = [self._until_barrier(warp) for warp in order]
             alive = [warp for warp, waits in zip(order, waiting, strict=True) if waits]

@@ -35,7 +35,8 @@ from tests.tolerances import normalised_error, tolerance
 
 
 def run(problem: Conv2dProblem, config: Config, arrays: Mapping[str, np.ndarray],
-        inputs: Sequence[np.ndarray], *, halves: bool = False, late: bool = False) -> np.ndarray:
+        inputs: Sequence[np.ndarray], *, halves: bool = False, late: bool = False,
+        backward: bool = False) -> np.ndarray:
     """The result of the generated kernels on a machine for PTX."""
     division = Division(problem, config, halves)
     dtype = "float16" if halves else "float32"
@@ -50,7 +51,7 @@ def run(problem: Conv2dProblem, config: Config, arrays: Mapping[str, np.ndarray]
     for made in generate(division, arrays):
         places = [addresses[0], target, *addresses[1:]][:len(made.parameters)]
         machine = Machine(made.code, memory, dict(zip(made.parameters, places, strict=True)),
-                          division.local_bytes, late=late)
+                          division.local_bytes, late=late, backward=backward)
         machine.launch((division.groups[0], made.blocks), division.group)
     assert (memory.bytes[:target] == sources).all()
     assert (memory.bytes[target + empty.nbytes:] == 0xFF).all()
@@ -61,11 +62,12 @@ def check_config(problem: Conv2dProblem, config: Config, arrays: Mapping[str, np
                  halves: bool = False) -> None:
     """Right, and the same to the last bit whatever the order of warps and copies."""
     inputs = random_inputs(problem)
-    early, late = (run(problem, config, arrays, inputs, halves=halves, late=late)
-                   for late in (False, True))
-    assert early.tobytes() == late.tobytes()
+    first, *others = (run(problem, config, arrays, inputs, halves=halves, late=late,
+                          backward=backward)
+                      for late, backward in ((False, False), (True, True), (True, False)))
+    assert all(first.tobytes() == other.tobytes() for other in others)
     expected = reference(problem, inputs, arrays)[0]
-    assert normalised_error(early, expected) <= tolerance("conv2d", "fp16" if halves else "fp32")
+    assert normalised_error(first, expected) <= tolerance("conv2d", "fp16" if halves else "fp32")
 
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -105,6 +107,28 @@ def test_configs_that_fit_badly(config: Config) -> None:
     problem = Conv2dProblem(3, 16, 9, 8, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
                             epilogue=BIAS_RESIDUAL_CLIP)
     check_config(problem, config, sparse(problem, 0.2))
+
+
+@pytest.mark.parametrize("config", [
+    Config(12, 3, 5, 4, 1, ahead=1), Config(6, 3, 9, 8, 8, ahead=1),
+    Config(6, 3, 9, 8, 4, ahead=1), Config(6, 3, 9, 8, 3, streams=2, ahead=1),
+    Config(6, 3, 9, 8, 2, streams=2, ahead=1, kernels=2),
+    Config(3, 3, 2, 2, 4, streams=4, ahead=1)])
+def test_warps_that_run_ahead(config: Config) -> None:
+    """Of one stage, two, three, four and more; also where a block has nothing to do, and where
+    all warps lead."""
+    problem = Conv2dProblem(3, 16, 9, 8, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
+                            epilogue=BIAS_RESIDUAL_CLIP)
+    arrays = sparse(problem, 0.2)
+    check_config(problem, config, arrays)
+    arrays["weight"][:12] = 0
+    check_config(problem, config, arrays)
+
+
+def test_warps_that_run_ahead_in_halves() -> None:
+    problem = Conv2dProblem(4, 16, 9, 8, 24, (3, 3), pads=(1, 2, 1, 0))
+    for config in (Config(6, 4, 9, 8, 2, streams=2, ahead=1), Config(6, 4, 9, 8, 3, ahead=1)):
+        check_config(problem, config, sparse(problem, 0.2), halves=True)
 
 
 @pytest.mark.parametrize("width", [4, 6, 8])

@@ -6,31 +6,40 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from gossamer.device.base import Limits
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse_shape import WARP, Config, Division
+from gossamer.ops.conv2d.sparse_shape import BUFFERS, PARTS, WARP, Config, Division
 
 _CYCLES_A_MICROSECOND = 1850
-_FETCHED, _FETCHED_IN_ALL = 0.8, 4.5
-"""Bytes a cycle that one stream of cold instructions comes in at, and all of a multiprocessor."""
-_CACHED = 27
-"""Bytes a cycle that a multiprocessor gets from the L2 cache."""
 _START, _STAGE_CYCLES = 2000, 200
 """Cycles before the first product and behind the last, and between two stages."""
+_ISSUED = 0.84
+"""Of a cycle for an instruction of each part of a multiprocessor."""
+_FETCHED, _ONE_STREAM, _AHEAD = 6.2, 0.83, 0.1
+"""Bytes of code a cycle that a multiprocessor gets, meanwhile computing little; what is left of
+that where all warps fetch the same instructions; and how much less of it is waited for where some
+run ahead."""
+_COPIED = {32: 45.0, 64: 120.0, 128: 170.0}
+"""Bytes a cycle that copies keep a multiprocessor from computing, by how many lie side by side."""
+_FEW = 16
+"""Images below which warps are few, and each fetches for itself: _FETCHED_BY_ONE bytes a cycle,
+_FETCHED_BY_FEW in all of a multiprocessor, and _CACHED bytes of inputs."""
+_FETCHED_BY_ONE, _FETCHED_BY_FEW, _CACHED = 0.8, 4.5, 27
 _INSTRUCTION = 16
 """Bytes."""
-
 _CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
 _IMAGES = (32, 16, 8)
 _TEAMS = (1, 2, 4, 8, 16)
-_STREAMS = (8, 4, 1)
+_STREAMS = (8, PARTS, 1)
 _STAGE = 500
 """Instructions of a work-item between two barriers, about."""
-_LINES_A_KERNEL = 15_000
+_LINES_A_KERNEL = 100_000
+"""Kernels that run side by side are assembled side by side too, but each costs 2 microseconds."""
 _MOST_KERNELS = 4
-_SHORT = 15
-"""Microseconds below which starting several kernels costs more than it saves."""
+_WIDE = 16
+"""Warps of a work-group beyond which it pays that some run ahead."""
 _MOST_RESIDENT = 8
 _ITEMS = 2048
 """Work-items that a multiprocessor holds, at most."""
@@ -39,13 +48,12 @@ _KEPT = 16
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected microseconds, and those that each resource of a multiprocessor would take alone:
-    issuing instructions, reading local memory, the L2 cache, fetching instructions."""
+    """Expected microseconds, and what they are made of: issuing instructions, copying inputs to
+    local memory, fetching instructions. Of many images these add up."""
 
     microseconds: float
     issue: float
-    reads: float
-    cache: float
+    copies: float
     fetch: float
 
 
@@ -72,7 +80,8 @@ def _channels(division: Division) -> float:
 
 
 def estimate(division: Division, limits: Limits) -> Estimate:
-    """What a launch is expected to take, from counts and a few measured rates."""
+    """What a launch is expected to take, from counts and a few measured rates. Of many images the
+    parts add up: warps run the same code at the same time, and so wait for it at the same time."""
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
     channels = _channels(d)
@@ -83,24 +92,31 @@ def estimate(division: Division, limits: Limits) -> Estimate:
                     + 3 * channels * d.copies + 6 * block * d.pair + 200)
     warps = d.group / WARP
     tiles, blocks = d.groups
-    at_once = min(config.resident, -(-tiles * blocks // limits.units))
-    rounds = -(-tiles * blocks // (limits.units * at_once))
     busy = -(-tiles * blocks // limits.units)
-    issue = busy * warps * instructions / config.teams / 4
+    rounds = -(-tiles * blocks // (limits.units * min(config.resident, busy)))
+    issue = busy * warps * instructions / config.teams / PARTS
     loads = busy * warps * reads / config.teams * _conflicts(d)
-    runs = d.patch_rows * (1 if config.images == problem.batch else d.patch_columns)
-    patch = d.patch_rows * d.patch_columns * d.patch_pixel
-    copies = busy * channels * runs * -(-patch // runs // 128)
-    cache = busy * channels * patch / _CACHED
-    streams = config.teams if config.teams > 1 else config.streams
-    # groups of one block of channels run the same code at about the same time
-    fetch = instructions * _INSTRUCTION * max(rounds / (_FETCHED * streams),
-                                              min(busy, blocks) / _FETCHED_IN_ALL)
-    waiting = rounds * stages * _STAGE_CYCLES
-    bounds = [issue, loads + copies, cache, fetch]
-    longest = max(bounds)
-    cycles = _START + waiting + longest + 0.2 * (sum(bounds) - longest)
-    return Estimate(*(each / _CYCLES_A_MICROSECOND for each in (cycles, *bounds)))
+    copied = busy * channels * d.patch_rows * d.patch_columns * d.patch_pixel
+    code = instructions * _INSTRUCTION
+    if problem.batch < _FEW:
+        streams = config.teams if config.teams > 1 else config.streams
+        copies = copied / _CACHED
+        # groups of one block of channels run the same code at about the same time
+        fetch = code * max(rounds / (_FETCHED_BY_ONE * streams),
+                           min(busy, blocks) / _FETCHED_BY_FEW)
+        bounds = [issue, loads + copied / 128, copies, fetch]
+        together = max(bounds) + 0.2 * (sum(bounds) - max(bounds))
+        cycles = _START + rounds * stages * _STAGE_CYCLES + together
+    else:
+        issue = max(_ISSUED * issue, loads)
+        beside = d.patch_pixel * (d.patch_columns if config.images == problem.batch else 1)
+        copies = copied / next((rate for most, rate in _COPIED.items() if beside <= most),
+                               max(_COPIED.values()))
+        fetch = code * rounds / _FETCHED * (1 - config.ahead * _AHEAD)
+        if config.streams == config.teams == 1:
+            fetch /= _ONE_STREAM
+        cycles = _START + issue + copies + fetch
+    return Estimate(*(each / _CYCLES_A_MICROSECOND for each in (cycles, issue, copies, fetch)))
 
 
 def _conflicts(d: Division) -> int:
@@ -119,10 +135,10 @@ def _conflicts(d: Division) -> int:
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[Config, ...]:
     """Configs that fit and whose code is no longer than that, the one expected to be fastest
-    first; none where nothing fits. Of each kind (channels, teams, images) the best, and the best
-    of all with other numbers of streams and stages of other lengths, the first of these second;
-    last, where it is none of these, the one with the shortest code, for where little time may go
-    into building."""
+    first; none where nothing fits. Of each kind (channels, teams) the best; in turns with these,
+    like the first three but with other tiles, other numbers of streams, no warps that run ahead
+    or longer stages; last, where it is none of these, the one with the shortest code, for where
+    little time may go into building."""
     rated: list[tuple[float, Config]] = []
     for config in _all(problem, limits, halves):
         division = Division(problem, config, halves)
@@ -131,22 +147,25 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     if not rated:
         return ()
     rated.sort(key=lambda each: each[0])
-    kinds: dict[tuple[int, int, int], Config] = {}
-    for microseconds, config in rated:
-        if microseconds < _SHORT:
-            config = replace(config, kernels=1)
-        kinds.setdefault((config.channels, config.teams, config.images), config)
-    best = list(kinds.values())[:_KEPT]
-    others: list[Config] = []
+    kinds: dict[tuple[int, int], list[Config]] = {}
+    for _, config in rated:
+        kinds.setdefault((config.channels, config.teams), []).append(config)
+    inputs = problem.channels // problem.groups
+    best = [found[0] for found in kinds.values()][:_KEPT]
+    others = [config for found in list(kinds.values())[:3] for config in found[1:2]]
     for config in best[:3]:
         if config.teams == 1:
-            others += [replace(config, streams=streams) for streams in _STREAMS
-                       if streams != config.streams and streams <= config.stage]
-            others += [longer for longer in (replace(config, stage=2 * config.stage),)
-                       if _fits(Division(problem, longer, halves), limits)]
+            others += [other for other in (replace(config, streams=streams, ahead=0)
+                                           for streams in _STREAMS if streams <= config.stage)
+                       if other != config]
+            stage = min(2 * config.stage, inputs)
+            others.append(replace(config, stage=stage, ahead=config.ahead * (stage < inputs)))
+    others = [config for config in others
+              if _fits(Division(problem, config, halves), limits)
+              and lines(Division(problem, config, halves)) <= most_lines]
     others.sort(key=lambda config: estimate(
         Division(problem, config, halves), limits).microseconds)
-    best = [*best[:1], *others[:1], *best[1:], *others[1:]]
+    best = [*best[:1], *(each for pair in zip_longest(best[1:], others) for each in pair if each)]
     # the first of equals: one that was kept already
     shortest = min([*best, *(config for _, config in rated)],
                    key=lambda config: lines(Division(problem, config, halves)))
@@ -181,14 +200,15 @@ def _staged(problem: Conv2dProblem, config: Config, limits: Limits,
     density = problem.weights_info.density
     each = math.prod(problem.kernel) * (first.block * density
                                         + 1 - (1 - density) ** first.block)
-    room = _room(config, limits) // (first.plane * 3)
+    ahead = int(config.teams == 1 and first.group > _WIDE * WARP)
+    room = _room(config, limits) // (first.plane * (BUFFERS + ahead))
     wanted = max(1, round(_STAGE * config.teams / each))
     stage = inputs if inputs * first.plane <= _room(config, limits) and (
-        inputs <= 2 * wanted) else min(wanted, room, inputs)
-    streams = 1 if config.teams > 1 else max(each for each in (1, 2, 4) if each <= max(stage, 1))
+        inputs <= 2 * wanted) else min(max(wanted, PARTS), room, inputs)
+    streams = PARTS if config.teams == 1 and stage >= PARTS else 1
     if stage < config.teams:
         return None
-    config = replace(config, stage=stage, streams=streams)
+    config = replace(config, stage=stage, streams=streams, ahead=ahead * (stage < inputs))
     staged = Division(problem, config, halves)
     kernels = min(_MOST_KERNELS, staged.groups[1], 1 + int(lines(staged) // _LINES_A_KERNEL))
     return replace(config, kernels=kernels) if _fits(staged, limits) else None

@@ -94,9 +94,11 @@ class _BlockCode:
         item = self._item
         if division.config.teams > 1:
             self._team, item = self.code.divided(item, division.team)
-        elif division.config.streams > 1:
+        elif division.config.streams > 1 or division.config.ahead:
             warp, _ = self.code.divided(item, WARP)
             _, self._stream = self.code.divided(warp, division.config.streams)
+            if division.config.ahead:
+                self._leads = self.code.get("setp.lt.u32", "p", warp, division.config.streams)
         self._window = self._window_of(item)
         zero = ("mov.b32", "r", 0) if division.halves else ("mov.f32", "f", Bits(0))
         self._sums = [self.code.get(*zero) for _ in block.channels]
@@ -174,17 +176,31 @@ class _BlockCode:
         return code.get("selp.b32", "r", begin, self._memory, busy)
 
     def _walk(self) -> None:
-        """All stages: while one is computed, those behind it are copied."""
-        ahead = max(1, self.division.buffers - 1)
-        for index in range(ahead):
+        """All stages: while one is computed, those behind it are copied. Between two barriers
+        the warps that lead, where some do, compute a stage and the others the one before; these
+        copy their share of a stage in the last interval before the former need it."""
+        code, d = self.code, self.division
+        parted = d.config.ahead and self._chunks
+        behind = 2 if parted else max(1, d.buffers - 1)
+        for index in range(behind):
             self._load(index)
         for index, chunk in enumerate(self._chunks):
-            self.code.emit("cp.async.wait_group", ahead - 1)
-            self.code.emit("bar.sync", 0)
-            if self.division.buffers > 1:
-                self._load(index + ahead)
+            code.emit("cp.async.wait_group", 0 if parted else behind - 1)
+            code.emit("bar.sync", 0)
+            if parted and index == 0:
+                self._barrier(unless=self._leads)
+            if d.buffers > 1:
+                self._load(index + behind)
             self._make_room(chunk)
             self._compute(index, chunk)
+        if parted:
+            self._barrier(unless=f"!{self._leads}")
+
+    def _barrier(self, unless: str) -> None:
+        beyond = self.code.label()
+        self.code.jump(beyond, unless)
+        self.code.emit("bar.sync", 0)
+        self.code.place(beyond)
 
     def _load(self, index: int) -> None:
         code, d = self.code, self.division

@@ -9,11 +9,12 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 WARP = 32
 BUFFERS = 3
-"""Parts of local memory between which loading and computing alternate."""
+"""Parts of local memory between which loading and computing alternate; one more where some warps
+run ahead."""
 
 _REGISTERS = 65536
-_PARTS = 4
-"""Of a multiprocessor."""
+PARTS = 4
+"""Of a multiprocessor, each with warps of its own."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Config:
     teams: sets of work-items that share the input channels and add up at the end.
     streams: parts of a stage's code at which different warps begin, each running all of them in
     turn: as many instruction fetches are under way at once.
+    ahead: 1 where as many warps as there are streams run a stage before the others, which then
+    find its instructions fetched; else 0.
     resident: work-groups that must fit a multiprocessor at once.
     kernels: among which the blocks are shared; they are assembled, and run, at the same time.
     """
@@ -35,6 +38,7 @@ class Config:
     stage: int
     teams: int = 1
     streams: int = 1
+    ahead: int = 0
     resident: int = 1
     kernels: int = 1
 
@@ -167,7 +171,7 @@ class Division:
     @property
     def buffers(self) -> int:
         stages = -(-(self.problem.channels // self.problem.groups) // self.config.stage)
-        return min(BUFFERS, stages)
+        return min(BUFFERS + self.config.ahead, stages)
 
     @property
     def local_bytes(self) -> int:
@@ -179,5 +183,5 @@ class Division:
     def registers(self) -> int:
         """The most that a work-item may use: warps are dealt to the parts of a multiprocessor,
         each with registers of its own."""
-        warps = -(-self.group // WARP // _PARTS) * self.config.resident
-        return min(255, _REGISTERS // _PARTS // (warps * WARP) // 8 * 8)
+        warps = -(-self.group // WARP // PARTS) * self.config.resident
+        return min(255, _REGISTERS // PARTS // (warps * WARP) // 8 * 8)
