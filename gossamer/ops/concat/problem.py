@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
@@ -47,6 +47,13 @@ class ConcatProblem(Problem):
     @property
     def flops(self) -> int:
         return 0
+
+    def first_images(self, count: int) -> ConcatProblem:
+        if self.axis == 0:
+            return self
+        return replace(self, parts=tuple(
+            replace(part, shape=(min(count, part.shape[0]), *part.shape[1:]))
+            for part in self.parts))
 
     def describe(self) -> str:
         return f"{' + '.join(str(part) for part in self.parts)} along {self.axis}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
@@ -73,6 +73,15 @@ class CopyProblem(Problem):
     def least_bytes(self) -> int:
         read = min(self.input.size, self.output.size) * self.input.stored_dtype.itemsize
         return read + self.output.nbytes
+
+    def first_images(self, count: int) -> CopyProblem:
+        """Itself where the first dimension is not copied as it is."""
+        if (not self.dims or self.dims[0] != 0 or 0 in self.dims[1:] or self.steps[0] != 1
+                or self.input.shape[0] != self.output.shape[0]):
+            return self
+        few = min(count, self.output.shape[0])
+        return replace(self, input=replace(self.input, shape=(few, *self.input.shape[1:])),
+                       output=replace(self.output, shape=(few, *self.output.shape[1:])))
 
     @property
     def is_free_of_layout(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -71,6 +71,17 @@ class ElementwiseProblem(Problem):
     @property
     def flops(self) -> int:
         return self.expression.flops * self.outputs[0].size
+
+    def first_images(self, count: int) -> ElementwiseProblem:
+        """Itself where a constant has values of its own for each image."""
+        shape = self.shape
+        apart = [len(spec.shape) == len(shape) > 0 and spec.shape[0] == shape[0]
+                 for spec in self.operands]
+        if any(apart[index] for index in self.constants):
+            return self
+        return replace(self, operands=tuple(
+            replace(spec, shape=(min(count, shape[0]), *spec.shape[1:])) if own else spec
+            for spec, own in zip(self.operands, apart, strict=True)))
 
     def describe(self) -> str:
         steps = "+".join(step.function for step in self.expression.steps) or "cast"

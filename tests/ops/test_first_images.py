@@ -1,0 +1,51 @@
+"""The problem of the first images: its outputs begin the whole problem's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossamer.expression import Expression, Step
+from gossamer.ops import OPS
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.copy.problem import convert, expand, slice_, transpose
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.tensor import TensorSpec, default_spec
+
+X = default_spec((5, 3, 4, 2))
+ADD = Expression(2, (Step("add", (0, 1)),))
+
+
+def _added(*shapes: tuple[int, ...], constants: tuple[int, ...] = ()) -> Problem:
+    return ElementwiseProblem(tuple(map(default_spec, shapes)), ADD, constants=constants)
+
+
+def _weights(problem: Problem) -> dict[str, np.ndarray]:
+    return {name: np.random.default_rng(1).standard_normal(shape, np.float32)
+            for name, shape in problem.weight_shapes.items()}
+
+
+@pytest.mark.parametrize("problem", [
+    convert(X, X.with_layout("CHWN")), convert(X.with_layout("NHWC"), X),
+    convert(X, TensorSpec(X.shape, "float16", "NHWC")), transpose(X, (0, 2, 3, 1)),
+    slice_(X, [1], [3], [2]), ConcatProblem((X, default_spec((5, 7, 4, 2))), 1),
+    _added(X.shape, X.shape), _added(X.shape, (3, 1, 1)), _added((1, 3, 1, 1), X.shape),
+    _added(X.shape, (1, 3, 1, 1), constants=(1,)), _added(X.shape, (4, 2), constants=(1,))])
+def test_outputs_begin_alike(problem: Problem) -> None:
+    inputs, weights = problem.example_inputs(np.random.default_rng(0)), _weights(problem)
+    few = problem.first_images(2)
+    (whole,) = OPS[problem.op].reference(problem, inputs, weights)
+    (begun,) = OPS[problem.op].reference(few, [
+        array[:spec.shape[0]] for array, spec in zip(inputs, few.inputs, strict=True)], weights)
+    assert few.outputs[0].shape == (2, *problem.outputs[0].shape[1:])
+    np.testing.assert_array_equal(begun, whole[:2])
+    assert problem.first_images(9) == problem
+
+
+@pytest.mark.parametrize("problem", [
+    transpose(X, (1, 0, 2, 3)), slice_(X, [1], [4], [0]), slice_(X, [4], [-6], [0], [-1]),
+    expand(default_spec((1, 3)), (5, 3)), ConcatProblem((X, X), 0),
+    _added(X.shape, X.shape, constants=(1,)), _added((), ())])
+def test_where_images_are_not_apart_it_is_the_problem_itself(problem: Problem) -> None:
+    assert problem.first_images(2) == problem
