@@ -100,8 +100,12 @@ def layer_case(suite: str, network: Network, batch: int, setting: Setting,
     @cache
     def trials() -> dict[str, list[Trial]]:
         """What each precision allows; the least precise is measured first, as it allows all."""
-        return {precision: setting.tuner(precision).measure(layer, able, device)
-                for precision in reversed(setting.precisions)}
+        found = {}
+        for precision in reversed(setting.precisions):
+            tuner = setting.tuner(precision)
+            found[precision] = tuner.measure(layer, able, device)
+            tuner.release()
+        return found
 
     def chosen() -> list[Alternative]:
         taken: dict[str, Trial] = {}

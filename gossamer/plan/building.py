@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import processors
 from gossamer.ops.algorithm import (
     Algorithm,
     Pack,
@@ -45,6 +48,38 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
     seconds += max((kernel.apart_seconds for kernel in kernels), default=0.0)
     return state, Build(seconds, any(kernel.from_cache for kernel in kernels),
                         _kept(state, watched) if device.compiles else None)
+
+
+Made = tuple[State, Build]
+
+
+def side_by_side(makers: Sequence[Callable[[], Made]],
+                 vendors: Sequence[bool]) -> list[Callable[[], Made]]:
+    """For each maker what gives what it makes, or raises what came of that. All have been called
+    when this returns: our own on as many processors as the process may use, those of vendors'
+    libraries one after another meanwhile. For devices that build side by side."""
+    pool = ThreadPoolExecutor(processors())
+    try:
+        ahead = {index: pool.submit(make) for index, make in enumerate(makers)
+                 if not vendors[index]}
+        for index, make in enumerate(makers):
+            if vendors[index]:
+                ahead[index] = _outcome(make)
+        wait(ahead.values())
+    finally:
+        # not for builds that an interrupt made vain
+        pool.shutdown(wait=False, cancel_futures=True)
+    return [ahead[index].result for index in range(len(makers))]
+
+
+def _outcome(make: Callable[[], Made]) -> Future[Made]:
+    """What came of a call; what ends the program alone passes through."""
+    outcome: Future[Made] = Future()
+    try:
+        outcome.set_result(make())
+    except Exception as error:
+        outcome.set_exception(error)
+    return outcome
 
 
 def _kept(state: State, watched: _Watched) -> int:

@@ -50,6 +50,7 @@ class Cheapest:
         self._outputs = outputs
         self._device = device
         self._tuner = tuner
+        self._conversions: dict[tuple[TensorSpec, TensorSpec], float] = {}
         self._nodes: list[_Option | Layer] = [
             layer if layer.problem is None
             else self._option(layer, only, sparse_threshold, less_precise) for layer in layers]
@@ -134,7 +135,12 @@ class Cheapest:
 
     def _conversion(self, value: str, given: Hashable, needed: Hashable) -> float:
         source, target = (_as_labelled(self._specs[value], label) for label in (given, needed))
-        layer = conversion_layer(value, f"{value} as {needed}", source, target)
+        if (source, target) not in self._conversions:
+            self._conversions[source, target] = self._converted(value, source, target)
+        return self._conversions[source, target]
+
+    def _converted(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
+        layer = conversion_layer(value, f"{value} as {_label(target)}", source, target)
         able, place, _ = eligible(layer, self._device)
         return min(trial.cost for trial in self._tuner.measure(layer, able, place))
 

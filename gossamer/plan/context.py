@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State, Weights
-from gossamer.plan.building import Build, build
+from gossamer.plan.building import Build, Made, build, side_by_side
 from gossamer.plan.memory import Lifetime, place
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report import shown
@@ -41,7 +42,8 @@ class Context:
                            for value, array in program.constants.items()}
         self.builds: list[Build | None] = []
         """What preparing each step took; None where there is nothing to compute."""
-        self._works = [self._prepare(step, weights(step)) for step in program.steps]
+        self._works = [self._work(step, built) for step, built in zip(
+            program.steps, self._built(program.steps, weights), strict=True)]
         self._graph: Callable[..., None] | None = None
         self._executions = 0
         self._foreign: OrderedDict[tuple[int, ...], Callable[..., None] | None] = OrderedDict()
@@ -234,12 +236,28 @@ class Context:
         return {value: arena.view(offset, lifetimes[value].nbytes)
                 for value, offset in offsets.items()}
 
-    def _prepare(self, step: Step, weights: Weights) -> tuple[Step, State, Work]:
-        if all(spec.size == 0 for spec in step.variant.outputs):
+    def _built(self, steps: Sequence[Step],
+               weights: Callable[[Step], Weights]) -> list[Callable[[], Made]]:
+        """For each step what makes it ready, or raises what came of that."""
+        def make(step: Step, constants: Weights) -> Made:
+            return build(step.algorithm, constants, step.problem, step.variant, step.device)
+
+        makers = [partial(make, step, weights(step)) for step in steps]
+        if not self.device.builds_side_by_side:
+            return list(makers)
+        apart = [index for index, step in enumerate(steps)
+                 if step.device is self.device and not _is_empty(step)]
+        built = side_by_side([makers[index] for index in apart],
+                             [bool(steps[index].algorithm.vendor) for index in apart])
+        ready = dict(zip(apart, built, strict=True))
+        return [ready.get(index, make) for index, make in enumerate(makers)]
+
+    def _work(self, step: Step, built: Callable[[], Made]) -> tuple[Step, State, Work]:
+        if _is_empty(step):
             self.builds.append(None)
             return step, State(step.problem, step.variant, step.device), lambda stream: None
-        state, built = build(step.algorithm, weights, step.problem, step.variant, step.device)
-        self.builds.append(built)
+        state, made = built()
+        self.builds.append(made)
         if step.device is not self.device:
             return step, state, _host_work(step, state, self.device,
                                            [self.buffer(value) for value in step.inputs],
@@ -251,6 +269,11 @@ class Context:
                                   self._workspace, stream)
 
         return step, state, work
+
+
+def _is_empty(step: Step) -> bool:
+    """Whether there is nothing to compute."""
+    return all(spec.size == 0 for spec in step.variant.outputs)
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:

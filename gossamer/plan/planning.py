@@ -79,9 +79,14 @@ class Planner:
                  less_precise: frozenset[str] | None = None) -> Program:
             # no layer has so many zeros
             threshold = 1.0 if only == DENSE else self._sparse_threshold
-            return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
-                          only=None if only == DENSE else only, sparse_threshold=threshold,
-                          less_precise=less_precise)
+            try:
+                return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
+                              only=None if only == DENSE else only, sparse_threshold=threshold,
+                              less_precise=less_precise)
+            finally:
+                # what runs next is whole programs, which have the device to themselves
+                if self._tuner is not None:
+                    self._tuner.release()
 
         if self._calibration is None:
             planned = Planned(make(self._only, self._tuner))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.host import processors
 from gossamer.errors import OutOfMemoryError, first_line
 from gossamer.measure import Crowd, Task, prepared, sampled
-from gossamer.ops import OPS
+from gossamer.ops import OPS, kept
 from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
-from gossamer.plan.building import Build, build
+from gossamer.plan.building import Build, Made, build, side_by_side
+from gossamer.plan.comparing import GUARD, error_of
+from gossamer.plan.examples import Examples
 from gossamer.plan.program import Layer
 from gossamer.plan.tuning_cache import Measured
-from gossamer.tensor import TensorSpec, from_memory, to_memory
+from gossamer.tensor import TensorSpec
 
 LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
 """Normalised error of an image beyond which a candidate of a precision computes wrong numbers."""
@@ -31,11 +30,14 @@ WRONG = "wrong numbers"
 """How the failure of a candidate begins that may be right with other weights."""
 
 _CHECKED_IMAGES = 3
+_CHECKED = 2**22
+"""Numbers and operations of the images that are compared, where three have no more."""
 _SAMPLE_US, _BUDGET_US = 200.0, 5e5
 _COLD_SAMPLES = 5
 _HOPELESS = 4.0
 """Times the fastest's, beyond which no layout that a candidate saves others makes up for it."""
-_GUARD = 0xFF
+_FILLED_AT_ONCE = 2**24
+"""Bytes."""
 
 Work = Callable[[Any], None]
 
@@ -56,17 +58,20 @@ class _Ready:
 class Trials:
     """The candidates of a layer over the same inputs and the layer's own constants."""
 
-    def __init__(self, layer: Layer, place: Device, crowd: Crowd | None = None) -> None:
+    def __init__(self, layer: Layer, place: Device, crowd: Crowd | None = None,
+                 examples: Examples | None = None) -> None:
         assert layer.problem is not None
         self.problem = layer.problem
         self._crowd = Crowd() if crowd is None else crowd
         self.place = place
         self.digest = digest(layer.weights)
         self._weights = Weights(layer.weights, place, layer.name)
-        self._arrays = self.problem.example_inputs(np.random.default_rng(0))
+        self._examples = Examples(place) if examples is None else examples
+        self._arrays = self._examples.of(self.problem)
         self._images, self._expected = self._reference(layer.weights)
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
-        self._targets: dict[tuple[int, TensorSpec], tuple[Buffer, Buffer]] = {}
+        self._targets: dict[tuple[int, TensorSpec], Buffer] = {}
+        self._clean: Buffer | None = None
         self._workspace: Buffer | None = None
         self._other: tuple[Buffer, Buffer] | None = None
 
@@ -132,9 +137,11 @@ class Trials:
                    ) -> tuple[list[int] | None, list[np.ndarray]]:
         """Which images are compared, the first and the last among them, and the reference's
         outputs for them; None for all, where images are not apart."""
-        few = self.problem.first_images(_CHECKED_IMAGES)
-        if few is self.problem or few == self.problem:
-            return None, OPS[few.op].reference(few, self._arrays, weights)
+        one = self.problem.first_images(1)
+        if one == self.problem:
+            return None, OPS[one.op].reference(one, self._arrays, weights)
+        work = one.flops + sum(spec.size for spec in one.outputs)
+        few = self.problem.first_images(max(_CHECKED_IMAGES, _CHECKED // max(work, 1)))
         count, all_ = few.outputs[0].shape[0], self.problem.outputs[0].shape[0]
         images = [round(index * (all_ - 1) / max(count - 1, 1)) for index in range(count)]
         arrays = [array[images] if array.shape != spec.shape else array
@@ -148,10 +155,18 @@ class Trials:
                 return
             if nbytes:
                 try:
-                    self._workspace = self.place.empty(nbytes, "a candidate's workspace")
+                    self._workspace = self._empty(nbytes, "a candidate's workspace")
                 except OutOfMemoryError:
                     continue
                 return
+
+    def _empty(self, nbytes: int, purpose: str) -> Buffer:
+        try:
+            return self.place.empty(nbytes, purpose)
+        except OutOfMemoryError:
+            # inputs of other layers have to go
+            self._examples.forget()
+            return self.place.empty(nbytes, purpose)
 
     def _workspace_of(self, variant: Variant) -> Buffer | None:
         if not variant.workspace:
@@ -162,26 +177,13 @@ class Trials:
         return self._workspace
 
     def _built(self, pairs: Sequence[tuple[Algorithm, Variant]]
-               ) -> list[Callable[[], tuple[State, Build]]]:
-        """For each pair what makes it ready, or raises what came of that: on devices that build
-        side by side our own have been built when this returns, on as many processors as it
-        may use. Vendors' libraries build when they are asked."""
-        def ready(pair: tuple[Algorithm, Variant]) -> tuple[State, Build]:
-            algorithm, variant = pair
-            return build(algorithm, self._weights, self.problem, variant, self.place)
-
+               ) -> Sequence[Callable[[], Made]]:
+        """For each pair what makes it ready, or raises what came of that."""
+        makers = [partial(_QUIET(build), algorithm, self._weights, self.problem, variant,
+                          self.place) for algorithm, variant in pairs]
         if not self.place.builds_side_by_side:
-            return [partial(ready, pair) for pair in pairs]
-        pool = ThreadPoolExecutor(processors())
-        try:
-            ahead = {index: pool.submit(_QUIET(ready), pair) for index, pair in enumerate(pairs)
-                     if not pair[0].vendor}
-            wait(ahead.values())
-        finally:
-            # not for builds that an interrupt made vain
-            pool.shutdown(wait=False, cancel_futures=True)
-        return [ahead[index].result if index in ahead else partial(ready, pair)
-                for index, pair in enumerate(pairs)]
+            return makers
+        return side_by_side(makers, [bool(algorithm.vendor) for algorithm, _ in pairs])
 
     def _checked(self, algorithm: Algorithm, variant: Variant,
                  state: State) -> tuple[Work, float]:
@@ -198,10 +200,18 @@ class Trials:
         def work(stream: Any) -> None:
             algorithm.launch(state, sources, targets, workspace, stream)
 
-        work(None)
-        place.synchronize()
-        return work, max(self._error(*each) for each in
-                         zip(guarded, variant.outputs, self._expected, strict=True))
+        error = math.inf
+        try:
+            work(None)
+            place.synchronize()
+            error = max(error_of(*each, self._images) for each in
+                        zip(guarded, variant.outputs, self._expected, strict=True))
+        finally:
+            if not error <= LARGEST_ERROR[variant.precision]:
+                # it may have written over its inputs, too
+                self._sources.clear()
+                self._examples.forget()
+        return work, error
 
     def _cold(self, work: Work) -> float | None:
         """The median time of single executions, each after the cache was filled with other data;
@@ -210,8 +220,8 @@ class Trials:
             return None
         nbytes = 2 * self.place.limits.cache_bytes
         if self._other is None:
-            self._other = (self.place.empty(nbytes, "what fills the cache"),
-                           self.place.empty(nbytes, "what fills the cache"))
+            self._other = (self._empty(nbytes, "what fills the cache"),
+                           self._empty(nbytes, "what fills the cache"))
         graph: Any = self.place.capture(work)
         samples = []
         for _ in range(_COLD_SAMPLES):
@@ -222,8 +232,7 @@ class Trials:
     def _source(self, index: int, spec: TensorSpec) -> Buffer:
         buffers = self._sources.setdefault(spec, {})
         if index not in buffers:
-            buffers[index] = self.place.upload(to_memory(self._arrays[index], spec),
-                                               "a candidate's input")
+            buffers[index] = self._examples.buffer(self.problem, index, self._arrays[index], spec)
         return buffers[index]
 
     def _guarded(self, index: int, spec: TensorSpec) -> Buffer:
@@ -231,77 +240,22 @@ class Trials:
         filled with what none of them writes."""
         key = (index, spec)
         if key not in self._targets:
-            fill = np.full(spec.nbytes + 2 * self.place.alignment, _GUARD, np.uint8)
-            self._targets[key] = (self.place.upload(fill, "a candidate's output"),
-                                  self.place.upload(fill, "what a candidate writes over"))
-        target, clean = self._targets[key]
-        self.place.copy(target, clean, target.nbytes)
+            self._targets[key] = self._empty(spec.nbytes + 2 * self.place.alignment,
+                                             "a candidate's output")
+        target = self._targets[key]
+        if self._clean is None or self._clean.nbytes < min(target.nbytes, _FILLED_AT_ONCE):
+            self._clean = self.place.upload(
+                np.full(min(target.nbytes, _FILLED_AT_ONCE), GUARD, np.uint8),
+                "what a candidate writes over")
+        for first in range(0, target.nbytes, _FILLED_AT_ONCE):
+            nbytes = min(_FILLED_AT_ONCE, target.nbytes - first)
+            self.place.copy(target.view(first, nbytes), self._clean, nbytes)
         return target
-
-    def _error(self, buffer: Buffer, spec: TensorSpec, expected: np.ndarray) -> float:
-        margin = self.place.alignment
-        end = margin + spec.nbytes
-        guards = np.concatenate([self._bytes(buffer, 0, margin),
-                                 self._bytes(buffer, end, buffer.nbytes)])
-        if (guards != _GUARD).any():
-            return math.inf
-        if self._images is None or spec.layout == "CHWN":
-            stored = self._bytes(buffer, margin, end).view(spec.stored_dtype)
-            result = from_memory(stored, spec)
-            if self._images is not None:
-                result = result[self._images]
-            return _difference(result, expected, by_image=self._images is not None)
-        # images lie one after another: only those that are compared are read back
-        size = spec.nbytes // spec.shape[0]
-        for image in range(spec.shape[0]):
-            start = margin + image * size
-            # the guard is a NaN; integers may well be what it is
-            if image not in self._images and spec.stored_dtype.kind == "f" and (
-                    self._bytes(buffer, start, start + min(size, margin)) == _GUARD).all():
-                return math.inf
-        one = replace(spec, shape=(1, *spec.shape[1:]))
-        result = np.concatenate([
-            from_memory(self._bytes(buffer, start, start + size).view(spec.stored_dtype), one)
-            for start in (margin + image * size for image in self._images)])
-        return _difference(result, expected, by_image=True)
-
-    def _bytes(self, buffer: Buffer, start: int, end: int) -> np.ndarray:
-        """A part of the memory; views begin at multiples of the alignment."""
-        first = start // self.place.alignment * self.place.alignment
-        memory = np.empty(end - first, np.uint8)
-        self.place.read(buffer.view(first, end - first), memory)
-        return memory[start - first:].copy()
 
 
 def digest(weights: Mapping[str, np.ndarray]) -> str:
     """16 hexadecimal digits that tell a layer's constants from others of the same shapes."""
-    found = hashlib.sha256()
-    for name in sorted(weights):
-        array = np.ascontiguousarray(weights[name])
-        found.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-    return found.hexdigest()[:16]
-
-
-def _difference(result: np.ndarray, expected: np.ndarray, *, by_image: bool) -> float:
-    """The largest normalised error, of an image where they are apart; infinite where integers
-    differ, or one is not finite where the other is."""
-    if result.dtype.kind != "f":
-        return 0.0 if np.array_equal(result, expected) else math.inf
-    if not expected.size:
-        return 0.0
-    with np.errstate(over="ignore"):
-        stated = expected.astype(np.float32)
-    finite = np.isfinite(stated)
-    if not np.array_equal(result[~finite].astype(np.float32), stated[~finite], equal_nan=True):
-        return math.inf
-    if not np.isfinite(result[finite]).all():
-        return math.inf
-    rows = len(expected) if by_image else 1
-    wanted = np.where(finite, expected, 0).astype(np.float64).reshape(rows, -1)
-    got = np.where(finite, result, 0).astype(np.float64).reshape(rows, -1)
-    size = np.linalg.norm(wanted, axis=1)
-    difference = np.linalg.norm(got - wanted, axis=1)
-    return float(np.where(size > 0, difference / np.where(size > 0, size, 1), difference).max())
+    return kept.digest(weights)[:16]
 
 
 def _wrong(error: float) -> str:

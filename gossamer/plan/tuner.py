@@ -14,6 +14,7 @@ from gossamer.errors import GossamerError
 from gossamer.measure import Crowd, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.eligible import nothing_allowed, too_long
+from gossamer.plan.examples import Examples
 from gossamer.plan.labelling import SLACK
 from gossamer.plan.program import Layer
 from gossamer.plan.trials import WRONG, Trials, digest
@@ -85,6 +86,8 @@ class Tuner:
         self.reused = 0
         """Candidates whose measurements came from the cache."""
         self._crowd = Crowd()
+        self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
+        self._examples: dict[str, Examples] = {}
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Trial]] = {}
         self._checked: dict[tuple[str, str, Candidate], str | None] = {}
@@ -154,7 +157,8 @@ class Tuner:
             return [Measured.of(*pair, nothing, error=0.0, weights=self._digest(layer))
                     for pair in wanted]
         self._note(f"{layer.name}: {len(wanted)} candidates")
-        fresh, transient = Trials(layer, place, self._crowd).run(wanted, self.samples)
+        trials = Trials(layer, place, self._crowd, self._examples_of(place))
+        fresh, transient = trials.run(wanted, self.samples)
         fresh = [_with_first_build(each, known.get(each.candidate)) for each in fresh]
         self.measured += len(fresh)
         self._cache_of(place).put(problem, [each for index, each in enumerate(fresh)
@@ -170,12 +174,22 @@ class Tuner:
         key = (layer.name, place.name, measured.candidate)
         if key not in self._checked:
             self._note(f"{layer.name}: {measured.algorithm} with these weights")
-            self._checked[key] = Trials(layer, place).check(trial.algorithm, trial.variant)
+            trials = Trials(layer, place, examples=self._examples_of(place))
+            self._checked[key] = trials.check(trial.algorithm, trial.variant)
             if self._checked[key] is None and layer.problem is not None:
                 self._cache_of(place).put(
                     layer.problem, [replace(measured, weights=self._digest(layer))])
         failure = self._checked[key]
         return trial if failure is None else trial.excluded(failure)
+
+    def release(self) -> None:
+        """Gives up the memory that is kept to measure more layers."""
+        self._examples.clear()
+
+    def _examples_of(self, place: Device) -> Examples:
+        if place.name not in self._examples:
+            self._examples[place.name] = Examples(place)
+        return self._examples[place.name]
 
     def _digest(self, layer: Layer) -> str:
         key = tuple(map(id, layer.weights.values()))
@@ -212,10 +226,13 @@ class Tuner:
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  place: Device) -> Iterable[Variant]:
-        # what states float16 itself is a change of precision, forced by what was allowed
-        forced = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-        return (variant for variant in algorithm.variants(problem, place)
-                if forced or variant.precision in self.precisions)
+        key = (algorithm, problem, place.name)
+        if key not in self._variants:
+            # what states float16 itself is a change of precision, forced by what was allowed
+            forced = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
+            self._variants[key] = [variant for variant in algorithm.variants(problem, place)
+                                   if forced or variant.precision in self.precisions]
+        return self._variants[key]
 
 
 def _with_first_build(fresh: Measured, before: Measured | None) -> Measured:

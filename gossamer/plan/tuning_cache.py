@@ -34,8 +34,8 @@ from gossamer.plan.tuning_file import (
     parse,
     set_aside,
     sweep,
-    text,
 )
+from gossamer.plan.tuning_text import Texts
 
 __all__ = ["Candidate", "Measured", "TuningCache", "candidate", "tuning_folder"]
 
@@ -67,6 +67,7 @@ class TuningCache:
         self._text: bytes | None = None
         """Of the file when it held that content; reading a large one takes long."""
         self._unwritten: Section = {"problems": {}, "plans": {}}
+        self._texts = Texts()
         self._said: dict[str, None] = {}
         self._foreign: dict[str, str] = {}
         self._outdated: dict[tuple[str, str], None] = {}
@@ -161,7 +162,7 @@ class TuningCache:
             section.setdefault("plans", {}).update(self._unwritten["plans"])
             if lock == "held":
                 sweep(self.path.parent)
-            data = text(content)
+            data = self._texts.of(content)
             if write_atomically(self.path, data):
                 self._unwritten = {"problems": {}, "plans": {}}
                 self._content, self._text = content, data

@@ -27,9 +27,6 @@ VERSION = 1
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
-_ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
-_DEPTHS = {"device": 0, "made_by": 0, "fields": 0, "plans": 1}
-"""To which what stands under a key is spread over lines, other than all else."""
 
 Candidate = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 """Algorithm, config, input and output layouts, precision."""
@@ -216,25 +213,6 @@ def _check(content: dict[str, Any]) -> None:
                     decode(name, line)
         for line in section.get("plans", {}).values():
             decode_plan(line)
-
-
-def text(content: Any) -> bytes:
-    """JSON with sorted keys, one candidate or plan a line."""
-    return (_text(content, 8, "\n") + "\n").encode()
-
-
-def _text(value: Any, depth: int, newline: str) -> str:
-    if not depth or not value or not isinstance(value, dict | list):
-        return _ENCODER.encode(value)
-    inner = newline + " "
-    if isinstance(value, list):
-        items = [_text(item, depth - 1, inner) for item in value]
-    else:
-        items = [f"{_ENCODER.encode(key)}: "
-                 + _text(item, _DEPTHS.get(key, depth - 1), inner)
-                 for key, item in sorted(value.items())]
-    opening, closing = "[]" if isinstance(value, list) else "{}"
-    return opening + inner + ("," + inner).join(items) + newline + closing
 
 
 def count(section: dict[str, Any]) -> tuple[int, int, int]:

@@ -78,6 +78,9 @@ class Costs:
                 for variant in algorithm.variants(layer.problem, place)
                 if variant.precision in self.allowed]
 
+    def release(self) -> None:
+        """It keeps no inputs."""
+
     def _measured(self, algorithm: Algorithm, variant: Variant) -> Measured:
         time = self.times.get((algorithm.name, variant.precision), 9.0)
         if time is None:

@@ -1,8 +1,9 @@
-"""Candidates that are built by several threads at once."""
+"""Candidates, and the layers of a plan, that are built by several threads at once."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gossamer.device import find
 from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.plan.trials import Trials
+from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.plan.test_trials import layer
 
 HOST = find("host")
@@ -65,6 +67,49 @@ def test_libraries_of_vendors_wait_their_turn(side_by_side: None) -> None:
         each.vendor = "a vendor"  # type: ignore[misc]
         each.prepare = _exclusively(each.prepare, busy)  # type: ignore[method-assign]
     assert run(libraries) == [None, None]
+
+
+def test_libraries_of_vendors_are_made_ready_while_our_own_are_built(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    library = Meeting("library", place)
+    library.vendor = "a vendor"  # type: ignore[misc]
+    assert run([Meeting("own", place), library]) == [None, None]
+    broken = Meeting("broken", threading.Barrier(1), ValueError("no such engine"))
+    broken.vendor = "a vendor"  # type: ignore[misc]
+    assert run([Meeting("own", threading.Barrier(1)), broken]) == [
+        None, "does not run: no such engine"]
+
+
+def test_the_layers_of_a_plan_are_built_at_once(
+        side_by_side: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compiled(small(), HOST, tmp_path)
+    steps = plan.program(2).steps
+    assert [step.algorithm.name for step in steps].count("host_im2col") == 2
+    place = threading.Barrier(2)
+    prepare = HostIm2col.prepare
+
+    def meeting(*arguments: Any) -> State:
+        place.wait(SECONDS)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(HostIm2col, "prepare", meeting)
+    x = images(2)
+    context = plan.context(2)
+    assert len(context.builds) == len(steps)
+    assert_close(context.run({"x": x})["y"], expected(x))
+
+
+def test_a_layer_that_cannot_be_built_is_told_of(
+        side_by_side: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compiled(small(), HOST, tmp_path)
+    plan.program(2)
+
+    def broken(*arguments: Any) -> State:
+        raise ValueError("no such tile")
+
+    monkeypatch.setattr(HostIm2col, "prepare", broken)
+    with pytest.raises(ValueError, match="no such tile"):
+        plan.context(2)
 
 
 def _exclusively(prepare: Any, busy: threading.Lock) -> Any:

@@ -15,7 +15,7 @@ import gossamer
 from gossamer.device import find
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, Step, apply
 from gossamer.measure import Task, interleave, prepared, sampled
 from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, State, Variant
@@ -24,7 +24,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.elementwise.host import NumpyElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.plan import elimination
+from gossamer.plan import comparing, elimination, trials
+from gossamer.plan.examples import Examples
 from gossamer.plan.program import Layer
 from gossamer.plan.trials import Trials
 from gossamer.plan.tuner import EFFORTS, Tuner, usable
@@ -77,13 +78,101 @@ def outcome(algorithm: Algorithm, of: Layer | None = None) -> str | None:
     return Trials(of, HOST).run(pairs, 3)[0][0].failure
 
 
-@pytest.mark.parametrize("image", [0, 3, 4, 7])
-def test_an_image_that_is_left_as_it_was_is_seen(image: int) -> None:
+@pytest.fixture(params=["all images", "three images", "three images, read apart"])
+def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is compared of images that are large, or not."""
+    if request.param != "all images":
+        monkeypatch.setattr(trials, "_CHECKED", 0)
+    if "apart" in request.param:
+        monkeypatch.setattr(comparing, "_APART", 0)
+    return request.param
+
+
+@pytest.mark.parametrize("image", range(8))
+def test_an_image_that_is_left_as_it_was_is_seen(compared: str, image: int) -> None:
     def spoil(y: np.ndarray) -> None:
         y.view(np.uint32)[image] = 0xFFFFFFFF
 
     assert outcome(Stub()) is None
     assert outcome(Stub(spoil)) == "wrong numbers (error inf)"
+
+
+@pytest.mark.parametrize("image", range(8))
+def test_a_wrong_image_is_seen(compared: str, image: int) -> None:
+    def spoil(y: np.ndarray) -> None:
+        y[image] = 0
+
+    seen = compared == "all images" or image in (0, 4, 7)
+    assert outcome(Stub(spoil)) == ("wrong numbers (error 1.0e+00)" if seen else None)
+
+
+def test_an_error_is_not_told_of_a_number_that_happens_to_be_nearly_zero() -> None:
+    spec = default_spec((100_000,))
+    problem = ElementwiseProblem((spec,) * 3, Expression(3, (
+        Step("mul", (0, 1)), Step("add", (3, 2)))))
+    of = Layer("sum", "elementwise", ["x", "y", "z"], ["s"], list(problem.outputs), problem)
+    assert outcome(NumpyElementwise(), of) is None
+
+
+def test_many_small_images_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reads = type(HOST).read, []
+
+    def counted(self: Device, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        reads.append(array.nbytes)
+        read(self, buffer, array, stream)
+
+    monkeypatch.setattr(type(HOST), "read", counted)
+    problem = ElementwiseProblem((default_spec((50_000, 4)),), apply("relu"))
+    of = Layer("relu", "elementwise", ["x"], ["y"], list(problem.outputs), problem)
+    for most in (2**22, 0):
+        monkeypatch.setattr(trials, "_CHECKED", most)
+        assert outcome(NumpyElementwise(), of) is None
+    assert len(reads) == 2 * 3
+
+
+class Careless(HostIm2col):
+    """Writes over its input, and computes nothing."""
+
+    name = "careless"
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        inputs[0].bytes[:] = 0  # type: ignore[attr-defined]
+
+
+def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
+    of, examples = layer(), Examples(HOST)
+    assert of.problem is not None
+    (careless,), (good,) = ([(each, variant) for variant in each.variants(of.problem, HOST)][:1]
+                            for each in (Careless(), HostIm2col()))
+    ran, _ = Trials(of, HOST, examples=examples).run([careless, good, careless, good], 3)
+    assert [each.failure is None for each in ran] == [False, True, False, True]
+    for pair, right in ((good, True), (careless, False), (good, True)):
+        assert (Trials(of, HOST, examples=examples).check(*pair) is None) == right
+
+
+def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.MonkeyPatch
+                                                            ) -> None:
+    empty, examples = type(HOST).empty, Examples(HOST)
+    other = layer(batch=4).problem
+    assert other is not None
+    examples.buffer(other, 0, examples.of(other)[0], other.inputs[0])
+    refused = []
+
+    def bounded(self: Device, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
+        if purpose == "a candidate's output" and not refused:
+            refused.append(len(examples._buffers))
+            raise OutOfMemoryError("host has no room")
+        if refused:
+            assert not examples._buffers or purpose != "a candidate's output"
+        return empty(self, nbytes, purpose, stream)
+
+    monkeypatch.setattr(type(HOST), "empty", bounded)
+    of, algorithm = layer(), HostIm2col()
+    assert of.problem is not None
+    variant = next(iter(algorithm.variants(of.problem, HOST)))
+    assert Trials(of, HOST, examples=examples).check(algorithm, variant) is None
+    assert refused and refused[0] > 0
 
 
 def test_one_wrong_image_among_large_ones_is_seen() -> None:

@@ -15,6 +15,7 @@ from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
+from gossamer.plan import planning
 from gossamer.plan.plan import Plan
 from gossamer.plan.tuner import Tuner
 from gossamer.plan.tuning_cache import TuningCache
@@ -49,6 +50,21 @@ def test_the_second_plan_measures_nothing_and_is_the_same(tuned: Callable[[], Pl
     assert_close(second(x), expected(x))
     assert second.tuner is not None and second.tuner.measured == 0
     assert choices(first) == choices(second)
+
+
+def test_whole_programs_have_the_devices_memory_to_themselves(
+        tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, compare, held = tuned(), planning.compare, []
+    assert plan.tuner is not None
+    kept = plan.tuner._examples
+
+    def watched(*arguments: Any) -> Any:
+        held.append(len(kept))
+        return compare(*arguments)
+
+    monkeypatch.setattr(planning, "compare", watched)
+    plan.program(2)
+    assert held == [0] and not kept
 
 
 class _Liar(Algorithm):

@@ -25,6 +25,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan import tuning_cache, tuning_file
 from gossamer.plan.tuning_cache import Measured, TuningCache, candidate, file_name
 from gossamer.plan.tuning_file import parse
+from gossamer.plan.tuning_text import Texts
 from gossamer.tensor import TensorSpec
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="locks and signals of POSIX")
@@ -581,3 +582,18 @@ def test_what_is_not_on_disk_is_told(tmp_path):
     tmp_path.unlink()
     stored.put(problem(3), [measured()])
     assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]
+
+
+def test_what_was_written_before_does_not_show_in_what_is_written_next():
+    def content(*medians):
+        candidates = [{"config": "a", "median_us": median} for median in medians]
+        return {"device": {"units": 3}, "sections": [{"problems": {
+            "1a": {"fields": {"n": [1, 2]}, "algorithms": {"b": {"candidates": candidates}}}}}]}
+
+    texts, grown = Texts(), content(1.0, 2.0)
+    texts.of(grown)
+    lines = grown["sections"][0]["problems"]["1a"]["algorithms"]["b"]["candidates"]
+    lines[0] = {**lines[0], "median_us": 3.0}
+    lines.append({"config": "a", "median_us": 4.0})
+    assert texts.of(grown) == Texts().of(content(3.0, 2.0, 4.0))
+    assert texts.of(content(5.0)) == Texts().of(content(5.0))

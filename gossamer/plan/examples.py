@@ -1,0 +1,78 @@
+"""Inputs of candidates, drawn and brought to the device once for all layers that take the same."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.errors import OutOfMemoryError
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, to_memory
+
+_SHARE, _MOST_BYTES = 16, 2**31
+"""Of the device's memory, a part and no more than so much is kept for layers to come."""
+
+
+class Examples:
+    """The examples of problems on one device: those that Problem.example_inputs draws with seed 0.
+
+    Of floats all of them begin alike, so that what is drawn for the largest serves all.
+    """
+
+    def __init__(self, place: Device) -> None:
+        self._place = place
+        self._random = np.random.default_rng(0)
+        self._numbers = np.zeros(0, np.float32)
+        self._buffers: OrderedDict[tuple[int, TensorSpec], Buffer] = OrderedDict()
+
+    def of(self, problem: Problem) -> list[np.ndarray]:
+        """The inputs of a problem, not to be written to."""
+        if not _are_normal(problem):
+            return problem.example_inputs(np.random.default_rng(0))
+        sizes = [math.prod(spec.shape) for spec in problem.inputs]
+        missing = sum(sizes) - len(self._numbers)
+        if missing > 0:
+            self._numbers = np.concatenate([
+                self._numbers, self._random.standard_normal(missing, dtype=np.float32)])
+            self._numbers.setflags(write=False)
+        ends = np.cumsum(sizes).tolist()
+        return [self._numbers[end - size:end].reshape(spec.shape)
+                for end, size, spec in zip(ends, sizes, problem.inputs, strict=True)]
+
+    def buffer(self, problem: Problem, index: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
+        """An input of a problem, as of() gave it, on the device as a spec says."""
+        if not _are_normal(problem):
+            return self._uploaded(array, spec)
+        key = (sum(math.prod(each.shape) for each in problem.inputs[:index]), spec)
+        if key in self._buffers:
+            self._buffers.move_to_end(key)
+            return self._buffers[key]
+        most = min(self._place.limits.memory_bytes // _SHARE, _MOST_BYTES)
+        if spec.nbytes > most:
+            return self._uploaded(array, spec)
+        while spec.nbytes + sum(each.nbytes for each in self._buffers.values()) > most:
+            self._buffers.popitem(last=False)
+        self._buffers[key] = self._uploaded(array, spec)
+        return self._buffers[key]
+
+    def forget(self) -> None:
+        """Gives up the device's memory, which somebody may have written over."""
+        self._buffers.clear()
+
+    def _uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
+        memory = to_memory(array, spec)
+        try:
+            return self._place.upload(memory, "a candidate's input")
+        except OutOfMemoryError:
+            if not self._buffers:
+                raise
+            self.forget()
+            return self._place.upload(memory, "a candidate's input")
+
+
+def _are_normal(problem: Problem) -> bool:
+    return (type(problem).example_inputs is Problem.example_inputs
+            and all(np.dtype(spec.dtype).kind == "f" for spec in problem.inputs))
