@@ -33,8 +33,8 @@ def bench(
                                "sparse-networks measure; benchmarks/README.md lists them.")
     ] = None,
     case: Annotated[str | None, typer.Option(
-        metavar="SUBSTRING", help="Only cases with this in their name, or one of several such as "
-                                  "conv3,conv4.")] = None,
+        metavar="SUBSTRING", help="Only the case of this name, or else those with it in theirs; "
+                                  "or several such as conv3,conv4.")] = None,
     sparsity: Annotated[float | None, typer.Option(
         help="Of sparse-layers only those with at least this share of zeros, like 0.85.")] = None,
     device: Annotated[str | None, typer.Option(
@@ -127,8 +127,9 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
             print(f"written: {written}")
         return
     rows = read_rows(path)
-    chosen = [row for row in rows if row.suite in (suites or (row.suite,))
-              and named(row.case, case)]
+    chosen = [row for row in rows if row.suite in (suites or (row.suite,))]
+    wanted = named({row.case for row in chosen}, case)
+    chosen = [row for row in chosen if row.case in wanted]
     if rows and not chosen:
         found = ", ".join(sorted({row.suite for row in rows}))
         raise InputError(f"--table {path}: has no rows of "

@@ -21,6 +21,8 @@ Work = Callable[[Any], None]
 _THREADS = Path("/proc/self/task")
 _CROWDED = 0.1
 """Waiting as a share of the time; on a quiet machine it is below a third of this."""
+_WAITED = 0.05
+"""Seconds of waiting that are worth a word."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Crowd:
     @property
     def matters(self) -> bool:
         """Whether the times are too long for it."""
-        return self.waited_s > _CROWDED * self.seconds
+        return self.waited_s > max(_CROWDED * self.seconds, _WAITED)
 
 
 def waited_s() -> float | None:

@@ -39,6 +39,14 @@ def test_waiting_counts_beyond_a_tenth(clocks: dict[str, Iterator[float | None]]
     assert crowd.seconds == 2.5 and crowd.waited_s == waits[1]
 
 
+def test_moments_are_not_worth_a_word(clocks: dict[str, Iterator[float | None]]) -> None:
+    clocks["now"], clocks["waited"] = iter([10.0, 10.01]), iter([0.0, 0.04])
+    crowd = Crowd()
+    with crowd.watched(HOST):
+        pass
+    assert crowd.waited_s == 0.04 and not crowd.matters
+
+
 def test_what_is_not_known_says_nothing(clocks: dict[str, Iterator[float | None]]) -> None:
     clocks["now"], clocks["waited"] = iter([0.0, 1.0]), iter([None])
     crowd = Crowd()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -113,7 +113,7 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
            models: Sequence[Path] = (), data: Path | None = None,
            sparsity: float | None = None) -> list[Item]:
     """The cases of the suites at the batch sizes, each once, the batch sizes of a case one after
-    the other; those with one of `parts`, apart by commas, in their name.
+    the other; those that `parts` names (see named).
 
     models: files that the suites `networks` and `sparse-networks` measure. data: the folder of
     published sparse weights. sparsity: the least of layers that `sparse-layers` measures.
@@ -122,8 +122,10 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     """
     unknown = [name for name in names if name not in SUITES]
     if unknown or not names:
+        hint = "".join(f"; a file goes with networks --model {name}" for name in unknown
+                       if re.search(r"\.onnx(\.gz)?$", name, flags=re.IGNORECASE))
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
-                         f"{', '.join(SUITES)}")
+                         f"{', '.join(SUITES)}{hint}")
     if models and not {"networks", "sparse-networks"} & set(names):
         raise InputError(f"--model {models[0]}: goes with the suite networks or sparse-networks")
     if data is not None and not {"sparse-layers", "sparse-networks"} & set(names):
@@ -142,7 +144,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     items = {(item.suite, item.name, item.batch): item
              for name in names for batch in batches for item in SUITES[name](batch, files)}
     order = list(dict.fromkeys((item.suite, item.name) for item in items.values()))
-    chosen = sorted((item for item in items.values() if named(item.name, parts)),
+    wanted = named({item.name for item in items.values()}, parts)
+    chosen = sorted((item for item in items.values() if item.name in wanted),
                     key=lambda item: order.index((item.suite, item.name)))
     if not chosen:
         known = list(dict.fromkeys(item.name for item in items.values()))
@@ -157,9 +160,13 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     return chosen
 
 
-def named(case: str, parts: str | None) -> bool:
-    """Whether a case's name has one of the parts, apart by commas, in it; None takes every one."""
-    return parts is None or any(part in case for part in parts.split(",") if part)
+def named(cases: Collection[str], parts: str | None) -> set[str]:
+    """The cases with one of the parts, apart by commas, in their name, or of that name where one
+    has it; None takes every one."""
+    if parts is None:
+        return set(cases)
+    return {case for part in parts.split(",") if part for case in cases
+            if (part == case if part in cases else part in case)}
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,

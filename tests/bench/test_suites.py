@@ -16,7 +16,7 @@ from gossamer.bench.layers import convolution, layer_case, linear
 from gossamer.bench.peers import PEERS, AbsentError, Network
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
-from gossamer.bench.suites import SUITES, select
+from gossamer.bench.suites import SUITES, named, select
 from gossamer.bench.training import BACKPROP, MANY
 from gossamer.bench.work import Case
 from gossamer.device import find
@@ -65,10 +65,18 @@ def test_cases_are_distinct_and_squares_know_no_batch() -> None:
                      "train-many": len(MANY)}
 
 
+def test_a_file_is_no_suite() -> None:
+    with pytest.raises(InputError, match=r"no suite 'a\.onnx\.gz'; .*networks --model a\.onnx\.gz"):
+        select(["a.onnx.gz"], [1])
+
+
 def test_cases_are_filtered_by_name() -> None:
     names = [item.name for item in select(["gemm", "conv-layers"], [1], "caffenet")]
     assert names == [*(f"caffenet/fc{number}" for number in (6, 7, 8)),
                      *(f"caffenet/conv{number}" for number in range(1, 6))]
+    whole = [item.name for item in select(["backprop"], [1], "1024-32-10/10000,784-128-10,40")]
+    assert whole == ["1024-32-10/10000", "1024-32-10/40000", "784-128-10"]
+    assert named({"resnet50", "resnet50-dlmc-0.90"}, "resnet50") == {"resnet50"}
     with pytest.raises(InputError, match=r"--case yolo: no case of gemm has that in its name; "
                                          r"there are: 512, .* and 2 more"):
         select(["gemm"], [1], "yolo")
