@@ -27,6 +27,7 @@ _DEMO_PAD = "32x32"
 
 
 def train(
+    context: typer.Context,
     source: Annotated[str | None, typer.Argument(
         metavar="DATA", help="Labelled samples: a .csv file (label first), an idx file, a .npz "
                              "file (x, y), or a folder with a folder of pictures a class.")] = None,
@@ -108,7 +109,7 @@ def train(
         training_file, test_file = map(str, data.mnist())
         source, validation = training_file, validation or test_file
         binarise, pad = True, pad or _DEMO_PAD
-        outputs = train_options.demo_outputs(output or DEMO_FOLDER, outputs)
+        outputs = train_options.demo_outputs(output or DEMO_FOLDER, outputs, context)
     if not source:
         raise InputError("give DATA to train on, or --demo for MNIST")
     if outputs["--output"] is None:
@@ -122,9 +123,10 @@ def train(
     train_options.check_resume(checkpoint, resume)
     side = train_options.side(pad)
 
-    with train_show.following(mlp.epochs) as follow:
+    with train_show.following(mlp.epochs, rows=not as_json) as follow:
         training, held = _read(source, validation, label, limit, seed)
         scaled = training.pixels if scale is None else scale
+        train_options.tell_of_ranges(training, held, scale, scaled)
         grey = training.shape is not None and (scaled or training.pixels)
         preparation = Preparation(scaled, threshold if binarise else None, side, training.shape,
                                   grey, float(training.x.mean()) if grey else None)
@@ -132,7 +134,8 @@ def train(
         training = prepared(training, preparation)
         held = None if held is None else prepared(held, preparation)
         train_options.check_data(mlp, training, held)
-        follow.read()
+        head = train_show.head(mlp, place, training, preparation)
+        follow.read(head, held is not None, len(training.x))
         try:
             mlp.fit(training.x, training.y, on_epoch=follow, checkpoint=checkpoint, resume=resume,
                     validation=None if held is None else (held.x, held.y))
@@ -145,18 +148,23 @@ def train(
         except TrainingError as error:
             follow.stop()
             kept = checkpoint is not None and checkpoint.is_file()
-            show.notice(f"{error}" + (f"; {checkpoint} keeps it" if kept else ""), "error")
+            show.notice(train_options.in_options(error)
+                        + (f"; {checkpoint} keeps it" if kept else ""), "error")
             raise typer.Exit(1) from None
+        except InputError as error:
+            raise InputError(train_options.in_options(error)) from None
         facts = train_show.facts(mlp, place, training, held, preparation, follow)
-    try:
-        mlp.save_onnx(outputs["--output"], preparation)
-    except InputError as error:
-        raise InputError(f"{error}; {train_options.kept(checkpoint)}") from None
-    train_show.write(facts, outputs, some)
+    written, faults = train_show.write(mlp, preparation, facts, outputs, some)
     if as_json:
         show.print_json(facts)
     else:
-        train_show.print_facts(facts, outputs)
+        if not follow.rows:
+            print("\n".join(head(mlp.device_, mlp.algorithm_)))
+        train_show.print_facts(facts, outputs, written)
+    if "--output" in faults:
+        faults["--output"] += f"; {train_options.kept(checkpoint)}"
+    if faults:
+        raise InputError("; ".join(faults.values()))
 
 
 def _read(source: str, validation: str | None, label: str, limit: int | None,

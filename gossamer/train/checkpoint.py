@@ -27,6 +27,16 @@ _NONE = "is no checkpoint that this gossamer wrote"
 _ANEW = "give another file, or leave resume out to begin anew"
 
 
+class OtherSettings(InputError):
+    """A checkpoint is of other settings than those given. key: which differs first; there, here:
+    its plain values in the file and now."""
+
+    def __init__(self, path: Path, key: str, there: Any, here: Any) -> None:
+        self.path, self.key, self.there, self.here = path, key, there, here
+        super().__init__(f"{path}: is the checkpoint of a network with {key} {there!r}, this one "
+                         f"has {here!r}: give the same {key}; or {_ANEW}")
+
+
 class Pace:
     """How often checkpoints are written: `with pace:` stands round what writes them."""
 
@@ -109,8 +119,7 @@ def load(path: Path, settings: Settings, digest: str) -> Course:
     here = _plain(settings)
     for key, value in header["settings"].items():
         if here.get(key) != value:
-            raise InputError(f"{path}: is the checkpoint of a network with {key} {value!r}, this "
-                             f"one has {here.get(key)!r}: give the same {key}; or {_ANEW}")
+            raise OtherSettings(path, key, value, here.get(key))
     if header["data"] != digest:
         raise InputError(f"{path}: is the checkpoint of training on other data: give the same "
                          f"samples, prepared alike; or {_ANEW}")

@@ -1,7 +1,9 @@
-"""Labelled samples in .npz files of NumPy: arrays x and y, or x_train, y_train, x_test, y_test."""
+"""Labelled samples in .npz files of NumPy: arrays x and y to train on, or x_train and y_train, and
+x_test and y_test."""
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -9,34 +11,47 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import InputError
+from gossamer.errors import GossamerWarning, InputError
 from gossamer.show import shape_text
 from gossamer.train.dataset import Dataset, are_pixels, has_grey_levels, picture_shape
 
+_TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 _DAMAGED = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
-    """x: (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width); y: (n,)
+    """The arrays x and y, or x_train and y_train; and x_test and y_test where there are such.
+
+    x: (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width); y: (n,)
     labels, whole numbers or texts. `limit`: the most samples of either part. Files that hold
     Python objects are refused, and nothing in them is run."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
         with np.load(path, allow_pickle=False) as arrays:
-            if {"x", "y"} <= names:
-                return _part(path, arrays, "x", "y", limit), None
-            if {"x_train", "y_train"} <= names:
-                training = _part(path, arrays, "x_train", "y_train", limit)
-                if not {"x_test", "y_test"} <= names:
-                    return training, None
-                return training, _part(path, arrays, "x_test", "y_test", limit)
+            training = [pair for pair in _TRAINING if names.issuperset(pair)]
+            if len(training) > 1:
+                raise InputError(f"{path}: has the arrays x, y and x_train, y_train; expected one "
+                                 "of the two pairs to train on")
+            if training:
+                return (_part(path, arrays, *training[0], limit),
+                        _part(path, arrays, *_TEST, limit) if _has_test(path, names) else None)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGED as error:
         raise InputError(f"{path}: is no .npz file, or a damaged one ({error})") from None
     raise InputError(f"{path}: has the arrays {', '.join(sorted(names)) or '(none)'}; expected x "
                      "and y, or x_train and y_train")
+
+
+def _has_test(path: Path, names: set[str]) -> bool:
+    """Whether there are samples to test on; warns where only half of what makes them is there."""
+    missing = [name for name in _TEST if name not in names]
+    if len(missing) == 1:
+        (there,) = {*_TEST} - {*missing}
+        warnings.warn(f"{path}: has {there} and no {missing[0]}: nothing of it is tested on",
+                      GossamerWarning, stacklevel=4)
+    return not missing
 
 
 def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) -> Dataset:

@@ -18,6 +18,7 @@ from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.train import memory
 from gossamer.train.checkpoint import Keeper, Pace
 from gossamer.train.course import Course, Training
 from gossamer.train.mlp import MLP, become, device_of
@@ -102,7 +103,7 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     data: _Data = {}
     for index, config in enumerate(configs):
         try:
-            entries += _entries(index, config, x, y, data, folds, validation)
+            entries += _entries(index, config, x, y, data, folds, validation, place)
         except InputError as error:
             raise InputError(f"config {index}: {error}") from None
     if not entries:
@@ -177,8 +178,8 @@ _Data = dict[tuple[int, int], tuple[Samples, Samples | None]]
 
 
 def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
-             data: _Data, folds: int | None,
-             validation: tuple[Any, Any] | None) -> list[_Entry]:
+             data: _Data, folds: int | None, validation: tuple[Any, Any] | None,
+             place: Device | None) -> list[_Entry]:
     """A config's networks, one a fold."""
     if isinstance(config, Mapping):
         mlp = MLP().set_params(**config)
@@ -196,6 +197,7 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
     own, held = data[ends]
     whole = np.arange(len(own.x))
     parts = [(None, whole)] if folds is None else list(enumerate(_without_parts(own, folds)))
+    memory.check(settings, place or device_of(mlp), len(parts))
     return [_Entry(index, fold, type(mlp)(**mlp.get_params()), Course.start(settings), own, rows,
                    held) for fold, rows in parts]
 

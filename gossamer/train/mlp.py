@@ -13,6 +13,7 @@ import numpy as np
 from gossamer.device import find
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError
+from gossamer.train import memory
 from gossamer.train.checkpoint import Keeper, Pace
 from gossamer.train.course import Course, Training
 from gossamer.train.estimator import Estimator
@@ -112,6 +113,7 @@ class MLP(Estimator):
         when training diverges, and the network is then as it was before that pass.
         """
         settings = Settings.of(self)
+        memory.check(settings, device_of(self))
         data = samples(x, y, settings.sizes)
         held = None if validation is None else validation_samples(validation, settings.sizes, data)
         if resume and checkpoint is None:
@@ -152,6 +154,7 @@ class MLP(Estimator):
         Raises as fit() does; labels that are new raise InputError.
         """
         settings = Settings.of(self)
+        memory.check(settings, device_of(self))
         known = getattr(self, "classes_", None)
         if known is None and classes is not None:
             known = np.unique(np.asarray(classes))

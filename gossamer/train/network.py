@@ -14,7 +14,7 @@ from gossamer.train.settings import Settings
 
 _ROWS = 8192
 """Rows computed together."""
-_JUDGED = 10_000
+JUDGED = 10_000
 """Rows that the accuracy of training data is taken from."""
 
 
@@ -74,8 +74,8 @@ class Network:
 
     def judged(self, data: Samples, rows: np.ndarray) -> float:
         """The score over those rows, or over 10,000 spread over them where there are more."""
-        if len(rows) > _JUDGED:
-            rows = rows[np.linspace(0, len(rows) - 1, _JUDGED).astype(np.intp)]
+        if len(rows) > JUDGED:
+            rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
         some = data.rows(rows)
         return self.score(self.outputs(some.x), some)
 

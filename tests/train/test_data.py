@@ -1,4 +1,4 @@
-"""Readers of labelled samples: every format, and what is said of files that are wrong."""
+"""Readers of labelled samples: every format but csv, and what is said of files that are wrong."""
 
 import gzip
 import io
@@ -10,35 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gossamer.errors import InputError
+from gossamer.errors import GossamerWarning, InputError
 from gossamer.train import data
+from tests.train.data_files import csv, fault, read
 
 RNG = np.random.default_rng(0)
 PICTURES = RNG.integers(0, 256, (6, 9, 8), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
-
-
-def read(path, **options) -> data.Dataset:
-    found, test = data.load(path, **options)
-    assert test is None
-    assert found.x.dtype == np.float32 and found.x.flags.c_contiguous
-    assert found.x.shape[:1] == found.y.shape
-    return found
-
-
-def fault(path, **options) -> str:
-    """What is said of a file, behind its name."""
-    with pytest.raises(InputError) as caught:
-        data.load(path, **options)
-    message = str(caught.value)
-    assert "\n" not in message and str(path) in message
-    return message.replace(str(path), "FILE").removeprefix("FILE: ")
-
-
-def csv(folder, content, name="x.csv") -> Path:
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def idx(content: np.ndarray, kind=8) -> bytes:
@@ -61,83 +39,6 @@ def save_pictures(folder, suffix=".png", classes=("0", "1", "2")) -> Path:
         (folder / classes[label]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(folder / classes[label] / f"{number:05}{suffix}")
     return folder
-
-
-@pytest.mark.parametrize("name, content, options", [
-    ("x.csv", "label,1x1,1x2\n5,1,2\n0,3,4.5\n", {}),
-    ("x.csv", "5,1,2\r\n0,3,4.5", {}),
-    ("x.csv", "\ufeff\nlabel,0,1\n\n5,1,2\n  \n0, 3, 4.5 \n", {}),
-    ("x.csv", 'a;b;"class"\n1;2;5\n"3";4.5;0\n', {"label": "last"}),
-    ("x.tsv", "5.0\t1\t2\n0\t3\t4.5\n9\t9\t9\n", {"limit": 2}),
-    ("x.csv.gz", gzip.compress(b"5,1,2\n0,3,4.5\n", mtime=0), {}),
-])
-def test_csv(tmp_path, name, content, options):
-    found = read(csv(tmp_path, content, name), **options)
-    assert found.x.tolist() == [[1, 2], [3, 4.5]]
-    assert found.y.dtype == np.int64 and found.y.tolist() == [5, 0]
-    assert found.names == ("0", "5") and found.shape is None and not found.pixels
-
-
-def test_csv_with_words_for_labels(tmp_path):
-    found = read(csv(tmp_path, "length,width,species\n1,2, setosa\n3,4,7\n"), label="last")
-    assert found.y.tolist() == ["setosa", "7"] and found.names == ("7", "setosa")
-
-
-@pytest.mark.parametrize("values, shape, pixels", [
-    ([0, 255], (8, 8), True), ([0, 1], (8, 8), False), ([-1, 255], (8, 8), False),
-    ([0, 300], (8, 8), False), ([0, 16], (8, 8), False)])
-def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
-    line = ",".join(map(str, [7, *values * 32]))
-    found = read(csv(tmp_path, f"{line}\n{line}\n"))
-    assert (found.shape, found.pixels) == (shape, pixels)
-
-
-@pytest.mark.parametrize("content, expected", [
-    ("", "is empty, expected a line a sample"),
-    ("\n \n", "is empty, expected a line a sample"),
-    ("label,1x1\n", "has a heading and no samples"),
-    ("5\n6\n", "line 1 has one cell, expected a label and numbers with commas between"),
-    ("5,1,2\n0,3\n", "line 2 has 2 cells, the lines before it have 3"),
-    ("label,a,b\n5,1,2\n\n0,3,4,5\n", "line 4 has 4 cells, the lines before it have 3"),
-    ("label,a,b,c\n5,1,2\n", "line 2 has 3 cells, the lines before it have 4"),
-    ("5,1,2\n0,x,3\n", "line 2, column 2 is 'x', expected a finite number"),
-    ("5,1,2\n0,3,x\n", "line 2, column 3 is 'x', expected a finite number; are labels in the last "
-                       "column?"),
-    ("a,1,two\nb,3,4\n", "line 1, column 3 is 'two', expected a finite number"),
-    ("5,1,2\n0,3,\n", "line 2, column 3 is '', expected a finite number"),
-    ("5,1,2\n0,nan,4\n", "line 2, column 2 is 'nan', expected a finite number"),
-    ("5,1,2\n0,3,-inf\n", "line 2, column 3 is '-inf', expected a finite number"),
-    ("5,1,2\n0,3,1e99\n", "line 2, column 3 is '1e99', expected a finite number"),
-    ("5,1,2\n,3,4\n", "line 2: the label is empty"),
-    ("5,1,2\nNaN,3,4\n", "line 2: the label is NaN"),
-    ("5,1,2\n5.5,3,4\n", "the first column has 5.5, expected labels of classes; are they in the "
-                         "last column?"),
-    ("5,1,2\ninf,3,4\n", "the first column has inf, expected labels of classes; are they in the "
-                         "last column?"),
-    ("5,1,a\n0,3,b\n", "line 1, column 3 is 'a', expected a finite number; are labels in the last "
-                       "column?"),
-    (f"{'a' * 64},1\nb,2\n", "has labels of more than 63 characters"),
-    (b"5,1,2\n0,\xff,4\n", "is no text in UTF-8 (byte 0xff)"),
-])
-def test_wrong_csv(tmp_path, content, expected):
-    assert fault(csv(tmp_path, content)) == expected
-
-
-def test_wrong_csv_with_labels_last(tmp_path):
-    path = csv(tmp_path, "1,2,5\n3,x,0\n")
-    assert fault(path, label="last") == "line 2, column 2 is 'x', expected a finite number"
-    with pytest.raises(InputError, match="label column 'middle': expected first or last"):
-        data.load(path, label="middle")
-
-
-def test_packed_files_that_are_cut(tmp_path):
-    whole = gzip.compress(b"5,1,2\n0,3,4.5\n" * 5000)
-    assert fault(csv(tmp_path, whole[:-20], "x.csv.gz")).startswith(
-        "the packed file is cut short or damaged (Compressed file ended")
-    changed = bytearray(whole)
-    changed[-8] ^= 1
-    assert fault(csv(tmp_path, bytes(changed), "y.csv.gz")).startswith(
-        "the packed file is cut short or damaged (CRC check failed")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -360,3 +261,23 @@ def test_a_label_column_is_of_tables(tmp_path):
     for path in (tmp_path / "x.npz", tmp_path / "pictures"):
         with pytest.raises(InputError, match=r"label column 'last': goes with \.csv and \.tsv"):
             data.load(path, label="last")
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train")])
+def test_arrays_to_test_on(tmp_path, names):
+    x, y = np.eye(3), np.arange(3)
+    arrays = dict(zip(names, (x, y), strict=True))
+    np.savez(tmp_path / "x.npz", **arrays, x_test=x[:2], y_test=y[:2])
+    training, held = data.load(tmp_path / "x.npz")
+    assert len(training.x) == 3 and held is not None and held.y.tolist() == [0, 1]
+    for own, other in (("x_test", "y_test"), ("y_test", "x_test")):
+        np.savez(tmp_path / "x.npz", **arrays, **{own: y})
+        with pytest.warns(GossamerWarning, match=f"has {own} and no {other}: nothing of it is"):
+            assert data.load(tmp_path / "x.npz")[1] is None
+
+
+def test_two_pairs_of_arrays_to_train_on(tmp_path):
+    x, y = np.eye(3), np.arange(3)
+    np.savez(tmp_path / "x.npz", x=x, y=y, x_train=x, y_train=y)
+    with pytest.raises(InputError, match="has the arrays x, y and x_train, y_train; expected one"):
+        data.load(tmp_path / "x.npz")

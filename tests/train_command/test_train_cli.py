@@ -13,36 +13,19 @@ from PIL import Image
 from gossamer import train_show
 from gossamer.train import curve, data
 from tests.command_line import fails, gossamer_cli, succeeds
+from tests.train_command.small import LABELS, PICTURES, X, save_csv, train
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-RNG = np.random.default_rng(0)
-LABELS = np.arange(60) % 3
-X = (np.eye(3).repeat(3, axis=1)[LABELS] + 0.2 * RNG.standard_normal((60, 9))).astype(np.float32)
-PICTURES = (RNG.random((60, 8, 8)) * 100 + 150 * (
-    np.arange(64).reshape(8, 8) % 3 == LABELS[:, None, None])).astype(np.uint8)
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-@pytest.fixture
-def samples(tmp_path):
-    return save_csv(tmp_path / "samples.csv", LABELS)
-
-
-@pytest.fixture
-def model(tmp_path):
-    return tmp_path / "model.onnx"
-
-
-def save_csv(path, labels, x=X):
-    lines = [",".join(map(str, [label, *row])) for label, row in zip(labels, x.tolist(),
-                                                                     strict=False)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def train(source, model, *words, sizes="9,6,3"):
-    """The words of a command on a small network that learns."""
-    return ("train", source, "--sizes", sizes, "--lr", "1", "--epochs", "4", "--device", "host",
-            "-o", model, *words)
+def fails_late(code, *words):
+    """The line on stderr of a command that fails after the first pass, whose row is shown."""
+    result = gossamer_cli(*words)
+    assert result.exit_code == code, result.output
+    (line,) = result.stderr.splitlines()
+    head, *rows = result.stdout.splitlines()[3:]
+    assert head.split()[:2] == ["pass", "error"] and rows[0].split()[0] == "1"
+    return line
 
 
 def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
@@ -82,18 +65,16 @@ def test_it_learns_and_says_so(samples, model, tmp_path):
     assert (answers == LABELS).sum() == told["right"]
 
 
-def test_a_line_a_pass_but_no_more_than_twenty(samples, model):
-    lines = succeeds(*train(samples, model, "--epochs", "45")).stdout.splitlines()
-    assert lines[3].split() == ["pass", "error", "training", "accuracy", "samples/s"]
-    shown = [line.split()[0] for line in lines[4:-3]]
-    assert len(shown) <= 20 and shown[:2] == ["3", "6"] and shown[-1] == "45"
-    assert lines[-1].startswith("training accuracy: ")
-
-
 def test_an_error_goal_ends_it(samples, model):
-    told = json.loads(succeeds(*train(samples, model, "--epochs", "50", "--target-error", "0.2",
-                                      "--json")).stdout)
+    words = train(samples, model, "--epochs", "50", "--target-error", "0.2")
+    told = json.loads(succeeds(*words, "--json").stdout)
     assert told["passes"] < 50 and told["errors"][-1] <= 0.2 < told["errors"][-2]
+    assert told["goal_reached"] is True
+    assert (f"\nerror {told['errors'][-1]:.4g} after {told['passes']} of 50 passes: the goal of "
+            "0.2 is reached\n") in succeeds(*words).stdout
+    assert " after 2 of 2 passes: the goal of 0.2 is not reached\n" in succeeds(
+        *words, "--epochs", "2").stdout
+    assert " the goal of " not in succeeds(*train(samples, model)).stdout
 
 
 def test_pictures_as_published(model, tmp_path):
@@ -217,10 +198,12 @@ def test_words_for_classes(model, tmp_path):
     (["--schedule", "step:two:1"], "--schedule step:two:1: expected constant, inverse, or"),
     (["--effort", "huge"], "--effort huge: expected one of quick, normal, max"),
     (["--sizes", "9,x,3"], "--sizes 9,x,3: expected the units of all layers, like 784,32,10"),
-    (["--sizes", "9"], "--sizes (9,): expected all layers"),
+    (["--sizes", "9"], "--sizes 9: expected the units of all layers from inputs to classes, like "
+                       "784,32,10; hidden layers alone are not enough"),
     (["--sizes", "8,6,3"], "--sizes 8,6,3: begins with 8 inputs, a sample of SAMPLES has 9 "
                            "numbers; give --sizes 9,6,3"),
-    (["--sizes", "9,6,2"], "--sizes 9,6,2: SAMPLES: y has the label 2 in row 2: sizes end in 2"),
+    (["--sizes", "9,6,2"], "--sizes 9,6,2: ends in 2 outputs, SAMPLES has samples of 3 classes: "
+                           "--sizes 9,6,3; of a .csv file --label says"),
     (["--pad", "32"], "--pad 32: expected height x width, like 32x32"),
     (["--pad", "0x3"], "--pad 0x3: expected height x width"),
     (["--pad", "4x4"], "SAMPLES: its samples are 9 numbers and no pictures"),
@@ -252,7 +235,7 @@ def test_words_for_classes(model, tmp_path):
     (["--schedule", "steps:1:1"], "--schedule steps:1:1: expected constant, inverse, or step:"),
     (["--sizes", "9,6,1"], "--sizes 9,6,1: ends in 1; expected an output for each class, of which "
                            "SAMPLES has 3"),
-    (["--sizes", "9,999999999999999999999,3"], "--sizes (9, 999999999999999999999, 3): "),
+    (["--sizes", "9,999999999999999999999,3"], "--sizes 9,999999999999999999999,3: "),
     (["--demo"], "--demo trains on MNIST: leave SAMPLES or --demo out"),
 ])
 def test_what_a_user_can_get_wrong(samples, model, tmp_path, monkeypatch, words, expected):
@@ -285,7 +268,8 @@ def test_numbers_in_place_of_labels(model, tmp_path):
     """Such as those of the lines."""
     path = save_csv(tmp_path / "s.csv", np.arange(60))
     assert fails(2, *train(path, model)).endswith(
-        "3 different ones; y has 60; of a .csv file --label says which column they are in")
+        "has samples of 60 classes: --sizes 9,6,60; of a .csv file --label says which column they "
+        "are in")
 
 
 def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
@@ -305,10 +289,20 @@ def test_test_samples_of_another_class(samples, model, tmp_path):
 
 def test_an_absent_class_keeps_its_place(model, tmp_path):
     path = save_csv(tmp_path / "s.csv", np.array([0, 1, 3])[LABELS])
-    told = json.loads(succeeds(*train(path, model, "--json", sizes="9,6,5")).stdout)
+    result = succeeds(*train(path, model, "--json", sizes="9,6,5"))
+    told = json.loads(result.stdout)
     assert told["classes"] == ["0", "1", "2", "3", "4"]
+    assert result.stderr == (f"notice: --sizes 9,6,5: ends in 5 outputs, {path} has samples of 3 "
+                             "classes; --sizes 9,6,3 has an output for each\n")
     said = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
     assert json.loads(said["classes"]) == told["classes"]
+
+
+def test_hidden_units_in_place_of_outputs(samples, model):
+    assert succeeds(*train(samples, model, sizes="9,6")).stderr == (
+        f"notice: --sizes 9,6: ends in 6 outputs, {samples} has samples of 3 classes; --sizes 9,3 "
+        "has an output for each, --sizes 9,6,3 hidden units too\n")
+    assert succeeds(*train(samples, model)).stderr == ""
 
 
 def test_validation_with_what_keeps_some_apart(samples, model, tmp_path):
@@ -329,9 +323,11 @@ def test_training_that_diverges(samples, model, tmp_path):
     kept = tmp_path / "c.ckpt"
     words = train(samples, model, "--activation", "relu", "--lr", "0.01", "--schedule",
                   "step:1:1000", "--checkpoint", kept)
-    line = fails(1, *words)
+    line = fails_late(1, *words)
     assert re.match(r"error: training diverged in pass [23] at sample \d+ \(row \d+\)", line)
-    assert line.endswith(f"; {kept} keeps it")
+    assert line.endswith("in this pass), or numbers in the samples nearer to 0; "
+                         f"{kept} keeps it")
+    assert ": try an --lr below 0.01 (which the schedule made " in line
     assert not model.exists()
 
 
@@ -348,16 +344,21 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(train_show.Follower, "__call__", interrupted)
-        line = fails(130, *words)
+        line = fails_late(130, *words)
         assert line == ("error: interrupted after 2 of 4 passes; what was trained is lost: "
                         "--checkpoint FILE keeps what --resume goes on from")
-        line = fails(130, *words, "--checkpoint", kept)
+        line = fails_late(130, *words, "--checkpoint", kept)
         assert line == (f"error: interrupted after 2 of 4 passes; {kept} keeps what was trained: "
                         "the same command with --resume goes on")
     assert not model.exists()
     assert "is there already; --resume goes on from it" in fails(2, *words, "--checkpoint", kept)
-    resumed = succeeds(*words, "--checkpoint", kept, "--resume", "--curve", tmp_path / "c.png")
+    resumed = succeeds(*words, "--checkpoint", kept, "--resume", "--curve", tmp_path / "c.png",
+                       "--report", tmp_path / "r.json")
     assert "4 passes; 120 samples trained" in resumed.stdout
+    told = json.loads((tmp_path / "r.json").read_text())
+    assert [row["pass"] for row in told["rows"]] == [1, 2, 3, 4]
+    assert [row["error"] for row in told["rows"]] == told["errors"]
+    assert [row["accuracy"] is None for row in told["rows"]] == [True, True, False, False]
     first = model.read_bytes()
     succeeds(*words)
     assert model.read_bytes() == first
