@@ -38,38 +38,42 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 #define WRITE(index, value) y[index] = value
 #endif
 
-/* The output points of one channel, as (outer, middle, inner) in the order of memory: plane is
- * middle * inner. A step along each moves the window in x and the result in y. */
+/* The output points of one channel, as (outer, line, place, inner) from the outermost on: plane and
+ * row are how many points such parts of them have. A step along each moves the window in x and the
+ * result in y. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \
     GLOBAL ELEMENT *RESTRICT y, int out_channels, DIVISOR(points), DIVISOR(plane),          \
-    DIVISOR(inner), int x_outer, int x_middle, int x_inner, int y_channel, int y_outer,     \
-    int y_middle, int y_inner EPILOGUE_PARAMETERS
+    DIVISOR(row), DIVISOR(inner), int x_outer, int x_line, int x_place, int x_inner,        \
+    int y_channel, int y_outer, int y_line, int y_place, int y_inner
 
 #define LOCATE(point)                                                                       \
     int outer_index = (int)QUOTIENT(point, plane);                                          \
     int in_plane = (int)(point) - outer_index * plane;                                      \
-    int middle_index = (int)QUOTIENT(in_plane, inner);                                      \
-    int inner_index = in_plane - middle_index * inner;
+    int line_index = (int)QUOTIENT(in_plane, row);                                          \
+    int in_row = in_plane - line_index * row;                                               \
+    int place_index = (int)QUOTIENT(in_row, inner);                                         \
+    int inner_index = in_row - place_index * inner;
 
-#define WINDOW (outer_index * x_outer + middle_index * x_middle + inner_index * x_inner)
-#define RESULT (outer_index * y_outer + middle_index * y_middle + inner_index * y_inner)
+#define OFFSET(in)                                                                          \
+    (outer_index * in##_outer + line_index * in##_line + place_index * in##_place           \
+     + inner_index * in##_inner)
 
 /* One work-item an output. */
 #ifndef POINTS
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS)
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 {
     uint item = (uint)GROUP_ID(0) * THREADS + (uint)LOCAL_ID(0);
     if (item < (uint)out_channels * (uint)points) {
         int m = (int)QUOTIENT(item, points);
         int point = (int)item - m * points;
         LOCATE(point)
-        int window = WINDOW, end = rows[m + 1];
+        int window = OFFSET(x), end = rows[m + 1];
         float sum = 0.0f;
         for (int j = rows[m]; j < end; j++)
             sum = FMA(values[j], READ(window + columns[j]), sum);
-        int index = m * y_channel + RESULT;
+        int index = m * y_channel + OFFSET(y);
         EPILOGUE(sum, m, index)
         WRITE(index, sum);
     }
@@ -77,22 +81,30 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS)
 #endif
 
 /* A group works on one row and goes through it in tiles of as many weights as it has work-items.
- * What is past the last point reads there and stores nothing. */
+ * What is past the last point reads there and stores nothing.
+ *
+ * Groups are taken to start on the multiprocessors (units) in turn. Those of one unit work on the
+ * same points for rows that lie together in `order`, and so find in its cache what others loaded:
+ * each unit has `turns` of them, the first `longer` one more. */
 #ifdef POINTS
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(PARAMETERS)
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(
+    PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int turns,
+    int longer EPILOGUE_PARAMETERS)
 {
     LOCAL int tile_column[THREADS];
     LOCAL float tile_value[THREADS];
     int item = LOCAL_ID(0);
-    int m = GROUP_ID(0) % out_channels;
-    uint first = (uint)(GROUP_ID(0) / out_channels) * (THREADS * POINTS) + (uint)item;
+    int turn = (int)QUOTIENT(GROUP_ID(0), units), unit = GROUP_ID(0) - turn * units;
+    int work = unit * turns + (unit < longer ? unit : longer) + turn;
+    int tile = work / out_channels, m = order[work - tile * out_channels];
+    uint first = (uint)tile * (THREADS * POINTS) + (uint)item;
     int window[POINTS];
     float sum[POINTS];
     UNROLL for (int k = 0; k < POINTS; k++) {
         uint wanted = first + (uint)k * THREADS;
         int point = wanted < (uint)points ? (int)wanted : points - 1;
         LOCATE(point)
-        window[k] = WINDOW;
+        window[k] = OFFSET(x);
         sum[k] = 0.0f;
     }
     int end = rows[m + 1];
@@ -116,7 +128,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(PARAMETERS)
         uint point = first + (uint)k * THREADS;
         if (point < (uint)points) {
             LOCATE(point)
-            int index = m * y_channel + RESULT;
+            int index = m * y_channel + OFFSET(y);
             EPILOGUE(sum[k], m, index)
             WRITE(index, sum[k]);
         }

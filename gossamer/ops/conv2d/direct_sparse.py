@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
-from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.device.base import Argument, Buffer, Device, KernelSource
 from gossamer.ops.algorithm import (
     Algorithm,
     Launch,
@@ -38,6 +39,7 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("direct_sparse.cl")
 _STRETCH_GROUP = 64
 _LAYOUTS = ("NCHW", "CHWN")
+_LINE_BYTES = 128
 SURE_GROUP = 256
 """Work-items that a kernel may have anywhere, as those of the other algorithms: how many an OpenCL
 device takes of one kernel it says only of what it has built."""
@@ -125,22 +127,28 @@ class DirectSparse(Algorithm):
             "THREADS": threads, **({} if points is None else {"POINTS": points}),
             "HALVES": int(x.dtype == "float16"), **macros}))
         walked = _Points.of(problem, padded, y)
+        work: tuple[Argument, ...] = ()
         if points is None:
             groups = -(-problem.out_channels * walked.count // threads)
         else:
-            groups = problem.out_channels * -(-walked.count // (threads * int(points)))
+            tiles = -(-walked.count // (threads * int(points)))
+            groups = tiles * problem.out_channels
+            work = _work(weights, problem, tiles, device)
         launches.append(Launch(
             kernel, (groups,), (threads,),
             (source, rows, stretched, values, output_buffer(0), problem.out_channels,
-             *walked.arguments(y),
+             *walked.arguments(y), *work,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
         return State(problem, variant, device, launches, stretched)
 
 
 @dataclass(frozen=True)
 class _Points:
-    """The output points of one channel in the order of memory, (outer, middle, inner), and how
-    far a step along each moves the window in x and the result in y."""
+    """The output points of one channel as (outer, line, place, inner), from the outermost on, and
+    how far a step along each moves the window in x and the result in y.
+
+    In CHWN the innermost are as many images as fill a line of a cache: neighbouring places, whose
+    windows share inputs, then lie closer together than with all images."""
 
     sizes: tuple[int, ...]
     in_x: tuple[int, ...]
@@ -148,11 +156,15 @@ class _Points:
 
     @staticmethod
     def of(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec) -> _Points:
-        images = (problem.batch, x.strides[0], y.strides[0])
+        together = 1
+        if y.layout == "CHWN":
+            together = _LINE_BYTES // x.stored_dtype.itemsize
+            together = problem.batch if problem.batch % together else together
+        outer = (problem.batch // together, together * x.strides[0], together * y.strides[0])
         lines = (problem.out_height, problem.stride[0] * x.strides[2], y.strides[2])
         places = (problem.out_width, problem.stride[1] * x.strides[3], y.strides[3])
-        order = (lines, places, images) if y.layout == "CHWN" else (images, lines, places)
-        sizes, in_x, in_y = zip(*order, strict=True)
+        inner = (together, x.strides[0], y.strides[0])
+        sizes, in_x, in_y = zip(outer, lines, places, inner, strict=True)
         return _Points(sizes, in_x, in_y)
 
     @property
@@ -160,9 +172,9 @@ class _Points:
         return int(np.prod(self.sizes, dtype=np.int64))
 
     def arguments(self, y: TensorSpec) -> tuple[int, ...]:
-        _, middle, inner = self.sizes
-        return (*divisor(self.count), *divisor(middle * inner), *divisor(inner), *self.in_x,
-                y.strides[1], *self.in_y)
+        _, line, place, inner = self.sizes
+        return (*divisor(self.count), *divisor(line * place * inner), *divisor(place * inner),
+                *divisor(inner), *self.in_x, y.strides[1], *self.in_y)
 
 
 def too_dense(weights: WeightsInfo) -> str | None:
@@ -190,6 +202,26 @@ def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
     """The weights as float32 (M, C/groups * R * S). What is not zero is stored, NaN too."""
     weight = np.asarray(arrays["weight"], np.float32)
     return sparse.csr_array(weight.reshape(len(weight), -1))
+
+
+def _work(weights: Weights, problem: Conv2dProblem, tiles: int,
+          device: Device) -> tuple[Argument, ...]:
+    """What tells a group of the tiled form its row and its tile of the output points."""
+    units, groups = max(device.limits.units, 1), tiles * problem.out_channels
+    parts = max(1, round(units / tiles / problem.groups))
+    order = weights.packed(f"rows in {parts} parts", partial(dealt, problem.groups, parts))
+    return (order, *divisor(units), groups // units, groups % units)
+
+
+def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The order in which rows are worked on: those of a group of channels, dealt by their length
+    to so many parts of like work, and in a part the longest first, so that neighbours, which run
+    at the same time, come to the same input channels at the same time."""
+    lengths = np.diff(csr(arrays).indptr).reshape(groups, -1)
+    order = np.argsort(-lengths, axis=1, kind="stable")
+    order += np.arange(groups)[:, None] * lengths.shape[1]
+    return np.concatenate([rows[part::parts] for rows in order
+                           for part in range(parts)]).astype(np.int32)
 
 
 def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
