@@ -33,9 +33,9 @@ def prune_(
     per_layer: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Shares of some layers, which do not take part in --sparsity: a "
                              ".csv file with lines `layer, sparsity`, or a .json object.")] = None,
-    scope: Annotated[str, typer.Option(
-        help="Whether --sparsity is of all layers together (global) or of each (layer).")
-        ] = "global",
+    scope: Annotated[str | None, typer.Option(
+        help="Whether --sparsity is of all layers together (global, the default) or of each "
+             "(layer).")] = None,
     depthwise: Annotated[bool, typer.Option(
         "--depthwise", help="Prune depthwise convolutions too.")] = False,
     as_json: JsonOption = False,
@@ -45,8 +45,10 @@ def prune_(
         raise InputError("give --sparsity, --per-layer or both")
     if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
         raise InputError(f"--sparsity {sparsity:g}: {reason}")
-    if scope not in SCOPES:
+    if scope is not None and scope not in SCOPES:
         raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
+    if scope is not None and sparsity is None:
+        raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
     if model not in zoo.MODELS and not model.lower().endswith(FORMATS):
         raise InputError(f"{model}: is no ONNX file; expected one that ends in "
                          f"{' or '.join(FORMATS)}, or the name of a network of the zoo "
@@ -55,7 +57,7 @@ def prune_(
     output_file.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
     network = to_onnx(load(model)) if model in zoo.MODELS else read_model(Path(model))
     try:
-        layers = prune(network, sparsity, shares, scope=scope, depthwise=depthwise)
+        layers = prune(network, sparsity, shares, scope=scope or SCOPES[0], depthwise=depthwise)
     except InputError as error:
         raise InputError(f"--per-layer {per_layer}: {error}") from None
     except ModelError as error:

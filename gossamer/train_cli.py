@@ -24,6 +24,7 @@ DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "
 """The published training, sample by sample at rate 0.3, but for orders and a rate that change."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
+_HALF = 0.5
 
 
 def train(
@@ -69,7 +70,8 @@ def train(
         ] = None,
     binarise: Annotated[bool, typer.Option(
         "--binarise", help="Make numbers of 0 to 1 either 0 or 1.")] = False,
-    threshold: Annotated[float, typer.Option(help="From where on --binarise makes 1.")] = 0.5,
+    threshold: Annotated[float | None, typer.Option(
+        help=f"From where on --binarise makes 1 ({_HALF}).")] = None,
     pad: Annotated[str | None, typer.Option(
         metavar="32x32", help="Centre pictures among zeros, to this height and width.")] = None,
     device: Annotated[str | None, typer.Option(
@@ -100,8 +102,10 @@ def train(
                                **{name: value for name, value in given.items()
                                   if value is not None}})
     train_options.check_settings(mlp)
-    if not 0 < threshold <= 1:
+    if threshold is not None and not 0 < threshold <= 1:
         raise InputError(f"--threshold {threshold:g}: expected a number above 0, and 1 at most")
+    if threshold is not None and not (binarise or demo):
+        raise InputError(f"--threshold {threshold:g}: is for --binarise; give that too")
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
     if demo:
         if source is not None:
@@ -128,8 +132,9 @@ def train(
         scaled = training.pixels if scale is None else scale
         train_options.tell_of_ranges(training, held, scale, scaled)
         grey = training.shape is not None and (scaled or training.pixels)
-        preparation = Preparation(scaled, threshold if binarise else None, side, training.shape,
-                                  grey, float(training.x.mean()) if grey else None)
+        preparation = Preparation(scaled, (threshold or _HALF) if binarise else None, side,
+                                  training.shape, grey,
+                                  float(training.x.mean()) if grey else None)
         some = (training if held is None else held).x[:train_show.SOME]
         training = prepared(training, preparation)
         held = None if held is None else prepared(held, preparation)

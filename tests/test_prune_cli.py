@@ -120,10 +120,14 @@ def test_nonsense_shares(network, target, value):
     assert not target.exists()
 
 
-def test_nothing_asked(network, target):
+def test_nothing_asked(network, target, tmp_path):
     assert "give --sparsity, --per-layer or both" in fails(2, "prune", network, "-o", target)
     assert "--scope all: expected one of global, layer" in fails(
         2, "prune", network, "--sparsity", "0.5", "--scope", "all", "-o", target)
+    shares = tmp_path / "shares.csv"
+    shares.write_text("first, 0.5\n")
+    assert "--scope layer: says what --sparsity is of; give that too" in fails(
+        2, "prune", network, "--per-layer", shares, "--scope", "layer", "-o", target)
 
 
 def test_inputs_that_are_no_onnx(tmp_path, target):

@@ -229,6 +229,7 @@ def test_words_for_classes(model, tmp_path):
                                                        "--checkpoint too; give another name"),
     (["--threshold", "nan"], "--threshold nan: expected a number above 0, and 1 at most"),
     (["--threshold", "1.5"], "--threshold 1.5: expected a number above 0, and 1 at most"),
+    (["--threshold", "0.3"], "--threshold 0.3: is for --binarise; give that too"),
     (["--schedule", "exp"], "--schedule exp: expected constant, inverse, or step:PASSES:FACTOR "
                             "like step:4:0.3"),
     (["--schedule", "step:0:1"], "--schedule step:0:1: expected constant, inverse, or step:"),
