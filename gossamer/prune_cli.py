@@ -57,7 +57,7 @@ def prune_(
     output_file.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
     network = to_onnx(load(model)) if model in zoo.MODELS else read_model(Path(model))
     try:
-        layers = prune(network, sparsity, shares, scope=scope or SCOPES[0], depthwise=depthwise)
+        layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise)
     except InputError as error:
         raise InputError(f"--per-layer {per_layer}: {error}") from None
     except ModelError as error:

@@ -88,6 +88,9 @@ def test_pictures_as_published(model, tmp_path):
     assert lines[-1].endswith(f"of 6 samples of {tmp_path / 'x.npz'})")
     shape = onnx.load(model).graph.input[0].type.tensor_type.shape
     assert shape.dim[1].dim_value == 64  # as the samples are, not as they are prepared
+    assert ", binarised at 0.4, " in succeeds(*train(
+        tmp_path / "x.npz", model, "--binarise", "--threshold", "0.4", "--pad", "10x12",
+        sizes="120,4,3")).stdout
     lines = succeeds(*train(tmp_path / "x.npz", model, "--no-scale", sizes="64,4,3")
                      ).stdout.splitlines()
     assert lines[0] == f"data: 60 samples of {tmp_path / 'x.npz'}, 3 classes"

@@ -38,9 +38,9 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 #define WRITE(index, value) y[index] = value
 #endif
 
-/* The output points of one channel, as (outer, line, place, inner) from the outermost on: plane and
- * row are how many points such parts of them have. A step along each moves the window in x and the
- * result in y. */
+/* The output points of one channel, as (outer, line, place, inner) from the outermost on; plane, row
+ * and inner are the points of one outer, of one line and of one place. A step along each moves the
+ * window in x and the result in y. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \
@@ -83,9 +83,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 /* A group works on one row and goes through it in tiles of as many weights as it has work-items.
  * What is past the last point reads there and stores nothing.
  *
- * Groups are taken to start on the multiprocessors (units) in turn. Those of one unit work on the
- * same points for rows that lie together in `order`, and so find in its cache what others loaded:
- * each unit has `turns` of them, the first `longer` one more. */
+ * Groups are taken to start on the multiprocessors (units) in turn. Those of one unit have
+ * the same span of points, mostly, and rows that lie together in `order`, and so find in its cache
+ * what others loaded: each unit has `turns` of them, the first `longer` one more. */
 #ifdef POINTS
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int turns,
@@ -96,8 +96,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(
     int item = LOCAL_ID(0);
     int turn = (int)QUOTIENT(GROUP_ID(0), units), unit = GROUP_ID(0) - turn * units;
     int work = unit * turns + (unit < longer ? unit : longer) + turn;
-    int tile = work / out_channels, m = order[work - tile * out_channels];
-    uint first = (uint)tile * (THREADS * POINTS) + (uint)item;
+    int span = work / out_channels, m = order[work - span * out_channels];
+    uint first = (uint)span * (THREADS * POINTS) + (uint)item;
     int window[POINTS];
     float sum[POINTS];
     UNROLL for (int k = 0; k < POINTS; k++) {

@@ -126,14 +126,14 @@ class DirectSparse(Algorithm):
         kernel = device.compile(KernelSource.of(_SOURCE, variant["variant"], {
             "THREADS": threads, **({} if points is None else {"POINTS": points}),
             "HALVES": int(x.dtype == "float16"), **macros}))
-        walked = _Points.of(problem, padded, y)
+        walked = _Points.of(problem, padded, y, tiled=points is not None)
         work: tuple[Argument, ...] = ()
         if points is None:
             groups = -(-problem.out_channels * walked.count // threads)
         else:
-            tiles = -(-walked.count // (threads * int(points)))
-            groups = tiles * problem.out_channels
-            work = _work(weights, problem, tiles, device)
+            spans = -(-walked.count // (threads * int(points)))
+            groups = spans * problem.out_channels
+            work = _work(weights, problem, spans, device)
         launches.append(Launch(
             kernel, (groups,), (threads,),
             (source, rows, stretched, values, output_buffer(0), problem.out_channels,
@@ -147,19 +147,20 @@ class _Points:
     """The output points of one channel as (outer, line, place, inner), from the outermost on, and
     how far a step along each moves the window in x and the result in y.
 
-    In CHWN the innermost are as many images as fill a line of a cache: neighbouring places, whose
-    windows share inputs, then lie closer together than with all images."""
+    In CHWN the innermost are images: all, or for the tiled form as many as fill a line of a cache,
+    where that divides the batch; neighbouring places, whose windows share inputs, then lie closer
+    together."""
 
     sizes: tuple[int, ...]
     in_x: tuple[int, ...]
     in_y: tuple[int, ...]
 
     @staticmethod
-    def of(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec) -> _Points:
+    def of(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec, tiled: bool) -> _Points:
         together = 1
         if y.layout == "CHWN":
-            together = _LINE_BYTES // x.stored_dtype.itemsize
-            together = problem.batch if problem.batch % together else together
+            line = _LINE_BYTES // x.stored_dtype.itemsize
+            together = line if tiled and problem.batch % line == 0 else problem.batch
         outer = (problem.batch // together, together * x.strides[0], together * y.strides[0])
         lines = (problem.out_height, problem.stride[0] * x.strides[2], y.strides[2])
         places = (problem.out_width, problem.stride[1] * x.strides[3], y.strides[3])
@@ -204,11 +205,12 @@ def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
     return sparse.csr_array(weight.reshape(len(weight), -1))
 
 
-def _work(weights: Weights, problem: Conv2dProblem, tiles: int,
+def _work(weights: Weights, problem: Conv2dProblem, spans: int,
           device: Device) -> tuple[Argument, ...]:
-    """What tells a group of the tiled form its row and its tile of the output points."""
-    units, groups = max(device.limits.units, 1), tiles * problem.out_channels
-    parts = max(1, round(units / tiles / problem.groups))
+    """What tells a group of the tiled form its row and its span of the output points."""
+    units, groups = max(device.limits.units, 1), spans * problem.out_channels
+    wanted = max(1, round(units / spans / problem.groups))
+    parts = min(wanted, problem.out_channels // problem.groups)
     order = weights.packed(f"rows in {parts} parts", partial(dealt, problem.groups, parts))
     return (order, *divisor(units), groups // units, groups % units)
 
