@@ -32,10 +32,11 @@ class GraphDevice(OpenCLDevice):
 
     def __init__(self, pocl: OpenCLDevice) -> None:
         super().__init__(pocl.handle, 0)
-        self.limits = replace(self.limits, graph=True)
+        # of a processor's cache, what fills it twice may be gigabytes
+        self.limits = replace(self.limits, graph=True, cache_bytes=2**20)
         self.addresses: dict[int, Addressed] = {}
         self.captures = 0
-        self.copies: list[tuple[Buffer, Buffer]] = []
+        self.copies: list[int] = []
         self.waits: list[tuple[Any, Any]] = []
         self._tape: list[Callable[[], None]] | None = None
 
@@ -55,7 +56,7 @@ class GraphDevice(OpenCLDevice):
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
         self._outside_of_captures()
-        self.copies.append((target, source))
+        self.copies.append(nbytes)
         super().copy(_memory(target), _memory(source), nbytes)
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
