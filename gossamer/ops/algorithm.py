@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.expression import Expression, identity
+from gossamer.ops import kept
 from gossamer.tensor import TensorSpec
 
 PRECISIONS = ("fp32", "tf32", "fp16")
@@ -173,6 +175,11 @@ class Weights:
                     np.ascontiguousarray(made), f"weights of {self.layer}")
                 self._packed[key] = Packed(buffer, build_clock(self._device) - start)
             return self._packed[key]
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the constants; see kept.digest."""
+        return kept.digest(self.arrays)
 
     @property
     def nbytes(self) -> int:

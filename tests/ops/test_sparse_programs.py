@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gossamer.device import find
 from gossamer.ops.algorithm import Weights
 from gossamer.ops.conv2d import direct_sparse_compiled as module
 from gossamer.ops.conv2d.direct_sparse_mma_order import KINDS
@@ -82,7 +83,8 @@ def test_those_used_least_lately_go(generated: list[Any], monkeypatch: pytest.Mo
 def test_tables_for_tensor_cores_are_made_once_for_equal_weights() -> None:
     def parts(weight: np.ndarray, tiles: int = 1,
               problem: Conv2dProblem = PROBLEM) -> dict[str, np.ndarray]:
-        return Tables(problem, weight, KINDS["tf32"], tiles, 2, 1, Geometry(4, 4, 8, 1)).parts
+        weights = Weights({"weight": weight}, find("host"))
+        return Tables(problem, weights, KINDS["tf32"], tiles, 2, 1, Geometry(4, 4, 8, 1)).parts
 
     weight = sparse(PROBLEM, 0.2)["weight"]
     first = parts(weight)

@@ -27,7 +27,7 @@ from gossamer.ops.conv2d.sparse_epilogue import is_short
 from gossamer.ops.conv2d.sparse_ptx import generate
 from gossamer.ops.conv2d.sparse_shape import Config, Division
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
-from gossamer.ops.kept import Kept, digest
+from gossamer.ops.kept import Kept
 
 DENSEST = 0.5
 """Above this density nothing is gained."""
@@ -96,7 +96,7 @@ class DirectSparseCompiled(Algorithm):
             return State(problem, variant, device)
         config = Config(**{key: int(value) for key, value in variant.config})
         division = Division(problem, config, variant.precision == "fp16")
-        made = _PROGRAMS.of((division, digest(weights.arrays)), lambda: [
+        made = _PROGRAMS.of((division, weights.digest), lambda: [
             (each.program, each.blocks) for each in generate(division, weights.arrays)])
         kernels = device.assemble([program for program, _ in made])
         fused = is_short(problem.epilogue.expression)

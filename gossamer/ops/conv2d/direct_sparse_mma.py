@@ -182,7 +182,7 @@ class DirectSparseMma(Algorithm):
         kind = KINDS[variant.precision]
         geometry = shape.geometry(problem, device.limits)
         assert geometry is not None, f"{variant.label} was not among the variants"
-        tables = Tables(problem, weights.arrays["weight"], kind, shape.tiles, shape.blocks,
+        tables = Tables(problem, weights, kind, shape.tiles, shape.blocks,
                         shape.parts * shape.sets, geometry)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]

@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from gossamer.ops.algorithm import Weights
 from gossamer.ops.conv2d.direct_sparse_mma_order import Block, Kind, blocks_of, dealt, scheduled
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_tensor_cores import ROWS, fragments
-from gossamer.ops.kept import Kept, digest
+from gossamer.ops.kept import Kept
 
 ROW_CLASSES = 3
 """What the class of a pixel's row of local memory grows by along y: so a window of 3 x 3 has all
@@ -62,7 +63,7 @@ class Tables:
     """
 
     problem: Conv2dProblem
-    weight: np.ndarray
+    weights: Weights
     kind: Kind
     tiles: int
     together: int
@@ -78,12 +79,13 @@ class Tables:
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
-        return _PARTS.of((replace(self.problem, batch=1), self.key(""),
-                          digest({"weight": self.weight})), self._parts)
+        return _PARTS.of((replace(self.problem, batch=1), self.key(""), self.weights.digest),
+                         self._parts)
 
     def _parts(self) -> dict[str, np.ndarray]:
         problem, depth = self.problem, self.kind.depth
-        matrix = np.asarray(self.weight, np.float32).reshape(problem.out_channels, -1)
+        matrix = np.asarray(self.weights.arrays["weight"], np.float32).reshape(
+            problem.out_channels, -1)
         per_group = problem.out_channels // problem.groups
         starts, channels, places, values = [], [], [], []
         step = 0
