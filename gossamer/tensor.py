@@ -55,6 +55,10 @@ class TensorSpec:
         """Number of logical elements."""
         return math.prod(self.shape)
 
+    def first(self, count: int) -> TensorSpec:
+        """The same with so many images at most: sizes of the first dimension."""
+        return replace(self, shape=(min(count, self.shape[0]), *self.shape[1:]))
+
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape in memory order, with paddings; packed layouts count words."""

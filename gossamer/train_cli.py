@@ -102,10 +102,11 @@ def train(
                                **{name: value for name, value in given.items()
                                   if value is not None}})
     train_options.check_settings(mlp)
-    if threshold is not None and not 0 < threshold <= 1:
-        raise InputError(f"--threshold {threshold:g}: expected a number above 0, and 1 at most")
-    if threshold is not None and not (binarise or demo):
-        raise InputError(f"--threshold {threshold:g}: is for --binarise; give that too")
+    if threshold is not None:
+        if not 0 < threshold <= 1:
+            raise InputError(f"--threshold {threshold:g}: expected a number above 0, and 1 at most")
+        if not (binarise or demo):
+            raise InputError(f"--threshold {threshold:g}: is for --binarise; give that too")
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
     if demo:
         if source is not None:

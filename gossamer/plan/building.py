@@ -53,11 +53,14 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
 Made = tuple[State, Build]
 
 
-def side_by_side(makers: Sequence[Callable[[], Made]],
-                 vendors: Sequence[bool]) -> list[Callable[[], Made]]:
-    """For each maker what gives what it makes, or raises what came of that. All have been called
-    when this returns: our own on as many processors as the process may use, those of vendors'
-    libraries one after another meanwhile. For devices that build side by side."""
+def side_by_side(device: Device, makers: Sequence[Callable[[], Made]],
+                 vendors: Sequence[bool]) -> Sequence[Callable[[], Made]]:
+    """For each maker what gives what it makes, or raises what came of that: the maker itself, but
+    where the device builds side by side. There all have been called when this returns, our own on
+    as many processors as the process may use, those of vendors' libraries one after another
+    meanwhile."""
+    if not device.builds_side_by_side:
+        return makers
     pool = ThreadPoolExecutor(processors())
     try:
         ahead = {index: pool.submit(make) for index, make in enumerate(makers)

@@ -237,17 +237,15 @@ class Context:
                 for value, offset in offsets.items()}
 
     def _built(self, steps: Sequence[Step],
-               weights: Callable[[Step], Weights]) -> list[Callable[[], Made]]:
+               weights: Callable[[Step], Weights]) -> Sequence[Callable[[], Made]]:
         """For each step what makes it ready, or raises what came of that."""
         def make(step: Step, constants: Weights) -> Made:
             return build(step.algorithm, constants, step.problem, step.variant, step.device)
 
         makers = [partial(make, step, weights(step)) for step in steps]
-        if not self.device.builds_side_by_side:
-            return list(makers)
         apart = [index for index, step in enumerate(steps)
                  if step.device is self.device and not _is_empty(step)]
-        built = side_by_side([makers[index] for index in apart],
+        built = side_by_side(self.device, [makers[index] for index in apart],
                              [bool(steps[index].algorithm.vendor) for index in apart])
         ready = dict(zip(apart, built, strict=True))
         return [ready.get(index, make) for index, make in enumerate(makers)]

@@ -36,6 +36,7 @@ _SAMPLE_US, _BUDGET_US = 200.0, 5e5
 _COLD_SAMPLES = 5
 _HOPELESS = 4.0
 """Times the fastest's, beyond which no layout that a candidate saves others makes up for it."""
+_DIGITS = 16
 _FILLED_AT_ONCE = 2**24
 """Bytes."""
 
@@ -64,8 +65,8 @@ class Trials:
         self.problem = layer.problem
         self._crowd = Crowd() if crowd is None else crowd
         self.place = place
-        self.digest = digest(layer.weights)
         self._weights = Weights(layer.weights, place, layer.name)
+        self.digest = self._weights.digest[:_DIGITS]
         self._examples = Examples(place) if examples is None else examples
         self._arrays = self._examples.of(self.problem)
         self._images, self._expected = self._reference(layer.weights)
@@ -181,9 +182,7 @@ class Trials:
         """For each pair what makes it ready, or raises what came of that."""
         makers = [partial(_QUIET(build), algorithm, self._weights, self.problem, variant,
                           self.place) for algorithm, variant in pairs]
-        if not self.place.builds_side_by_side:
-            return makers
-        return side_by_side(makers, [bool(algorithm.vendor) for algorithm, _ in pairs])
+        return side_by_side(self.place, makers, [bool(algorithm.vendor) for algorithm, _ in pairs])
 
     def _checked(self, algorithm: Algorithm, variant: Variant,
                  state: State) -> tuple[Work, float]:
@@ -254,8 +253,8 @@ class Trials:
 
 
 def digest(weights: Mapping[str, np.ndarray]) -> str:
-    """16 hexadecimal digits that tell a layer's constants from others of the same shapes."""
-    return kept.digest(weights)[:16]
+    """Hexadecimal digits that tell a layer's constants from others of the same shapes."""
+    return kept.digest(weights)[:_DIGITS]
 
 
 def _wrong(error: float) -> str:

@@ -51,9 +51,7 @@ class ConcatProblem(Problem):
     def first_images(self, count: int) -> ConcatProblem:
         if self.axis == 0:
             return self
-        return replace(self, parts=tuple(
-            replace(part, shape=(min(count, part.shape[0]), *part.shape[1:]))
-            for part in self.parts))
+        return replace(self, parts=tuple(part.first(count) for part in self.parts))
 
     def describe(self) -> str:
         return f"{' + '.join(str(part) for part in self.parts)} along {self.axis}"

@@ -219,7 +219,8 @@ def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarr
     """The order in which rows are worked on: those of a group of channels, dealt by their length
     to so many parts of like work, and in a part the longest first, so that neighbours, which run
     at the same time, come to the same input channels at the same time."""
-    lengths = np.diff(csr(arrays).indptr).reshape(groups, -1)
+    weight = arrays["weight"]
+    lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
     order = np.argsort(-lengths, axis=1, kind="stable")
     order += np.arange(groups)[:, None] * lengths.shape[1]
     return np.concatenate([rows[part::parts] for rows in order

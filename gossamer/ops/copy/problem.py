@@ -79,9 +79,7 @@ class CopyProblem(Problem):
         if (not self.dims or self.dims[0] != 0 or 0 in self.dims[1:] or self.steps[0] != 1
                 or self.input.shape[0] != self.output.shape[0]):
             return self
-        few = min(count, self.output.shape[0])
-        return replace(self, input=replace(self.input, shape=(few, *self.input.shape[1:])),
-                       output=replace(self.output, shape=(few, *self.output.shape[1:])))
+        return replace(self, input=self.input.first(count), output=self.output.first(count))
 
     @property
     def is_free_of_layout(self) -> bool:

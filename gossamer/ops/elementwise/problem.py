@@ -80,7 +80,7 @@ class ElementwiseProblem(Problem):
         if any(apart[index] for index in self.constants):
             return self
         return replace(self, operands=tuple(
-            replace(spec, shape=(min(count, shape[0]), *spec.shape[1:])) if own else spec
+            spec.first(count) if own else spec
             for spec, own in zip(self.operands, apart, strict=True)))
 
     def describe(self) -> str:
