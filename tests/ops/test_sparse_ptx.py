@@ -110,13 +110,13 @@ def test_configs_that_fit_badly(config: Config) -> None:
 
 
 @pytest.mark.parametrize("config", [
-    Config(12, 3, 5, 4, 1, ahead=1), Config(6, 3, 9, 8, 8, ahead=1),
-    Config(6, 3, 9, 8, 4, ahead=1), Config(6, 3, 9, 8, 3, streams=2, ahead=1),
-    Config(6, 3, 9, 8, 2, streams=2, ahead=1, kernels=2),
-    Config(3, 3, 2, 2, 4, streams=4, ahead=1)])
-def test_warps_that_run_ahead(config: Config) -> None:
+    Config(12, 3, 5, 4, 1, scouts=1), Config(6, 3, 9, 8, 8, streams=4, scouts=1),
+    Config(6, 3, 9, 8, 4, streams=4, scouts=1), Config(6, 3, 9, 8, 3, streams=2, scouts=1),
+    Config(6, 3, 9, 8, 2, streams=2, scouts=1, kernels=2),
+    Config(3, 3, 2, 2, 4, streams=4, scouts=1)])
+def test_scouts(config: Config) -> None:
     """Of one stage, two, three, four and more; also where a block has nothing to do, and where
-    all warps lead."""
+    there are more scouts than other warps."""
     problem = Conv2dProblem(3, 16, 9, 8, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
                             epilogue=BIAS_RESIDUAL_CLIP)
     arrays = sparse(problem, 0.2)
@@ -125,10 +125,21 @@ def test_warps_that_run_ahead(config: Config) -> None:
     check_config(problem, config, arrays)
 
 
-def test_warps_that_run_ahead_in_halves() -> None:
+def test_scouts_in_halves() -> None:
     problem = Conv2dProblem(4, 16, 9, 8, 24, (3, 3), pads=(1, 2, 1, 0))
-    for config in (Config(6, 4, 9, 8, 2, streams=2, ahead=1), Config(6, 4, 9, 8, 3, ahead=1)):
+    for config in (Config(6, 4, 9, 8, 2, streams=2, scouts=1), Config(6, 4, 9, 8, 3, scouts=1)):
         check_config(problem, config, sparse(problem, 0.2), halves=True)
+
+
+def test_scouts_are_tried_of_many_images() -> None:
+    problem = with_density(Conv2dProblem(64, 256, 14, 14, 256, (3, 3), pads=(1, 1, 1, 1)), 0.03)
+    found = configs(problem, H200)
+    assert found[0].scouts and not all(config.scouts for config in found)
+    for config in found:
+        division = Division(problem, config)
+        assert division.group <= H200.group_size
+        assert division.group == division.workers + 32 * config.streams * config.scouts
+    assert not any(config.scouts for config in configs(replace(problem, batch=1), H200))
 
 
 @pytest.mark.parametrize("width", [4, 6, 8])

@@ -13,20 +13,24 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_shape import BUFFERS, PARTS, WARP, Config, Division
 
 _CYCLES_A_MICROSECOND = 1850
-_START, _STAGE_CYCLES = 2000, 200
+_START, _STAGE_CYCLES = 2000, 65
 """Cycles before the first product and behind the last, and between two stages."""
-_ISSUED = 0.84
-"""Of a cycle for an instruction of each part of a multiprocessor."""
-_FETCHED, _ONE_STREAM, _AHEAD = 6.2, 0.83, 0.1
-"""Bytes of code a cycle that a multiprocessor gets, meanwhile computing little; what is left of
-that where all warps fetch the same instructions; and how much less of it is waited for where some
-run ahead."""
-_COPIED = {32: 45.0, 64: 120.0, 128: 170.0}
+_ISSUED = 0.91
+"""Of an instruction a cycle, what each part of a multiprocessor needs for one."""
+_FETCHED, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.1, 6.2, 0.83
+"""Bytes of code a cycle that a multiprocessor gets; and what is left of that where all warps fetch
+the same instructions."""
+_APART = 0.25
+"""Work-groups of a multiprocessor share what they fetch in part: n fetch n to this power times
+what one does."""
+_SCOUTS = 1.1
+"""Warps of each part of a multiprocessor that would issue as much as the scouts of a group."""
+_COPIED = {32: 46.0, 64: 110.0, 128: 165.0}
 """Bytes a cycle that copies keep a multiprocessor from computing, by how many lie side by side."""
 _FEW = 16
 """Images below which warps are few, and each fetches for itself: _FETCHED_BY_ONE bytes a cycle,
 _FETCHED_BY_FEW in all of a multiprocessor, and _CACHED bytes of inputs."""
-_FETCHED_BY_ONE, _FETCHED_BY_FEW, _CACHED = 0.8, 4.5, 27
+_FETCHED_BY_ONE, _FETCHED_BY_FEW, _CACHED, _FEW_STAGE_CYCLES = 0.8, 4.5, 27, 200
 _INSTRUCTION = 16
 """Bytes."""
 _CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
@@ -38,8 +42,6 @@ _STAGE = 500
 _LINES_A_KERNEL = 100_000
 """Kernels that run side by side are assembled side by side too, but each costs 2 microseconds."""
 _MOST_KERNELS = 4
-_WIDE = 16
-"""Warps of a work-group beyond which it pays that some run ahead."""
 _MOST_RESIDENT = 8
 _ITEMS = 2048
 """Work-items that a multiprocessor holds, at most."""
@@ -49,7 +51,7 @@ _KEPT = 16
 @dataclass(frozen=True)
 class Estimate:
     """Expected microseconds, and what they are made of: issuing instructions, copying inputs to
-    local memory, fetching instructions. Of many images these add up."""
+    local memory, fetching instructions."""
 
     microseconds: float
     issue: float
@@ -80,8 +82,8 @@ def _channels(division: Division) -> float:
 
 
 def estimate(division: Division, limits: Limits) -> Estimate:
-    """What a launch is expected to take, from counts and a few measured rates. Of many images the
-    parts add up: warps run the same code at the same time, and so wait for it at the same time."""
+    """What a launch is expected to take, from counts and a few measured rates. Of many images
+    copies come on top: all warps wait for them at the same time."""
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
     channels = _channels(d)
@@ -90,7 +92,7 @@ def estimate(division: Division, limits: Limits) -> Estimate:
     stages = channels / config.stage
     instructions = (reads + products + stages * (12 + 6 * (config.streams - 1))
                     + 3 * channels * d.copies + 6 * block * d.pair + 200)
-    warps = d.group / WARP
+    warps = d.workers // WARP
     tiles, blocks = d.groups
     busy = -(-tiles * blocks // limits.units)
     rounds = -(-tiles * blocks // (limits.units * min(config.resident, busy)))
@@ -106,16 +108,20 @@ def estimate(division: Division, limits: Limits) -> Estimate:
                            min(busy, blocks) / _FETCHED_BY_FEW)
         bounds = [issue, loads + copied / 128, copies, fetch]
         together = max(bounds) + 0.2 * (sum(bounds) - max(bounds))
-        cycles = _START + rounds * stages * _STAGE_CYCLES + together
+        cycles = _START + rounds * stages * _FEW_STAGE_CYCLES + together
     else:
-        issue = max(_ISSUED * issue, loads)
+        together = min(config.resident, busy)
+        fullest = math.ceil(warps * together / PARTS) / together + _SCOUTS * config.scouts
+        issue = max(_ISSUED * busy * fullest * instructions / config.teams, loads)
         beside = d.patch_pixel * (d.patch_columns if config.images == problem.batch else 1)
         copies = copied / next((rate for most, rate in _COPIED.items() if beside <= most),
                                max(_COPIED.values()))
-        fetch = code * rounds / _FETCHED * (1 - config.ahead * _AHEAD)
+        fetch = (code * rounds * together**_APART
+                 / (_FETCHED_BY_SCOUTS if config.scouts else _FETCHED))
         if config.streams == config.teams == 1:
             fetch /= _ONE_STREAM
-        cycles = _START + issue + copies + fetch
+        cycles = (_START + rounds * math.ceil(stages) * _STAGE_CYCLES + math.hypot(issue, fetch)
+                  + copies)
     return Estimate(*(each / _CYCLES_A_MICROSECOND for each in (cycles, issue, copies, fetch)))
 
 
@@ -136,9 +142,9 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[Config, ...]:
     """Configs that fit and whose code is no longer than that, the one expected to be fastest
     first; none where nothing fits. Of each kind (channels, teams) the best; in turns with these,
-    like the first three but with other tiles, other numbers of streams, no warps that run ahead
-    or longer stages; last, where it is none of these, the one with the shortest code, for where
-    little time may go into building."""
+    like the first three but with other tiles, with scouts or without, with other numbers of
+    streams or longer stages; last, where it is none of these, the one with the shortest code, for
+    where little time may go into building."""
     rated: list[tuple[float, Config]] = []
     for config in _all(problem, limits, halves):
         division = Division(problem, config, halves)
@@ -155,13 +161,11 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     others = [config for found in list(kinds.values())[:3] for config in found[1:2]]
     for config in best[:3]:
         if config.teams == 1:
-            others += [other for other in (replace(config, streams=streams, ahead=0)
-                                           for streams in _STREAMS if streams <= config.stage)
-                       if other != config]
-            stage = min(2 * config.stage, inputs)
-            others.append(replace(config, stage=stage, ahead=config.ahead * (stage < inputs)))
+            others += [replace(config, streams=streams, scouts=0)
+                       for streams in _STREAMS if streams <= config.stage]
+            others += [replace(config, scouts=1), replace(config, stage=2 * config.stage)]
     others = [config for config in others
-              if _fits(Division(problem, config, halves), limits)
+              if config not in best and _fits(problem, config, limits, halves)
               and lines(Division(problem, config, halves)) <= most_lines]
     others.sort(key=lambda config: estimate(
         Division(problem, config, halves), limits).microseconds)
@@ -178,13 +182,17 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Confi
     for images, rows, columns in _tiles(problem, halves):
         for block in channels:
             for teams in _TEAMS:
-                config = Config(block, images, rows, columns, 1, teams)
-                d = Division(problem, config, halves)
+                d = Division(problem, Config(block, images, rows, columns, 1, teams), halves)
                 if d.group > limits.group_size:
                     break
+                alone = _staged(problem, d.config, limits, halves)
+                if alone is not None and alone.streams == PARTS:
+                    scouted = replace(alone, scouts=1)
+                    if _fits(problem, scouted, limits, halves):
+                        yield scouted
                 there = -(-math.prod(d.groups) // limits.units)
                 for resident in range(min(there, _MOST_RESIDENT, _ITEMS // d.group), 0, -1):
-                    staged = _staged(problem, replace(config, resident=resident), limits, halves)
+                    staged = _staged(problem, replace(d.config, resident=resident), limits, halves)
                     if staged is not None:
                         yield staged
                         break
@@ -200,22 +208,28 @@ def _staged(problem: Conv2dProblem, config: Config, limits: Limits,
     density = problem.weights_info.density
     each = math.prod(problem.kernel) * (first.block * density
                                         + 1 - (1 - density) ** first.block)
-    ahead = int(config.teams == 1 and first.group > _WIDE * WARP)
-    room = _room(config, limits) // (first.plane * (BUFFERS + ahead))
+    room = _room(config, limits) // (first.plane * BUFFERS)
     wanted = max(1, round(_STAGE * config.teams / each))
     stage = inputs if inputs * first.plane <= _room(config, limits) and (
         inputs <= 2 * wanted) else min(max(wanted, PARTS), room, inputs)
-    streams = PARTS if config.teams == 1 and stage >= PARTS else 1
     if stage < config.teams:
         return None
-    config = replace(config, stage=stage, streams=streams, ahead=ahead * (stage < inputs))
+    streams = PARTS if config.teams == 1 and stage >= PARTS else 1
+    config = replace(config, stage=stage, streams=streams)
     staged = Division(problem, config, halves)
     kernels = min(_MOST_KERNELS, staged.groups[1], 1 + int(lines(staged) // _LINES_A_KERNEL))
-    return replace(config, kernels=kernels) if _fits(staged, limits) else None
+    config = replace(config, kernels=kernels)
+    return config if _fits(problem, config, limits, halves) else None
 
 
-def _fits(division: Division, limits: Limits) -> bool:
-    return division.local_bytes <= _room(division.config, limits)
+def _fits(problem: Conv2dProblem, config: Config, limits: Limits, halves: bool) -> bool:
+    d = Division(problem, config, halves)
+    inputs = problem.channels // problem.groups
+    if config.scouts and (problem.batch < _FEW or config.resident > 1 or config.stage == inputs):
+        return False
+    return (config.teams <= config.stage <= inputs and d.group <= limits.group_size
+            and d.registers >= _needed(d) and d.copies <= 4
+            and d.local_bytes <= _room(config, limits))
 
 
 def _room(config: Config, limits: Limits) -> int:

@@ -4,8 +4,8 @@ Method: weights compiled into the kernel (SparseRT, 2020). A work-item keeps the
 pixel and image (or two images in float16) for all channels of a block in registers; an input is
 read once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor stands in
 the instruction. Inputs lie batch innermost and come through local memory with their padding, so
-that no tap needs a test; work-items whose warps start at different parts of a stage's code fetch
-instructions in parallel.
+that no tap needs a test; warps that start at different parts of a stage's code fetch instructions
+in parallel, best before the others need them.
 """
 
 from __future__ import annotations
@@ -90,15 +90,16 @@ class _BlockCode:
         self._tile = tile_indices(self.code, division)
         self._chunks = self._all_chunks()
         self._copies = [self._copy(index) for index in range(division.copies)]
-        self._team = ""
+        self._part = self._end = self._is_scout = ""
         item = self._item
         if division.config.teams > 1:
-            self._team, item = self.code.divided(item, division.team)
-        elif division.config.streams > 1 or division.config.ahead:
+            self._part, item = self.code.divided(item, division.team)
+        elif division.config.scouts:
+            self._scout()
+        elif division.config.streams > 1:
             warp, _ = self.code.divided(item, WARP)
-            _, self._stream = self.code.divided(warp, division.config.streams)
-            if division.config.ahead:
-                self._leads = self.code.get("setp.lt.u32", "p", warp, division.config.streams)
+            _, self._part = self.code.divided(warp, division.config.streams)
+            self._end = self._part
         self._window = self._window_of(item)
         zero = ("mov.b32", "r", 0) if division.halves else ("mov.f32", "f", Bits(0))
         self._sums = [self.code.get(*zero) for _ in block.channels]
@@ -110,6 +111,16 @@ class _BlockCode:
             Instruction("mov.f32", (each, Bits(0))) for pair in self._wide.values()
             for each in pair]
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
+
+    def _scout(self) -> None:
+        """The part of a stage at which a warp begins, and the one before which it ends: a scout
+        runs one part, the others all from the first on."""
+        code, d = self.code, self.division
+        self._is_scout = code.get("setp.ge.u32", "p", self._item, d.workers)
+        number, _ = code.divided(code.get("add.u32", "r", self._item, -d.workers), WARP)
+        _, behind = code.divided(code.get("add.u32", "r", number, 1), d.config.streams)
+        self._part = code.get("selp.b32", "r", number, 0, self._is_scout)
+        self._end = code.get("selp.b32", "r", behind, 0, self._is_scout)
 
     def _all_chunks(self) -> list[list[int]]:
         """The input channels that meet nonzeros, by stage."""
@@ -177,24 +188,25 @@ class _BlockCode:
 
     def _walk(self) -> None:
         """All stages: while one is computed, those behind it are copied. Between two barriers
-        the warps that lead, where some do, compute a stage and the others the one before; these
-        copy their share of a stage in the last interval before the former need it."""
+        scouts run through a stage's code, with whatever lies in local memory, and the others
+        compute the stage before."""
         code, d = self.code, self.division
-        parted = d.config.ahead and self._chunks
-        behind = 2 if parted else max(1, d.buffers - 1)
+        behind = 1 if d.config.scouts else max(1, d.buffers - 1)
         for index in range(behind):
             self._load(index)
         for index, chunk in enumerate(self._chunks):
-            code.emit("cp.async.wait_group", 0 if parted else behind - 1)
+            code.emit("cp.async.wait_group", behind - 1)
             code.emit("bar.sync", 0)
-            if parted and index == 0:
-                self._barrier(unless=self._leads)
+            if d.config.scouts and index == 0:
+                self._barrier(unless=self._is_scout)
             if d.buffers > 1:
                 self._load(index + behind)
             self._make_room(chunk)
             self._compute(index, chunk)
-        if parted:
-            self._barrier(unless=f"!{self._leads}")
+        if d.config.scouts:
+            if self._chunks:
+                self._barrier(unless=f"!{self._is_scout}")
+            code.emit("exit", guard=self._is_scout)
 
     def _barrier(self, unless: str) -> None:
         beyond = self.code.label()
@@ -225,8 +237,8 @@ class _BlockCode:
         code.emit("cp.async.commit_group")
 
     def _compute(self, index: int, chunk: Sequence[int]) -> None:
-        """A stage's products: each team does one part of its channels, each stream all parts
-        from its own on."""
+        """A stage's products: each team and scout does one part of its channels, each stream all
+        parts from its own on."""
         code, config = self.code, self.division.config
         count = config.teams if config.teams > 1 else config.streams
         first_slot = index % self.division.buffers * config.stage
@@ -235,8 +247,7 @@ class _BlockCode:
             return
         cuts = self._cuts(chunk, count)
         labels, done = [code.label() for _ in range(count)], code.label()
-        own = self._team or self._stream
-        code.dispatch(own, labels)
+        code.dispatch(self._part, labels)
         for part, label in enumerate(labels):
             code.place(label)
             low, high = cuts[part], cuts[part + 1]
@@ -244,7 +255,7 @@ class _BlockCode:
             if config.teams > 1:
                 code.jump(done)
             else:
-                code.jump(done, code.get("setp.eq.u32", "p", own, (part + 1) % count))
+                code.jump(done, code.get("setp.eq.u32", "p", self._end, (part + 1) % count))
         if config.teams == 1:
             code.jump(labels[0])
         code.place(done)

@@ -9,8 +9,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 WARP = 32
 BUFFERS = 3
-"""Parts of local memory between which loading and computing alternate; one more where some warps
-run ahead."""
+"""Parts of local memory between which loading and computing alternate."""
 
 _REGISTERS = 65536
 PARTS = 4
@@ -25,8 +24,9 @@ class Config:
     teams: sets of work-items that share the input channels and add up at the end.
     streams: parts of a stage's code at which different warps begin, each running all of them in
     turn: as many instruction fetches are under way at once.
-    ahead: 1 where as many warps as there are streams run a stage before the others, which then
-    find its instructions fetched; else 0.
+    scouts: 1 where warps without results, one a stream, run through a stage's code before the
+    others come to it, each its own part: these then find it fetched, and all begin at its start.
+    Else 0. Only with one team.
     resident: work-groups that must fit a multiprocessor at once.
     kernels: among which the blocks are shared; they are assembled, and run, at the same time.
     """
@@ -38,7 +38,7 @@ class Config:
     stage: int
     teams: int = 1
     streams: int = 1
-    ahead: int = 0
+    scouts: int = 0
     resident: int = 1
     kernels: int = 1
 
@@ -79,8 +79,13 @@ class Division:
         return -(-self.items // WARP) * WARP
 
     @property
-    def group(self) -> int:
+    def workers(self) -> int:
+        """Work-items of all teams."""
         return self.team * self.config.teams
+
+    @property
+    def group(self) -> int:
+        return self.workers + self.config.scouts * self.config.streams * WARP
 
     @property
     def pixel(self) -> int:
@@ -171,12 +176,12 @@ class Division:
     @property
     def buffers(self) -> int:
         stages = -(-(self.problem.channels // self.problem.groups) // self.config.stage)
-        return min(BUFFERS + self.config.ahead, stages)
+        return min(BUFFERS, stages)
 
     @property
     def local_bytes(self) -> int:
         staged = self.buffers * self.config.stage * self.plane
-        sums = 4 * self.pair * self.block * self.group if self.config.teams > 1 else 0
+        sums = 4 * self.pair * self.block * self.workers if self.config.teams > 1 else 0
         return max(staged, sums)
 
     @property
