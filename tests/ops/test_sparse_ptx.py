@@ -134,7 +134,7 @@ def test_scouts_in_halves() -> None:
 def test_scouts_are_tried_of_many_images() -> None:
     problem = with_density(Conv2dProblem(64, 256, 14, 14, 256, (3, 3), pads=(1, 1, 1, 1)), 0.03)
     found = configs(problem, H200)
-    assert found[0].scouts and not all(config.scouts for config in found)
+    assert found[0].scouts and not all(config.scouts for config in found[:3])
     for config in found:
         division = Division(problem, config)
         assert division.group <= H200.group_size

@@ -13,24 +13,22 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse_shape import BUFFERS, PARTS, WARP, Config, Division
 
 _CYCLES_A_MICROSECOND = 1850
-_START, _STAGE_CYCLES = 2000, 65
-"""Cycles before the first product and behind the last, and between two stages."""
-_ISSUED = 0.91
-"""Of an instruction a cycle, what each part of a multiprocessor needs for one."""
-_FETCHED, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.1, 6.2, 0.83
+_START = 2000
+"""Cycles before the first product and behind the last."""
+_ISSUED = 1.1
+"""Cycles of an instruction in each part of a multiprocessor."""
+_FETCHED, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.2, 5.4, 0.83
 """Bytes of code a cycle that a multiprocessor gets; and what is left of that where all warps fetch
 the same instructions."""
-_APART = 0.25
+_APART = 0.23
 """Work-groups of a multiprocessor share what they fetch in part: n fetch n to this power times
 what one does."""
-_SCOUTS = 1.1
-"""Warps of each part of a multiprocessor that would issue as much as the scouts of a group."""
-_COPIED = {32: 46.0, 64: 110.0, 128: 165.0}
+_COPIED = {32: 47.0, 64: 94.0, 128: 125.0}
 """Bytes a cycle that copies keep a multiprocessor from computing, by how many lie side by side."""
 _FEW = 16
 """Images below which warps are few, and each fetches for itself: _FETCHED_BY_ONE bytes a cycle,
-_FETCHED_BY_FEW in all of a multiprocessor, and _CACHED bytes of inputs."""
-_FETCHED_BY_ONE, _FETCHED_BY_FEW, _CACHED, _FEW_STAGE_CYCLES = 0.8, 4.5, 27, 200
+_FETCHED_BY_FEW in all of a multiprocessor, and _CACHED bytes of inputs; cycles between stages."""
+_FETCHED_BY_ONE, _FETCHED_BY_FEW, _CACHED, _STAGE_CYCLES = 0.8, 4.5, 27, 200
 _INSTRUCTION = 16
 """Bytes."""
 _CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
@@ -108,10 +106,10 @@ def estimate(division: Division, limits: Limits) -> Estimate:
                            min(busy, blocks) / _FETCHED_BY_FEW)
         bounds = [issue, loads + copied / 128, copies, fetch]
         together = max(bounds) + 0.2 * (sum(bounds) - max(bounds))
-        cycles = _START + rounds * stages * _FEW_STAGE_CYCLES + together
+        cycles = _START + rounds * stages * _STAGE_CYCLES + together
     else:
         together = min(config.resident, busy)
-        fullest = math.ceil(warps * together / PARTS) / together + _SCOUTS * config.scouts
+        fullest = math.ceil(warps * together / PARTS) / together
         issue = max(_ISSUED * busy * fullest * instructions / config.teams, loads)
         beside = d.patch_pixel * (d.patch_columns if config.images == problem.batch else 1)
         copies = copied / next((rate for most, rate in _COPIED.items() if beside <= most),
@@ -120,8 +118,7 @@ def estimate(division: Division, limits: Limits) -> Estimate:
                  / (_FETCHED_BY_SCOUTS if config.scouts else _FETCHED))
         if config.streams == config.teams == 1:
             fetch /= _ONE_STREAM
-        cycles = (_START + rounds * math.ceil(stages) * _STAGE_CYCLES + math.hypot(issue, fetch)
-                  + copies)
+        cycles = _START + math.hypot(issue, fetch) + copies
     return Estimate(*(each / _CYCLES_A_MICROSECOND for each in (cycles, issue, copies, fetch)))
 
 
@@ -141,39 +138,39 @@ def _conflicts(d: Division) -> int:
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[Config, ...]:
     """Configs that fit and whose code is no longer than that, the one expected to be fastest
-    first; none where nothing fits. Of each kind (channels, teams) the best; in turns with these,
-    like the first three but with other tiles, with scouts or without, with other numbers of
-    streams or longer stages; last, where it is none of these, the one with the shortest code, for
-    where little time may go into building."""
-    rated: list[tuple[float, Config]] = []
-    for config in _all(problem, limits, halves):
-        division = Division(problem, config, halves)
-        if lines(division) <= most_lines:
-            rated.append((estimate(division, limits).microseconds, config))
+    first; none where nothing fits. First the best with scouts, with teams and with neither, since
+    the model tells these apart the least; then of each kind (channels, teams, scouts) the best, in
+    turns with configs like the first but with other tiles, other numbers of streams or longer
+    stages; last, where it is none of these, the one with the shortest code, for where little time
+    may go into building."""
+    def expected(config: Config) -> float:
+        return estimate(Division(problem, config, halves), limits).microseconds
+
+    def length(config: Config) -> float:
+        return lines(Division(problem, config, halves))
+
+    rated = sorted((config for config in _all(problem, limits, halves)
+                    if length(config) <= most_lines), key=expected)
     if not rated:
         return ()
-    rated.sort(key=lambda each: each[0])
-    kinds: dict[tuple[int, int], list[Config]] = {}
-    for _, config in rated:
-        kinds.setdefault((config.channels, config.teams), []).append(config)
-    inputs = problem.channels // problem.groups
-    best = [found[0] for found in kinds.values()][:_KEPT]
+    kinds: dict[tuple[int, int, int], list[Config]] = {}
+    first: dict[tuple[bool, int], Config] = {}
+    for config in rated:
+        kinds.setdefault((config.channels, config.teams, config.scouts), []).append(config)
+        first.setdefault((config.teams > 1, config.scouts), config)
+    best = [found[0] for found in kinds.values() if found[0] not in first.values()][:_KEPT]
     others = [config for found in list(kinds.values())[:3] for config in found[1:2]]
-    for config in best[:3]:
-        if config.teams == 1:
-            others += [replace(config, streams=streams, scouts=0)
-                       for streams in _STREAMS if streams <= config.stage]
-            others += [replace(config, scouts=1), replace(config, stage=2 * config.stage)]
-    others = [config for config in others
-              if config not in best and _fits(problem, config, limits, halves)
-              and lines(Division(problem, config, halves)) <= most_lines]
-    others.sort(key=lambda config: estimate(
-        Division(problem, config, halves), limits).microseconds)
-    best = [*best[:1], *(each for pair in zip_longest(best[1:], others) for each in pair if each)]
+    for config in first.values():
+        others.append(replace(config, stage=2 * config.stage))
+        if config.teams == 1 and not config.scouts:
+            others += [replace(config, streams=streams) for streams in _STREAMS
+                       if streams != config.streams and streams <= config.stage]
+    others = sorted((config for config in others if _fits(problem, config, limits, halves)
+                     and length(config) <= most_lines), key=expected)
     # the first of equals: one that was kept already
-    shortest = min([*best, *(config for _, config in rated)],
-                   key=lambda config: lines(Division(problem, config, halves)))
-    return tuple(dict.fromkeys([*best, shortest]))
+    shortest = min([*first.values(), *best, *others, *rated], key=length)
+    turns = (each for pair in zip_longest(best, others) for each in pair if each)
+    return tuple(dict.fromkeys([*first.values(), *turns, shortest]))
 
 
 def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Config]:
