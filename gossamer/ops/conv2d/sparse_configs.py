@@ -17,13 +17,13 @@ _START = 2000
 """Cycles before the first product and behind the last."""
 _ISSUED = 1.1
 """Cycles of an instruction in each part of a multiprocessor."""
-_FETCHED, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.2, 5.4, 0.83
+_FETCHED, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.4, 6.2, 0.83
 """Bytes of code a cycle that a multiprocessor gets; and what is left of that where all warps fetch
 the same instructions."""
-_APART = 0.23
+_APART = 0.35
 """Work-groups of a multiprocessor share what they fetch in part: n fetch n to this power times
 what one does."""
-_COPIED = {32: 47.0, 64: 94.0, 128: 125.0}
+_COPIED = {32: 46.0, 64: 100.0, 128: 120.0}
 """Bytes a cycle that copies keep a multiprocessor from computing, by how many lie side by side."""
 _FEW = 16
 """Images below which warps are few, and each fetches for itself: _FETCHED_BY_ONE bytes a cycle,
