@@ -15,15 +15,15 @@ from gossamer.ops.conv2d.sparse_shape import BUFFERS, PARTS, WARP, Config, Divis
 _CYCLES_A_MICROSECOND = 1850
 _START = 2000
 """Cycles before the first product and behind the last."""
-_ISSUED = 1.1
+_ISSUED = 1.07
 """Cycles of an instruction in each part of a multiprocessor."""
-_FETCHED, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.4, 6.2, 0.83
+_FETCHED, _FETCHED_BY_TEAMS, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.1, 4.7, 6.1, 0.83
 """Bytes of code a cycle that a multiprocessor gets; and what is left of that where all warps fetch
 the same instructions."""
 _APART = 0.35
 """Work-groups of a multiprocessor share what they fetch in part: n fetch n to this power times
 what one does."""
-_COPIED = {32: 46.0, 64: 100.0, 128: 120.0}
+_COPIED = {32: 45.0, 64: 97.0, 128: 118.0}
 """Bytes a cycle that copies keep a multiprocessor from computing, by how many lie side by side."""
 _FEW = 16
 """Images below which warps are few, and each fetches for itself: _FETCHED_BY_ONE bytes a cycle,
@@ -114,10 +114,14 @@ def estimate(division: Division, limits: Limits) -> Estimate:
         beside = d.patch_pixel * (d.patch_columns if config.images == problem.batch else 1)
         copies = copied / next((rate for most, rate in _COPIED.items() if beside <= most),
                                max(_COPIED.values()))
-        fetch = (code * rounds * together**_APART
-                 / (_FETCHED_BY_SCOUTS if config.scouts else _FETCHED))
-        if config.streams == config.teams == 1:
-            fetch /= _ONE_STREAM
+        fetched = _FETCHED
+        if config.scouts:
+            fetched = _FETCHED_BY_SCOUTS
+        elif config.teams > 1:
+            fetched = _FETCHED_BY_TEAMS
+        elif config.streams == 1:
+            fetched *= _ONE_STREAM
+        fetch = code * rounds * together**_APART / fetched
         cycles = _START + math.hypot(issue, fetch) + copies
     return Estimate(*(each / _CYCLES_A_MICROSECOND for each in (cycles, issue, copies, fetch)))
 
