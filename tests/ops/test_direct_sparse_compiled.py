@@ -191,3 +191,14 @@ def test_on_a_gpu(cuda: Device) -> None:
                                              groups=2, epilogue=epilogue), 0.2)
         ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=own)
         assert len(ran) >= 4
+
+
+@pytest.mark.sanitize
+def test_scouts_on_a_gpu(cuda: Device) -> None:
+    def scouted(variants: list[Variant]) -> list[Variant]:
+        return [each for each in variants if dict(each.config).get("scouts")]
+
+    problem = with_density(Conv2dProblem(32, 48, 9, 7, 40, (3, 3), pads=(1, 0, 1, 2),
+                                         epilogue=BIAS_RESIDUAL_CLIP), 0.2)
+    ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=scouted)
+    assert len(ran) >= 4
