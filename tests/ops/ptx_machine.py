@@ -8,6 +8,7 @@ order of the warps between two barriers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -55,6 +56,7 @@ class Memory:
 
 class Warp:
     def __init__(self, number: int) -> None:
+        self.number = number
         self.lanes = number * WARP + np.arange(WARP, dtype=np.uint32)
         self.registers: dict[str, np.ndarray] = {}
         self.places = np.zeros(WARP, np.int64)
@@ -64,7 +66,10 @@ class Warp:
 
 class Machine:
     """code: the kernel. parameters: addresses by name. local_bytes: of local memory. late: copies
-    are done as late as may be. backward: the last warp runs first."""
+    are done as late as may be. backward: the last warp runs first.
+
+    products: multiply-adds by the number of the warp, of all groups.
+    """
 
     def __init__(self, code: Code, memory: Memory, parameters: Mapping[str, int],
                  local_bytes: int, *, late: bool = False, backward: bool = False) -> None:
@@ -73,7 +78,7 @@ class Machine:
                         if each.name == "label"}
         self._memory, self._parameters = memory, parameters
         self._local_bytes, self._late, self._backward = local_bytes, late, backward
-        self.executed = 0
+        self.products = Counter[int]()
 
     def launch(self, groups: Sequence[int], group: int) -> None:
         for y in range(groups[1]):
@@ -86,8 +91,9 @@ class Machine:
         order = warps[::-1] if self._backward else warps
         while order:
             waiting = [self._until_barrier(warp) for warp in order]
-            alive = [warp for warp, waits in zip(order, waiting, strict=True) if waits]
-            order = alive
+            if any(waiting) and not all(waiting):
+                raise Fault("a barrier that some warps do not come to")
+            order = order if all(waiting) else []
 
     def _until_barrier(self, warp: Warp) -> bool:
         """Whether the warp came to a barrier; else it has ended."""
@@ -96,7 +102,7 @@ class Machine:
             active = warp.alive & (warp.places == place)
             instruction = self._code[place]
             warp.places[active] = place + 1
-            self.executed += 1
+            self.products[warp.number] += instruction.name.startswith("fma")
             if instruction.name == "bar.sync":
                 if not np.array_equal(active, warp.alive):
                     raise Fault("a barrier that part of a warp comes to")

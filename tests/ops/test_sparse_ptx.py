@@ -125,6 +125,21 @@ def test_scouts(config: Config) -> None:
     check_config(problem, config, arrays)
 
 
+def test_scouts_share_what_each_other_warp_runs() -> None:
+    problem = Conv2dProblem(4, 16, 9, 8, 6, (3, 3))
+    division = Division(problem, Config(6, 4, 9, 8, 4, streams=4, scouts=1))
+    (made,) = generate(division, sparse(problem, 0.2))
+    memory = Memory()
+    addresses = {name: memory.add(np.zeros(size, np.float32)) for name, size in zip(
+        made.parameters, (problem.inputs[0].size, problem.outputs[0].size), strict=True)}
+    machine = Machine(made.code, memory, addresses, division.local_bytes)
+    machine.launch((division.groups[0], made.blocks), division.group)
+    workers = division.workers // 32
+    products = [machine.products[warp] for warp in range(division.group // 32)]
+    assert products[:workers] == [max(products)] * workers
+    assert sum(products[workers:]) == max(products) > max(products[workers:])
+
+
 def test_scouts_in_halves() -> None:
     problem = Conv2dProblem(4, 16, 9, 8, 24, (3, 3), pads=(1, 2, 1, 0))
     for config in (Config(6, 4, 9, 8, 2, streams=2, scouts=1), Config(6, 4, 9, 8, 3, scouts=1)):
@@ -135,10 +150,7 @@ def test_scouts_are_tried_of_many_images() -> None:
     problem = with_density(Conv2dProblem(64, 256, 14, 14, 256, (3, 3), pads=(1, 1, 1, 1)), 0.03)
     found = configs(problem, H200)
     assert found[0].scouts and not all(config.scouts for config in found[:3])
-    for config in found:
-        division = Division(problem, config)
-        assert division.group <= H200.group_size
-        assert division.group == division.workers + 32 * config.streams * config.scouts
+    assert all(Division(problem, config).group <= H200.group_size for config in found)
     assert not any(config.scouts for config in configs(replace(problem, batch=1), H200))
 
 

@@ -18,8 +18,8 @@ _START = 2000
 _ISSUED = 1.07
 """Cycles of an instruction in each part of a multiprocessor."""
 _FETCHED, _FETCHED_BY_TEAMS, _FETCHED_BY_SCOUTS, _ONE_STREAM = 4.1, 4.7, 6.1, 0.83
-"""Bytes of code a cycle that a multiprocessor gets; and what is left of that where all warps fetch
-the same instructions."""
+"""Bytes of code a cycle that a multiprocessor gets by several streams, by teams and by scouts; and
+what is left of the first by one stream."""
 _APART = 0.35
 """Work-groups of a multiprocessor share what they fetch in part: n fetch n to this power times
 what one does."""
@@ -81,7 +81,8 @@ def _channels(division: Division) -> float:
 
 def estimate(division: Division, limits: Limits) -> Estimate:
     """What a launch is expected to take, from counts and a few measured rates. Of many images
-    copies come on top: all warps wait for them at the same time."""
+    issuing and fetching overlap in part, as a root of squares fits best; copies come on top, since
+    all warps wait for them at the same time."""
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
     channels = _channels(d)
@@ -226,11 +227,18 @@ def _staged(problem: Conv2dProblem, config: Config, limits: Limits,
 def _fits(problem: Conv2dProblem, config: Config, limits: Limits, halves: bool) -> bool:
     d = Division(problem, config, halves)
     inputs = problem.channels // problem.groups
-    if config.scouts and (problem.batch < _FEW or config.resident > 1 or config.stage == inputs):
+    if config.scouts and not _may_scout(problem, config):
         return False
     return (config.teams <= config.stage <= inputs and d.group <= limits.group_size
             and d.registers >= _needed(d) and d.copies <= 4
             and d.local_bytes <= _room(config, limits))
+
+
+def _may_scout(problem: Conv2dProblem, config: Config) -> bool:
+    """Scouts need a stage to run ahead of, and gain nothing where few warps or several groups
+    share a multiprocessor."""
+    return (config.teams == config.resident == 1 and problem.batch >= _FEW
+            and config.stage < problem.channels // problem.groups)
 
 
 def _room(config: Config, limits: Limits) -> int:
@@ -239,7 +247,7 @@ def _room(config: Config, limits: Limits) -> int:
 
 
 def _needed(d: Division) -> int:
-    """Registers without spills, as seen of the assembler."""
+    """Registers with which the assembler spills little or nothing."""
     wide = 2 if d.halves and d.problem.depth * d.problem.weights_info.density > 56 else 0
     return min(255, d.block * (1 + wide) + 12 + 4 * d.copies)
 

@@ -5,7 +5,7 @@ pixel and image (or two images in float16) for all channels of a block in regist
 read once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor stands in
 the instruction. Inputs lie batch innermost and come through local memory with their padding, so
 that no tap needs a test; warps that start at different parts of a stage's code fetch instructions
-in parallel, best before the others need them.
+in parallel, and where scouts do so, a stage before they are needed.
 """
 
 from __future__ import annotations
@@ -189,7 +189,8 @@ class _BlockCode:
     def _walk(self) -> None:
         """All stages: while one is computed, those behind it are copied. Between two barriers
         scouts run through a stage's code, with whatever lies in local memory, and the others
-        compute the stage before."""
+        compute the stage before. So scouts copy their share of a stage an interval before the
+        others do; with the stage that is read, three buffers hold all."""
         code, d = self.code, self.division
         behind = 1 if d.config.scouts else max(1, d.buffers - 1)
         for index in range(behind):

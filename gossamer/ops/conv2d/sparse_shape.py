@@ -25,7 +25,7 @@ class Config:
     streams: parts of a stage's code at which different warps begin, each running all of them in
     turn: as many instruction fetches are under way at once.
     scouts: 1 where warps without results, one a stream, run through a stage's code before the
-    others come to it, each its own part: these then find it fetched, and all begin at its start.
+    others come to it, each its own part; the others find it fetched, and all begin at its start.
     Else 0. Only with one team.
     resident: work-groups that must fit a multiprocessor at once.
     kernels: among which the blocks are shared; they are assembled, and run, at the same time.
@@ -85,6 +85,7 @@ class Division:
 
     @property
     def group(self) -> int:
+        """Work-items with those of scouts."""
         return self.workers + self.config.scouts * self.config.streams * WARP
 
     @property
