@@ -109,8 +109,8 @@ def estimate(division: Division, limits: Limits) -> Estimate:
         together = max(bounds) + 0.2 * (sum(bounds) - max(bounds))
         cycles = _START + rounds * stages * _STAGE_CYCLES + together
     else:
-        together = min(config.resident, busy)
-        fullest = math.ceil(warps * together / PARTS) / together
+        resident = min(config.resident, busy)
+        fullest = math.ceil(warps * resident / PARTS) / resident
         issue = max(_ISSUED * busy * fullest * instructions / config.teams, loads)
         beside = d.patch_pixel * (d.patch_columns if config.images == problem.batch else 1)
         copies = copied / next((rate for most, rate in _COPIED.items() if beside <= most),
@@ -122,7 +122,7 @@ def estimate(division: Division, limits: Limits) -> Estimate:
             fetched = _FETCHED_BY_TEAMS
         elif config.streams == 1:
             fetched *= _ONE_STREAM
-        fetch = code * rounds * together**_APART / fetched
+        fetch = code * rounds * resident**_APART / fetched
         cycles = _START + math.hypot(issue, fetch) + copies
     return Estimate(*(each / _CYCLES_A_MICROSECOND for each in (cycles, issue, copies, fetch)))
 
@@ -143,11 +143,11 @@ def _conflicts(d: Division) -> int:
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[Config, ...]:
     """Configs that fit and whose code is no longer than that, the one expected to be fastest
-    first; none where nothing fits. First the best with scouts, with teams and with neither, since
-    the model tells these apart the least; then of each kind (channels, teams, scouts) the best, in
-    turns with configs like the first but with other tiles, other numbers of streams or longer
-    stages; last, where it is none of these, the one with the shortest code, for where little time
-    may go into building."""
+    first; none where nothing fits. Of many images the best with scouts, with teams and with neither
+    come first, since the model tells these apart the least; then of each kind (channels, teams,
+    scouts) the best, in turns with configs like the first but with other tiles, other numbers of
+    streams or longer stages; last, where it is none of these, the one with the shortest code, for
+    where little time may go into building."""
     def expected(config: Config) -> float:
         return estimate(Division(problem, config, halves), limits).microseconds
 
@@ -159,18 +159,21 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     if not rated:
         return ()
     kinds: dict[tuple[int, int, int], list[Config]] = {}
-    first: dict[tuple[bool, int], Config] = {}
+    first: dict[tuple[int, ...], Config] = {}
     for config in rated:
         kinds.setdefault((config.channels, config.teams, config.scouts), []).append(config)
-        first.setdefault((config.teams > 1, config.scouts), config)
+        first.setdefault((config.teams > 1, config.scouts) if problem.batch >= _FEW else (), config)
+    inputs = problem.channels // problem.groups
     best = [found[0] for found in kinds.values() if found[0] not in first.values()][:_KEPT]
     others = [config for found in list(kinds.values())[:3] for config in found[1:2]]
-    for config in first.values():
-        others.append(replace(config, stage=2 * config.stage))
+    for config in [*first.values(), *best][:3]:
+        others.append(replace(config, stage=min(2 * config.stage, inputs)))
         if config.teams == 1 and not config.scouts:
             others += [replace(config, streams=streams) for streams in _STREAMS
                        if streams != config.streams and streams <= config.stage]
-    others = sorted((config for config in others if _fits(problem, config, limits, halves)
+    others = sorted((config for config in others
+                     if config not in best and config not in first.values()
+                     and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
     # the first of equals: one that was kept already
     shortest = min([*first.values(), *best, *others, *rated], key=length)
