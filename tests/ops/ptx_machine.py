@@ -89,11 +89,9 @@ class Machine:
         self._local = np.full(self._local_bytes, 0xFF, np.uint8)
         self._group = group
         order = warps[::-1] if self._backward else warps
-        while order:
-            waiting = [self._until_barrier(warp) for warp in order]
-            if any(waiting) and not all(waiting):
+        while any(waiting := [self._until_barrier(warp) for warp in order]):
+            if not all(waiting):
                 raise Fault("a barrier that some warps do not come to")
-            order = order if all(waiting) else []
 
     def _until_barrier(self, warp: Warp) -> bool:
         """Whether the warp came to a barrier; else it has ended."""

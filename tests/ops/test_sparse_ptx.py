@@ -19,7 +19,7 @@ from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse_blocks import blocks
 from gossamer.ops.conv2d.sparse_configs import configs
 from gossamer.ops.conv2d.sparse_ptx import generate
-from gossamer.ops.conv2d.sparse_shape import Config, Division
+from gossamer.ops.conv2d.sparse_shape import WARP, Config, Division
 from gossamer.tensor import from_memory, to_memory
 from tests.ops.harness import random_inputs, random_weights
 from tests.ops.ptx_machine import Fault, Machine, Memory
@@ -134,8 +134,8 @@ def test_scouts_share_what_each_other_warp_runs() -> None:
         made.parameters, (problem.inputs[0].size, problem.outputs[0].size), strict=True)}
     machine = Machine(made.code, memory, addresses, division.local_bytes)
     machine.launch((division.groups[0], made.blocks), division.group)
-    workers = division.workers // 32
-    products = [machine.products[warp] for warp in range(division.group // 32)]
+    workers = division.workers // WARP
+    products = [machine.products[warp] for warp in range(division.group // WARP)]
     assert products[:workers] == [max(products)] * workers
     assert sum(products[workers:]) == max(products) > max(products[workers:])
 

@@ -41,6 +41,8 @@ _LINES_A_KERNEL = 100_000
 """Kernels that run side by side are assembled side by side too, but each costs 2 microseconds."""
 _MOST_KERNELS = 4
 _MOST_RESIDENT = 8
+_MOST_COPIES = 4
+"""Vectors that a work-item copies of an input channel."""
 _ITEMS = 2048
 """Work-items that a multiprocessor holds, at most."""
 _KEPT = 16
@@ -94,12 +96,13 @@ def estimate(division: Division, limits: Limits) -> Estimate:
     warps = d.workers // WARP
     tiles, blocks = d.groups
     busy = -(-tiles * blocks // limits.units)
-    rounds = -(-tiles * blocks // (limits.units * min(config.resident, busy)))
-    issue = busy * warps * instructions / config.teams / PARTS
+    resident = min(config.resident, busy)
+    rounds = -(-tiles * blocks // (limits.units * resident))
     loads = busy * warps * reads / config.teams * _conflicts(d)
     copied = busy * channels * d.patch_rows * d.patch_columns * d.patch_pixel
     code = instructions * _INSTRUCTION
     if problem.batch < _FEW:
+        issue = busy * warps * instructions / config.teams / PARTS
         streams = config.teams if config.teams > 1 else config.streams
         copies = copied / _CACHED
         # groups of one block of channels run the same code at about the same time
@@ -109,7 +112,6 @@ def estimate(division: Division, limits: Limits) -> Estimate:
         together = max(bounds) + 0.2 * (sum(bounds) - max(bounds))
         cycles = _START + rounds * stages * _STAGE_CYCLES + together
     else:
-        resident = min(config.resident, busy)
         fullest = math.ceil(warps * resident / PARTS) / resident
         issue = max(_ISSUED * busy * fullest * instructions / config.teams, loads)
         beside = d.patch_pixel * (d.patch_columns if config.images == problem.batch else 1)
@@ -151,6 +153,7 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     def expected(config: Config) -> float:
         return estimate(Division(problem, config, halves), limits).microseconds
 
+    @functools.cache
     def length(config: Config) -> float:
         return lines(Division(problem, config, halves))
 
@@ -190,24 +193,32 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Confi
                 d = Division(problem, Config(block, images, rows, columns, 1, teams), halves)
                 if d.group > limits.group_size:
                     break
-                alone = _staged(problem, d.config, limits, halves)
-                if alone is not None and alone.streams == PARTS:
-                    scouted = replace(alone, scouts=1)
-                    if _fits(problem, scouted, limits, halves):
-                        yield scouted
-                there = -(-math.prod(d.groups) // limits.units)
-                for resident in range(min(there, _MOST_RESIDENT, _ITEMS // d.group), 0, -1):
-                    staged = _staged(problem, replace(d.config, resident=resident), limits, halves)
-                    if staged is not None:
-                        yield staged
-                        break
+                yield from _at_once(d, limits)
+
+
+def _at_once(d: Division, limits: Limits) -> Iterator[Config]:
+    """The config for as many groups of a multiprocessor at once as fit, and for one with scouts."""
+    there = -(-math.prod(d.groups) // limits.units)
+    most = min(there, _MOST_RESIDENT, _ITEMS // d.group)
+    every = (_staged(d.problem, replace(d.config, resident=resident), limits, d.halves)
+             for resident in range(most, 0, -1))
+    staged = next(filter(None, every), None)
+    if staged is None:
+        return
+    yield staged
+    if _may_scout(d.problem, d.config):
+        alone = staged if staged.resident == 1 else _staged(d.problem, d.config, limits, d.halves)
+        if alone is not None and alone.streams == PARTS:
+            scouted = replace(alone, scouts=1)
+            if _fits(d.problem, scouted, limits, d.halves):
+                yield scouted
 
 
 def _staged(problem: Conv2dProblem, config: Config, limits: Limits,
             halves: bool) -> Config | None:
     """The config with the stages, streams and kernels that suit it; None where it does not fit."""
     first = Division(problem, config, halves)
-    if not first.vector or first.registers < _needed(first) or first.copies > 4:
+    if not first.vector or not _holds(first):
         return None
     inputs = problem.channels // problem.groups
     density = problem.weights_info.density
@@ -223,8 +234,7 @@ def _staged(problem: Conv2dProblem, config: Config, limits: Limits,
     config = replace(config, stage=stage, streams=streams)
     staged = Division(problem, config, halves)
     kernels = min(_MOST_KERNELS, staged.groups[1], 1 + int(lines(staged) // _LINES_A_KERNEL))
-    config = replace(config, kernels=kernels)
-    return config if _fits(problem, config, limits, halves) else None
+    return replace(config, kernels=kernels) if staged.local_bytes <= _room(config, limits) else None
 
 
 def _fits(problem: Conv2dProblem, config: Config, limits: Limits, halves: bool) -> bool:
@@ -232,8 +242,7 @@ def _fits(problem: Conv2dProblem, config: Config, limits: Limits, halves: bool) 
     inputs = problem.channels // problem.groups
     if config.scouts and not _may_scout(problem, config):
         return False
-    return (config.teams <= config.stage <= inputs and d.group <= limits.group_size
-            and d.registers >= _needed(d) and d.copies <= 4
+    return (config.teams <= config.stage <= inputs and d.group <= limits.group_size and _holds(d)
             and d.local_bytes <= _room(config, limits))
 
 
@@ -247,6 +256,11 @@ def _may_scout(problem: Conv2dProblem, config: Config) -> bool:
 def _room(config: Config, limits: Limits) -> int:
     """Bytes of local memory for a work-group; each takes a kilobyte of the system's too."""
     return limits.local_bytes_opt_in // config.resident - 1024 * (config.resident > 1)
+
+
+def _holds(d: Division) -> bool:
+    """Whether a work-item has registers for its sums and for the vectors that it copies."""
+    return d.copies <= _MOST_COPIES and d.registers >= _needed(d)
 
 
 def _needed(d: Division) -> int:
