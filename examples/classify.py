@@ -6,8 +6,8 @@ from typing import NoReturn
 import numpy as np
 
 import gossamer
-from gossamer.image import PRESETS, load_image
-from gossamer.show import labels
+from gossamer.cli.show import labels
+from gossamer.io.images import PRESETS, load_image
 
 
 def fail(message: object) -> NoReturn:

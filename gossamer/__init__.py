@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import GossamerError, GossamerWarning
 
 if TYPE_CHECKING:
-    from gossamer.device import devices
-    from gossamer.model import load
-    from gossamer.plan.compiling import compile
+    from gossamer.device.registry import devices
+    from gossamer.model.readers.registry import load
+    from gossamer.plan.api import compile
     from gossamer.plan.plan import Plan
     from gossamer.train import MLP, train_many
 
@@ -25,8 +25,8 @@ __all__ = ["MLP", "GossamerError", "GossamerWarning", "Plan", "compile", "device
            "train_many"]
 
 _HOMES = {"MLP": "gossamer.train", "Plan": "gossamer.plan.plan",
-          "compile": "gossamer.plan.compiling", "devices": "gossamer.device",
-          "load": "gossamer.model", "train_many": "gossamer.train"}
+          "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
+          "load": "gossamer.model.readers.registry", "train_many": "gossamer.train"}
 
 
 def __getattr__(name: str) -> Any:

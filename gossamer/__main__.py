@@ -1,6 +1,6 @@
 """python -m gossamer: the command line where its script is not on the path."""
 
-from gossamer.console import main
+from gossamer.cli.console import main
 
 if __name__ == "__main__":
     main()

@@ -78,7 +78,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @cache
 def working_devices() -> dict[str, Device]:
     """The devices that work here, by the names that tests show."""
-    from gossamer.device import devices, find
+    from gossamer.device.registry import devices, find
 
     _record_builds()
     found: dict[str, Device] = {}
@@ -231,7 +231,7 @@ _SHOWN = {"opencl": "OpenCL", "cuda": "CUDA"}
 
 
 def _not_tested() -> list[str]:
-    from gossamer.device import devices
+    from gossamer.device.registry import devices
 
     lines = [f"{_SHOWN.get(entry.name, entry.name)} ({entry.problem})"
              for entry in devices() if entry.problem]

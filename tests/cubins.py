@@ -41,7 +41,7 @@ def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
 def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
     """Of the kernels that are made for the architecture, those that do not build or that spill.
     Raises ImportError where there is no NVRTC."""
-    from gossamer.device import nvrtc
+    from gossamer.device.cuda import nvrtc
 
     def build(source: KernelSource) -> str | None:
         try:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from gossamer.expression import apply
-from gossamer.model.onnx_elementwise import ELEMENTWISE
-from gossamer.model.onnx_layers import LAYERS
-from gossamer.model.onnx_layout import LAYOUT
-from gossamer.ops import OPS
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
+from gossamer.model.readers.onnx.layers import LAYERS
+from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.ops.algorithm import Algorithm, Epilogue
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.op import Op
+from gossamer.ops.registry import OPS
 from tests.ops import harness
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,7 +115,7 @@ def test_example_program_with_a_wrong_photo(words, expected, tmp_path):
 def test_readme_names_every_option_of_run():
     from typer.main import get_command
 
-    from gossamer.cli import app
+    from gossamer.cli.app import app
 
     text = (ROOT / "README.md").read_text()
     options = {name for parameter in get_command(app).commands["run"].params

@@ -41,12 +41,12 @@ def test_what_all_have_built_is_built_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_fault_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
 
     def broken(source: KernelSource, architecture: str) -> Any:
         raise CompileError(f"{source.function} is broken for {architecture}")
 
-    monkeypatch.setattr("gossamer.device.nvrtc.compile_cubin", broken)
+    monkeypatch.setattr("gossamer.device.cuda.nvrtc.compile_cubin", broken)
     status, lines = finished(workers.Controller(), KERNELS)
     assert status == pytest.ExitCode.TESTS_FAILED
     assert "self_check is broken for sm_75" in lines and "every_word is broken for sm_100" in lines

@@ -12,6 +12,6 @@ from tests.cubins import ARCHITECTURES, chosen, faults
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_build_without_spills(architecture: str) -> None:
-    pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     found = faults(chosen(COMPILED), architecture)
     assert not found, "\n".join(found)

@@ -78,7 +78,8 @@ class Modules:
             source = file_of(old)
             if not (ROOT / source).exists():
                 source = old.replace(".", "/") + "/__init__.py"
-            if (ROOT / source).exists():
+            moved_along = any(source.startswith(f"{folder}/") for folder in self.files)
+            if (ROOT / source).exists() and not moved_along:
                 yield source, file_of(new)
 
 

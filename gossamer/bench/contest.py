@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.peers import OWN, AbsentError, Alternative, Ready
+from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, Ready
 from gossamer.bench.rows import Row, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import GossamerError
 from gossamer.measure import Task, Timing, interleave
-from gossamer.plan.reference import normalised_error
+from gossamer.plan.tune.reference import normalised_error
 
 _WARM_UP = 3
 _BUDGET_US = 2e7

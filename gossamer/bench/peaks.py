@@ -14,9 +14,9 @@ import numpy as np
 from gossamer.device.base import Buffer, Device, KernelSource
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Task, Timing, interleave, measure
-from gossamer.ops import OPS
 from gossamer.ops.algorithm import Algorithm, Variant, Weights
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.registry import OPS
 from gossamer.tensor import to_memory
 
 GROUP_SIZE = 256
@@ -119,7 +119,7 @@ def _tensor_core_rate(device: Device, precision: str) -> float:
             else:
                 reasons.append(reason)
     if not tasks and device.api == "cuda" and find_spec("torch") is not None:
-        from gossamer.bench import torch_peers
+        from gossamer.bench.peers import torch_peers
 
         tasks.append(Task(device, torch_peers.product(device, precision, _LARGE), captured=False))
     if not tasks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.model.graph import Graph
-from gossamer.plan import reference as whole
+from gossamer.plan.tune import reference as whole
 
 
 def reference(graph: Graph, x: np.ndarray) -> np.ndarray:

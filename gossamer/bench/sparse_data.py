@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.layer_tables import CAFFENET, ConvLayer, resnet50
+from gossamer.bench.sparse_files import SparseWeights, read_archive, read_sparse
 from gossamer.bench.sparse_weights import drawn, with_values
+from gossamer.bench.suites.layer_tables import CAFFENET, ConvLayer, resnet50
 from gossamer.errors import InputError, ModelError
-from gossamer.model.sparse_files import SparseWeights, read_archive, read_sparse
 
 SHARES = ("0.90", "0.98")
 """Sparsity of DLMC's masks."""

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-from gossamer.bench.layer_tables import ConvLayer
+from gossamer.bench.suites.layer_tables import ConvLayer
 
 ROWS, CHANNELS, TAPS = 0.5, 0.6, 0.45
 """Deviation over mean of how many nonzeros an output channel, an input channel and a tap have: of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.bench.peers import Ready
+from gossamer.bench.peers.peer import Ready
 from gossamer.device.base import Device
 from gossamer.measure import Work
 from gossamer.ops.backprop.problem import BackpropProblem

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.peers import Alternative
+from gossamer.bench.peers.peer import Alternative
 from gossamer.device.base import Device
 from gossamer.plan.program import Layer
-from gossamer.plan.tuner import Tuner
-from gossamer.plan.tuning_cache import TuningCache
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
 
 MOST_ERROR = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3}
 """Where a contender's error is larger it did not compute in that precision: TF32 has 1e-3."""

@@ -107,7 +107,7 @@ Argument = Buffer | int | float | np.generic | None
 
 
 class Device(abc.ABC):
-    """One place where plans run. Obtain one from `gossamer.device.find`."""
+    """One place where plans run. Obtain one from `gossamer.device.registry.find`."""
 
     api: ClassVar[str]
     index: int
@@ -201,7 +201,7 @@ class Device(abc.ABC):
 
     def __reduce__(self) -> Any:
         """By name: another process opens the device itself."""
-        from gossamer.device import find_or_best
+        from gossamer.device.registry import find_or_best
 
         return find_or_best, (self.name,)
 

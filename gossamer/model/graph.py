@@ -32,7 +32,7 @@ cast              x                          dtype
 Truth values are 1 and 0 in the dtype of what was compared.
 
 A Graph, which serves every batch size, may also hold ops and forms that resolve() (see
-gossamer.model.shapes) turns into those above:
+gossamer.model.infer.resolve) turns into those above:
 
 identity x; flatten x (axis); squeeze x, unsqueeze x (axes); shape x (start, end);
 constant_of_shape shape (value); range start, limit, delta

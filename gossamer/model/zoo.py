@@ -12,9 +12,9 @@ import numpy as np
 
 from gossamer.errors import InputError, ModelError
 from gossamer.expression import apply, identity
-from gossamer.image import PRESETS, Preprocessing
+from gossamer.io.images import PRESETS, Preprocessing
 from gossamer.model.graph import Graph, Node, ValueInfo
-from gossamer.model.torch import read_tensors
+from gossamer.model.readers.torch.state_dict import read_tensors
 
 INVERTED_RESIDUALS = (
     # expansion, channels, blocks, stride of the first

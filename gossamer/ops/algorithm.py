@@ -14,7 +14,7 @@ import numpy as np
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.expression import Expression, identity
-from gossamer.ops import kept
+from gossamer.ops import lru_cache
 from gossamer.tensor import TensorSpec
 
 PRECISIONS = ("fp32", "tf32", "fp16")
@@ -179,7 +179,7 @@ class Weights:
     @cached_property
     def digest(self) -> str:
         """Of the constants; see kept.digest."""
-        return kept.digest(self.arrays)
+        return lru_cache.digest(self.arrays)
 
     @property
     def nbytes(self) -> int:

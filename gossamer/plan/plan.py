@@ -10,31 +10,25 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import DeviceError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
-from gossamer.model.passes import optimise
-from gossamer.model.shapes import resolve
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
 from gossamer.ops.algorithm import Weights
-from gossamer.plan import plan_file
-from gossamer.plan.accuracy import Calibration
-from gossamer.plan.calls import batch_of, check_count, fill
-from gossamer.plan.context import Context
-from gossamer.plan.families import EndToEnd, end_to_end
-from gossamer.plan.foreign import (
-    callers_stream,
-    holds,
-    is_foreign,
-    like_on_host,
-    on_host,
-)
-from gossamer.plan.planning import Planned, Planner
+from gossamer.plan.choose.baseline_plans import EndToEnd, end_to_end
+from gossamer.plan.choose.calibration import Calibration
+from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.report import Report, make_report
-from gossamer.plan.stored_choices import StoredChoices, stored, used_algorithms
-from gossamer.plan.tuner import Tuner
+from gossamer.plan.report.report import Report, make_report
+from gossamer.plan.run.binding import batch_of, check_count, fill
+from gossamer.plan.run.context import Context
+from gossamer.plan.run.foreign import callers_stream, holds, is_foreign, like_on_host, on_host
+from gossamer.plan.store import plan_file
+from gossamer.plan.store.saved_options import StoredChoices, stored, used_algorithms
+from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 
 _MOST_CONTEXTS = 8
@@ -168,7 +162,7 @@ class Plan:
         return results[0] if len(results) == 1 else results
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
-        from gossamer.device.arrays import DeviceArray, incoming, like
+        from gossamer.device.cuda.dlpack import DeviceArray, incoming, like
 
         current = callers_stream(inputs[0])
         stream = current if stream is None else stream

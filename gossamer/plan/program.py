@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 if TYPE_CHECKING:
-    from gossamer.plan.tuner import Trial
+    from gossamer.plan.tune.tuner import Trial
 
 
 @dataclass

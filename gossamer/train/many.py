@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.train import memory
-from gossamer.train.checkpoint import Keeper, Pace
-from gossamer.train.course import Course, Training
+from gossamer.train.data.samples import Samples, samples, validation_samples
+from gossamer.train.loop import memory
+from gossamer.train.loop.checkpoint import Keeper, Pace
+from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.train_state import Course, Training
 from gossamer.train.mlp import MLP, become, device_of
 from gossamer.train.network import Network
-from gossamer.train.samples import Samples, samples, validation_samples
-from gossamer.train.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError
-from gossamer.train import memory
-from gossamer.train.checkpoint import Keeper, Pace
-from gossamer.train.course import Course, Training
+from gossamer.train.data.preparation import Preparation
+from gossamer.train.data.samples import Samples, check_kind, matrix, samples, validation_samples
 from gossamer.train.estimator import Estimator
+from gossamer.train.loop import memory
+from gossamer.train.loop.checkpoint import Keeper, Pace
+from gossamer.train.loop.progress import OnEpoch, Progress
+from gossamer.train.loop.schedule import Schedule
+from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.train_state import Course, Training
 from gossamer.train.network import Network, determination
-from gossamer.train.preparation import Preparation
-from gossamer.train.progress import OnEpoch, Progress
-from gossamer.train.samples import Samples, check_kind, matrix, samples, validation_samples
-from gossamer.train.schedule import Schedule
-from gossamer.train.settings import Settings
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -219,10 +219,10 @@ class MLP(Estimator):
 
     def to_graph(self) -> Graph:
         """The network as a graph, for gossamer.compile: input x (N, inputs), output y."""
-        from gossamer.train import onnx_out
+        from gossamer.train.export import onnx_file
 
         network = self._network()
-        return onnx_out.graph(network.layers, network.activations, onnx_out.meaning(
+        return onnx_file.graph(network.layers, network.activations, onnx_file.meaning(
             network.activations, getattr(self, "classes_", None)))
 
     def save_onnx(self, path: str | Path, preparation: Preparation | None = None) -> None:
@@ -232,14 +232,14 @@ class MLP(Estimator):
         preparation: what was done to samples before fit(); the file then takes them as they were.
         Raises InputError where the file cannot be written.
         """
-        from gossamer.train import onnx_out, onnx_steps
+        from gossamer.train.export import onnx_file, preparation_nodes
 
         network = self._network()
-        made = onnx_out.model(network.layers, network.activations, onnx_out.meaning(
+        made = onnx_file.model(network.layers, network.activations, onnx_file.meaning(
             network.activations, getattr(self, "classes_", None), preparation))
         if preparation:
-            onnx_steps.put_before(made, preparation)
-        onnx_out.write(Path(path), made)
+            preparation_nodes.put_before(made, preparation)
+        onnx_file.write(Path(path), made)
 
     def _tell(self, training: Training, course: Course, data: Samples, held: Samples | None,
               seconds: float, on_epoch: OnEpoch | None) -> None:

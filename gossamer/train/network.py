@@ -8,9 +8,9 @@ import numpy as np
 
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import Layers, forward
-from gossamer.train.course import Course
-from gossamer.train.samples import Samples
-from gossamer.train.settings import Settings
+from gossamer.train.data.samples import Samples
+from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.train_state import Course
 
 _ROWS = 8192
 """Rows computed together."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.networks import network_case
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.peers import AbsentError, Alternative
+from gossamer.bench.peers.peer import AbsentError, Alternative
 from gossamer.bench.rows import Stamp
+from gossamer.bench.suites.networks import network_case
 from gossamer.bench.work import Case, Setting, tuners
-from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.plan.tuning_cache import TuningCache
+from gossamer.device.registry import find
+from gossamer.plan.store.tuning_cache import TuningCache
 from tests.bench.networks import tiny
 
 PEAKS = Peaks("host", {"fp32": 1e12, "fp16": 4e12}, 1e11)

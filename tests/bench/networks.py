@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.layer_tables import ConvLayer, LinearLayer
-from gossamer.bench.peers import Network
+from gossamer.bench.peers.peer import Network
+from gossamer.bench.suites.layer_tables import ConvLayer, LinearLayer
 from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
 
@@ -57,7 +57,7 @@ def tiny() -> Network:
 def _torch_form(constants: dict[str, np.ndarray]) -> Any:
     from torch import nn
 
-    from gossamer.bench.torch_networks import with_weights
+    from gossamer.bench.peers.torch_networks import with_weights
 
     class Tiny(nn.Sequential):
         def forward(self, x: Any) -> Any:

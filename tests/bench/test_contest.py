@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.networks import network_case, own
-from gossamer.bench.peers import PEERS, AbsentError, Alternative, Ready
+from gossamer.bench.peers.peer import PEERS, AbsentError, Alternative, Ready
 from gossamer.bench.rows import KEYS, Row, Stamp
+from gossamer.bench.suites.networks import network_case, own
 from gossamer.bench.work import Case
-from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.plan.plan import Plan

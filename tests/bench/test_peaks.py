@@ -10,12 +10,12 @@ import pytest
 
 from gossamer.bench import peaks
 from gossamer.bench.peaks import CHAINS, GROUP_SIZE, STEPS, multiply_add
-from gossamer.device import find
 from gossamer.device.base import Device
-from gossamer.ops import OPS
+from gossamer.device.registry import find
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.gemm.algorithms import HostGemm
+from gossamer.ops.gemm.dense import HostGemm
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.registry import OPS
 
 
 @pytest.mark.sanitize

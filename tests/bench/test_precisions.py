@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.layers import convolution, layer_case
-from gossamer.bench.peers import PEERS, AbsentError, defaults, vendors
+from gossamer.bench.peers.peer import PEERS, AbsentError, defaults, vendors
 from gossamer.bench.rows import Stamp
+from gossamer.bench.suites.layers import convolution, layer_case
 from gossamer.bench.work import Setting
-from gossamer.device import find
 from gossamer.device.base import Buffer, Device
+from gossamer.device.registry import find
 from gossamer.measure import Timing
-from gossamer.ops import OPS
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import buffers_as_arrays
+from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
-from gossamer.plan.tuner import Trial
-from gossamer.plan.tuning_file import Measured
+from gossamer.plan.store.tuning_file import Measured
+from gossamer.plan.tune.tuner import Trial
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import LAYERS, tiny
 
@@ -161,7 +161,7 @@ def test_the_real_tuner_takes_what_is_allowed(tmp_path: Path) -> None:
 
 def test_torchs_switches_follow_the_precision_and_come_back() -> None:
     torch = pytest.importorskip("torch")
-    from gossamer.bench import torch_peers
+    from gossamer.bench.peers import torch_peers
 
     def switches() -> tuple[bool, bool, bool]:
         return (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,

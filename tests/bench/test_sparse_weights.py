@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.bench.layer_tables import CAFFENET, ConvLayer
 from gossamer.bench.sparse_data import published_layers
 from gossamer.bench.sparse_weights import CHANNELS, ROWS, TAPS, drawn
+from gossamer.bench.suites.layer_tables import CAFFENET, ConvLayer
 
 LAYER = ConvLayer("net/layer", 256, 13, 256, 3, 1, 1)
 

@@ -12,7 +12,7 @@ from gossamer.device import base
 from gossamer.device.base import KernelSource
 from gossamer.errors import CompileError
 
-cuda = pytest.importorskip("gossamer.device.cuda", exc_type=ImportError)
+cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 
 THREADS = 4
 

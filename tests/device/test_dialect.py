@@ -91,7 +91,7 @@ def test_parts_of_a_group(compiled_device: Device) -> None:
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_compiles_for_cuda(architecture: str) -> None:
-    nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     for source in (SOURCE, doubling("float32"), doubling("float16"),
                    KernelSource.of(SOURCE.path, "parts")):
         cubin, info = nvrtc.compile_cubin(source, architecture)

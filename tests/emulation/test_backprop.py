@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gossamer.ops.algorithm import Algorithm, Variant, Weights
-from gossamer.ops.backprop.blocked import Blocked
-from gossamer.ops.backprop.per_step import PerStep
-from gossamer.ops.backprop.persistent import Persistent
+from gossamer.ops.backprop.blocked.blocked import Blocked
+from gossamer.ops.backprop.per_step.per_step import PerStep
+from gossamer.ops.backprop.persistent.persistent import Persistent
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from tests.emulation.device import EmulatedDevice

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gossamer.ops.algorithm import Weights
-from gossamer.ops.backprop.blocked import Blocked
+from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from tests.emulation.device import EmulatedDevice

@@ -49,6 +49,6 @@ def test_a_word_behind_another_groups_memory_is_found(emulate: Emulate) -> None:
 
 
 def test_it_builds() -> None:
-    nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     for architecture in source().architectures:
         nvrtc.compile_cubin(source(), architecture)

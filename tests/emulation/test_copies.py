@@ -51,7 +51,7 @@ def test_a_copy_over_what_others_read_is_found(emulate: Emulate) -> None:
 
 
 def test_it_builds() -> None:
-    nvrtc = pytest.importorskip("gossamer.device.nvrtc", exc_type=ImportError)
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     for transposed in (0, 1):
         source = KernelSource.of(
             _SOURCE, "matrices", {"LATE": 0, "EARLY": 0, "TRANSPOSED": transposed},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gossamer.ops.conv2d.direct_sparse_mma import Shape, variant_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import Shape, variant_of
 from tests.emulation.test_faults import Emulate
-from tests.ops.test_conv2d import BIAS_RESIDUAL_RELU
-from tests.ops.test_direct_sparse_mma import check
+from tests.ops.conv2d.sparse.test_direct_sparse_mma import check
+from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
 
 BORDERS = Conv2dProblem(8, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)
 GROUPS = Conv2dProblem(16, 6, 5, 5, 42, (3, 3), dilation=(1, 2), groups=2)

@@ -13,10 +13,10 @@ from gossamer.ops.algorithm import Problem, Variant, WeightsInfo
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from tests.emulation.test_faults import Emulate
+from tests.ops.conv2d.sparse.sparse_weights import sparse
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP
 from tests.ops.harness import check, random_weights
 from tests.ops.problems import PROBLEMS
-from tests.ops.sparse_weights import sparse
-from tests.ops.test_conv2d import BIAS_CLIP
 
 CONVOLUTION = Conv2dProblem(1, 5, 6, 5, 9, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
 CASES: dict[str, Problem] = {

@@ -9,8 +9,8 @@ import numpy as np
 
 from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
-from gossamer.model.passes import optimise
-from gossamer.model.shapes import resolve
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
 from tests.tolerances import FLOAT32, normalised_error
 

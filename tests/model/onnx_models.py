@@ -12,10 +12,10 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from gossamer.model import load
 from gossamer.model.graph import Graph
-from gossamer.model.passes import optimise
-from gossamer.model.shapes import resolve
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from gossamer.model.readers.registry import load
 from tests.model.executor import execute
 from tests.tolerances import normalised_error, tolerance
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from gossamer.model import load
-from gossamer.model.passes import optimise
-from gossamer.model.shapes import resolve
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from gossamer.model.readers.registry import load
 from gossamer.model.summary import summarise
 from tests.model.executor import execute
 from tests.model.onnx_models import runtime

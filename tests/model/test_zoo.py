@@ -9,7 +9,7 @@ import pytest
 import gossamer
 from gossamer.errors import InputError, ModelError
 from gossamer.model import zoo
-from gossamer.model.shapes import resolve
+from gossamer.model.infer.resolve import resolve
 from tests.tolerances import normalised_error, tolerance
 
 needs_weights = pytest.mark.skipif(

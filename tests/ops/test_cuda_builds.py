@@ -8,7 +8,7 @@ from tests.ops.problems import BUILT
 from tests.ops.recording import kernel_sources
 
 pytest.importorskip("cuda.core")
-nvrtc = pytest.importorskip("gossamer.device.nvrtc")
+nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc")
 
 
 @pytest.mark.parametrize("op", BUILT)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gossamer.expression import Expression, Step
-from gossamer.ops import OPS
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import convert, expand, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.registry import OPS
 from gossamer.tensor import TensorSpec, default_spec
 
 X = default_spec((5, 3, 4, 2))

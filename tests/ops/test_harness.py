@@ -48,7 +48,7 @@ def _nothing_written(result, inputs):
 @pytest.mark.parametrize(("change", "message"), [
     (_one_off, "is off by"), (_changed_input, "wrote to its input"), (_nothing_written, None)])
 def test_a_wrong_algorithm_is_caught(monkeypatch, change, message) -> None:
-    from gossamer.device import find
+    from gossamer.device.registry import find
 
     problem = ConcatProblem((default_spec((1, 2, 3, 4)), default_spec((1, 5, 3, 4))), 1)
     op = harness.op_of(problem)

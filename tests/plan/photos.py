@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.image import PRESETS, Preprocessing, load_image
+from gossamer.io.images import PRESETS, Preprocessing, load_image
 
 PREPARED = {
     "mobilenetv2": PRESETS["imagenet"],

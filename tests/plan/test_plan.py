@@ -13,8 +13,8 @@ import pytest
 from onnx import helper
 
 import gossamer
-from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
 from tests.conftest import is_slow

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.ops import OPS
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.registry import OPS
 from tests.conftest import is_slow
 
 

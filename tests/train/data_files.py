@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gossamer.errors import InputError
-from gossamer.train import data
+from gossamer.train.data import sources
 
 
-def read(path, **options) -> data.Dataset:
-    found, test = data.load(path, **options)
+def read(path, **options) -> sources.Dataset:
+    found, test = sources.load(path, **options)
     assert test is None
     assert found.x.dtype == np.float32 and found.x.flags.c_contiguous
     assert found.x.shape[:1] == found.y.shape
@@ -20,7 +20,7 @@ def read(path, **options) -> data.Dataset:
 def fault(path, **options) -> str:
     """What is said of a file, behind its name."""
     with pytest.raises(InputError) as caught:
-        data.load(path, **options)
+        sources.load(path, **options)
     message = str(caught.value)
     assert "\n" not in message and str(path) in message
     return message.replace(str(path), "FILE").removeprefix("FILE: ")

@@ -10,8 +10,8 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError, TrainingError
 from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
-from gossamer.train.course import Training
-from gossamer.train.samples import samples
+from gossamer.train.data.samples import samples
+from gossamer.train.loop.train_state import Training
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -74,7 +74,7 @@ def test_data_are_made_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> No
         return samples(x, y, sizes, *more)
 
     monkeypatch.setattr("gossamer.train.many.samples", noted)
-    monkeypatch.setattr("gossamer.train.samples.samples", noted)
+    monkeypatch.setattr("gossamer.train.data.samples.samples", noted)
     configs = sweep(MLP((4, 3), epochs=1, device="host"), {
         "sizes": [(4, 3), (4, 2, 3)], "seed": range(3)})
     train_many(configs, *blobs, validation=blobs)

@@ -12,8 +12,9 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.train import MLP, ManyResult, checkpoint, cross_validate, sweep, train_many
-from gossamer.train.course import Training
+from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
+from gossamer.train.loop import checkpoint
+from gossamer.train.loop.train_state import Training
 
 Blobs = tuple[np.ndarray, np.ndarray]
 Stop = Callable[[int], None]

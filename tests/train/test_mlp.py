@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.train import MLP, Progress
-from gossamer.train.settings import Settings
+from gossamer.train.loop.settings import Settings
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]

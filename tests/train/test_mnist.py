@@ -7,8 +7,9 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.train import MLP, Preparation, data
-from gossamer.train.dataset import prepared
+from gossamer.train import MLP, Preparation
+from gossamer.train.data import sources
+from gossamer.train.data.dataset import prepared
 
 _SAMPLES = 2000
 
@@ -17,10 +18,10 @@ _SAMPLES = 2000
 def _mnist(part: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """As published: pictures padded to 32 x 32 and binarised."""
     try:
-        file = data.mnist()[part]
+        file = sources.mnist()[part]
     except InputError as error:
         pytest.skip(str(error))
-    found = prepared(data.load(file, limit=count)[0], Preparation(True, 0.5, (32, 32)))
+    found = prepared(sources.load(file, limit=count)[0], Preparation(True, 0.5, (32, 32)))
     return found.x, found.y
 
 

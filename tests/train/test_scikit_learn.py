@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.device import find
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.train import MLP
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -56,7 +56,7 @@ class _Elsewhere:
     """A device of another machine, as it is stored."""
 
     def __reduce__(self) -> Any:
-        from gossamer.device import find_or_best
+        from gossamer.device.registry import find_or_best
 
         return find_or_best, ("cuda:99",)
 

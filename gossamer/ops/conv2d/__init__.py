@@ -1,19 +1,19 @@
 """2-D convolution."""
 
-from gossamer.ops.conv2d.cudnn import Cudnn
-from gossamer.ops.conv2d.depthwise import Depthwise
-from gossamer.ops.conv2d.direct_sparse import DirectSparse
-from gossamer.ops.conv2d.direct_sparse_compiled import DirectSparseCompiled
-from gossamer.ops.conv2d.direct_sparse_mma import DirectSparseMma
-from gossamer.ops.conv2d.direct_sparse_pixels import DirectSparsePixels
-from gossamer.ops.conv2d.direct_sparse_table import DirectSparseTable
+from gossamer.ops.conv2d.dense.depthwise import Depthwise
+from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
-from gossamer.ops.conv2d.host_sparse import SparseIm2col
-from gossamer.ops.conv2d.im2col_gemm import Im2colGemm
-from gossamer.ops.conv2d.lowering_cublas import CublasLowering
-from gossamer.ops.conv2d.lowering_cusparse import CusparseLowering
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse
+from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
+from gossamer.ops.conv2d.sparse.host import SparseIm2col
+from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import DirectSparseMma
+from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
+from gossamer.ops.conv2d.vendor.cudnn import Cudnn
+from gossamer.ops.conv2d.vendor.im2col_cublas import CublasLowering
+from gossamer.ops.conv2d.vendor.im2col_cusparse import CusparseLowering
 from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,

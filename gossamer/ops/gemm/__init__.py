@@ -1,7 +1,7 @@
 """Matrix product with constant weights."""
 
-from gossamer.ops.gemm.algorithms import FewRowsGemm, HostGemm, TiledGemm
 from gossamer.ops.gemm.cublas import CublasGemm
+from gossamer.ops.gemm.dense import FewRowsGemm, HostGemm, TiledGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows

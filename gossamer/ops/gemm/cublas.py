@@ -10,7 +10,9 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant, Weights
-from gossamer.ops.cublas_product import (
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.vendor.cublas import (
     RANKS,
     Fused,
     Multiplication,
@@ -19,9 +21,7 @@ from gossamer.ops.cublas_product import (
     fused,
     offers,
 )
-from gossamer.ops.epilogue_pass import epilogue_pass_launches
-from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.nvmath_library import CUBLAS, dtype_of, loaded_version, unavailable
+from gossamer.ops.vendor.nvmath import CUBLAS, dtype_of, loaded_version, unavailable
 
 
 class CublasGemm(Algorithm):

@@ -22,7 +22,7 @@ from gossamer.ops.algorithm import (
     input_buffer,
     output_buffer,
 )
-from gossamer.ops.conv2d.direct_sparse import csr, too_dense
+from gossamer.ops.conv2d.sparse.csr.direct_sparse import csr, too_dense
 from gossamer.ops.epilogue import (
     apply_in_place,
     buffers_as_arrays,
@@ -30,7 +30,7 @@ from gossamer.ops.epilogue import (
     epilogue_macros,
     operand_arrays,
 )
-from gossamer.ops.gemm.algorithms import ADD_UP
+from gossamer.ops.gemm.dense import ADD_UP
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.strided import cannot_compile
 

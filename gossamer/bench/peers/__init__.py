@@ -1,0 +1,1 @@
+"""Who does the same work: PyTorch, ONNX Runtime, JAX and programs in C."""

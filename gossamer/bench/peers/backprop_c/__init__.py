@@ -1,0 +1,189 @@
+"""Training in C, built when it is first asked for: by one core, or by OpenMP on several."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from gossamer.bench.peers.peer import AbsentError
+from gossamer.device.kernel_cache import cached
+from gossamer.device.registry import find
+
+OPTIONS = ("-O3", "-march=native")
+_MOST_LAYERS, _PADDED = 8, 16
+_FOLDER = Path(__file__).parent
+
+
+class _Shape(ctypes.Structure):
+    """The Shape of work.h."""
+
+    _fields_ = (("layers", ctypes.c_int), ("listed", ctypes.c_int), ("sizes", ctypes.c_void_p))
+
+
+class _Work(ctypes.Structure):
+    """The Work of work.h."""
+
+    _fields_ = (("x", ctypes.c_void_p), ("starts", ctypes.c_void_p), ("indices", ctypes.c_void_p),
+                ("values", ctypes.c_void_p), ("targets", ctypes.c_void_p),
+                ("samples", ctypes.c_int), ("rate", ctypes.c_float))
+
+
+class Lessons:
+    """Samples as the C code takes them: x (n, inputs) and targets (n, outputs) float32.
+
+    listed: a sample's inputs that are not zero as a list, and only these are worked on.
+    """
+
+    def __init__(self, x: np.ndarray, targets: np.ndarray, rate: float,
+                 listed: bool = False) -> None:
+        self.listed, self._rate = listed, rate
+        self._arrays = {"targets": np.ascontiguousarray(targets, np.float32)}
+        if listed:
+            rows = sparse.csr_matrix(x)
+            self._arrays |= {"starts": rows.indptr.astype(np.int32),
+                             "indices": rows.indices.astype(np.int32),
+                             "values": rows.data.astype(np.float32)}
+        else:
+            self._arrays["x"] = np.pad(np.asarray(x, np.float32),
+                                       ((0, 0), (0, -x.shape[1] % _PADDED)))
+
+    def first(self, samples: int) -> _Work:
+        """Some of the samples, from the first on."""
+        return _Work(samples=samples, rate=self._rate,
+                     **{name: array.ctypes.data for name, array in self._arrays.items()})
+
+
+class Networks:
+    """Networks in place: of these sizes, all layers, inputs first. parameters: (networks, count)
+    float32 to start from. One network is shared by the threads; of several each thread takes one
+    after the other. Raises AbsentError, or MemoryError where memory or threads are missing.
+    """
+
+    def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons,
+                 threads: int = 1) -> None:
+        self._lessons, self._shape = lessons, parameters.shape
+        self._sizes = np.array(sizes, np.int32)
+        shape = _shape(self._sizes, lessons.listed)
+        start = np.ascontiguousarray(parameters, np.float32)
+        self._networks = ctypes.c_void_p(library().begin_networks(
+            ctypes.byref(shape), _pointer(start), len(start), threads))
+        if not self._networks:
+            raise MemoryError("there is no memory for the networks in C")
+        weakref.finalize(self, library().end_networks, self._networks)
+
+    def train(self, samples: int) -> None:
+        """On the first samples, from where they stand."""
+        if not library().train_networks(self._networks,
+                                        ctypes.byref(self._lessons.first(samples))):
+            raise MemoryError("OpenMP has fewer threads than were asked for")
+
+    def parameters(self) -> np.ndarray:
+        """(networks, count) as they are now."""
+        found = np.empty(self._shape, np.float32)
+        library().read_networks(self._networks, _pointer(found))
+        return found
+
+
+class PlainNetworks:
+    """The same by plain loops. together: the threads share one network loop by loop; else each
+    takes one network after the other."""
+
+    def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons,
+                 threads: int = 1, together: bool = False) -> None:
+        assert not together or len(parameters) == 1
+        self._lessons, self._sizes = lessons, np.array(sizes, np.int32)
+        self._threads, self._together = threads, together
+        self._parameters = (np.array(parameters, np.float32) if together
+                            else self._turned(parameters, by_input=True))
+
+    def train(self, samples: int) -> None:
+        """On the first samples, from where they stand."""
+        shape = ctypes.byref(_shape(self._sizes, listed=False))
+        work = ctypes.byref(self._lessons.first(samples))
+        memory, (count, size) = _pointer(self._parameters), self._parameters.shape
+        trained = (library().train_together(shape, memory, self._threads, work) if self._together
+                   else library().train_apart(shape, memory, count, size, self._threads, work))
+        if not trained:
+            raise MemoryError("memory, or threads of OpenMP, are missing for the networks in C")
+
+    def parameters(self) -> np.ndarray:
+        """(networks, count) as they are now."""
+        return (self._parameters.copy() if self._together
+                else self._turned(self._parameters, by_input=False))
+
+    def _turned(self, parameters: np.ndarray, by_input: bool) -> np.ndarray:
+        """A copy whose weights lie input by input, or again unit by unit."""
+        found, start = np.array(parameters, np.float32), 0
+        for before, units in pairwise(map(int, self._sizes)):
+            end = start + units * before
+            shape = (-1, units, before) if by_input else (-1, before, units)
+            found[:, start:end] = parameters[:, start:end].reshape(shape).swapaxes(1, 2).reshape(
+                len(found), -1)
+            start = end + units
+        return found
+
+
+def _shape(sizes: np.ndarray, listed: bool) -> _Shape:
+    assert len(sizes) <= _MOST_LAYERS + 1
+    return _Shape(layers=len(sizes) - 1, listed=listed, sizes=sizes.ctypes.data)
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+@cache
+def compiler() -> str:
+    """The C compiler and its version. Raises AbsentError where there is none."""
+    if shutil.which("cc") is None:
+        raise AbsentError("there is no C compiler: cc is not on the PATH")
+    return f"cc {_run('cc', '-dumpfullversion', '-dumpversion').strip()}"
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The C code, built for this processor or taken from the cache folder. Raises AbsentError
+    where it cannot be built."""
+    sources = sorted(_FOLDER.glob("*.c"))
+    command = ["cc", *OPTIONS, "-fopenmp", "-shared", "-fPIC", *map(str, sources)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "backprop.so"
+
+        def build() -> bytes:
+            _run(*command, "-o", str(target), "-lm")
+            return target.read_bytes()
+
+        texts = [path.read_text() for path in (*sources, *sorted(_FOLDER.glob("*.h")))]
+        target.write_bytes(cached(
+            ["backprop_c", compiler(), find("host").description, *command, *texts], build))
+        found = ctypes.CDLL(str(target))
+    found.begin_networks.restype = ctypes.c_void_p
+    for name in ("end_networks", "read_networks"):
+        getattr(found, name).restype = None
+    return found
+
+
+def _run(*command: str) -> str:
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True,
+                              timeout=120).stdout
+    except subprocess.CalledProcessError as error:
+        raise AbsentError(f"{command[0]} fails: {_first_error(error.stderr)}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AbsentError(f"{command[0]} fails: {error}") from None
+
+
+def _first_error(text: str) -> str:
+    lines = text.strip().splitlines() or ["it does not say why"]
+    return next((line for line in lines if "error" in line), lines[0])

@@ -1,0 +1,287 @@
+"""PyTorch at its best: batch norm folded, both memory formats, CUDA graphs, torch.compile."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from gossamer.bench.peers.peer import AbsentError, Alternative, Network, Ready
+from gossamer.bench.peers.torch_networks import folded
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+
+FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+BY_COLUMN = "row, weights by column"
+MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-autotune"}
+"""Of torch.compile; both replay CUDA graphs, and max-autotune first searches for many minutes."""
+LAYER_MODES = {"torch-compile": "default",
+               "torch-compile:max-autotune": "max-autotune-no-cudagraphs"}
+"""For one layer, of which many executions are captured as one graph."""
+_WARM_UP = 3
+_GRAPH_US, _MOST_RUNS = 500.0, 50
+_MOST_COMPILED = 64
+
+
+class _Flags:
+    """Settings of the whole process: they hold when cuDNN searches for its algorithm, when that
+    runs, and when it is captured. Each call of torch-eager asks for them, so that they are
+    written only where they change."""
+
+    def __init__(self) -> None:
+        self._tf32: bool | None = None
+        self._before: tuple[bool, bool, bool] | None = None
+
+    def use(self, precision: str) -> None:
+        """TF32 where that is the precision, none anywhere else; cuDNN searches for its fastest
+        algorithms."""
+        tf32 = precision == "tf32"
+        if tf32 is self._tf32:
+            return
+        if self._before is None:
+            # torch tells once that there is a newer switch; but torch.compile reads this one, and
+            # fails where only the newer was set
+            with warnings.catch_warnings(action="ignore"):
+                self._before = (torch.backends.cuda.matmul.allow_tf32,
+                                torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+                self._write(*self._before)
+        self._write(tf32, tf32, True)
+        self._tf32 = tf32
+
+    def restore(self) -> None:
+        """As they were before the first use."""
+        if self._before is not None:
+            self._write(*self._before)
+        self._tf32 = self._before = None
+
+    @staticmethod
+    def _write(products: bool, convolutions: bool, search: bool) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = products
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.backends.cudnn.benchmark = search
+
+
+FLAGS = _Flags()
+
+
+class _Place:
+    """Where a network runs, and its input there, made once for each format and precision."""
+
+    def __init__(self, network: Network, x: np.ndarray, device: Device) -> None:
+        self.network = network
+        self.on_cuda = device.api == "cuda"
+        self.device = device if self.on_cuda else find("host")
+        self.torch_device = (torch.device("cuda", device.index) if self.on_cuda
+                             else torch.device("cpu"))
+        first = cache(lambda: torch.from_numpy(x).to(self.torch_device))
+
+        @cache
+        def inputs(layout: str, dtype: torch.dtype) -> torch.Tensor:
+            return first().to(dtype).contiguous(
+                memory_format=FORMATS.get(layout, torch.contiguous_format))
+
+        self.input = inputs
+
+    def synchronize(self) -> None:
+        if self.on_cuda:
+            torch.cuda.synchronize(self.torch_device)
+
+
+class _Prepared:
+    """A network and its input in one layout and precision on the device that times it."""
+
+    def __init__(self, place: _Place, precision: str, layout: str, fused: bool = False) -> None:
+        network = place.network
+        form = network.torch_fused if fused else network.torch
+        assert form is not None
+        FLAGS.use(precision)
+        self.settings = "cudnn_convolution_relu" if fused else (
+            "one call an op" if network.is_layer else "batch norm folded")
+        self.place, self.precision, self.layout = place, precision, layout
+        dtype = torch.float16 if precision == "fp16" else torch.float32
+        module: Any = folded(form(network.graph.constants)).to(place.torch_device, dtype)
+        if layout in FORMATS:
+            module = module.to(memory_format=FORMATS[layout])
+        elif layout == BY_COLUMN:
+            for linear in [m for m in module.modules() if isinstance(m, torch.nn.Linear)]:
+                linear.weight.data = linear.weight.data.t().contiguous().t()
+        self.module = module
+        self.x = place.input(layout, dtype)
+        self._streams: dict[int, Any] = {}
+        self._result: torch.Tensor | None = None
+
+    def ready(self, contender: str, call: Callable[[], torch.Tensor], *settings: str,
+              runs: int = 1) -> Ready:
+        def run() -> None:
+            FLAGS.use(self.precision)
+            self._result = call()
+
+        def work(stream: Any) -> None:
+            if not self.place.on_cuda:
+                run()
+                return
+            with torch.cuda.stream(self._stream(stream)):
+                run()
+
+        self.place.synchronize()
+        return Ready(contender, self.place.device, work, self._output, self.layout,
+                     ", ".join(filter(None, settings)), self.precision, runs)
+
+    def _stream(self, stream: Any) -> Any:
+        """torch's view of a stream of ours, on which our events time torch's work."""
+        handle = self.place.device.stream_handle(stream)  # type: ignore[attr-defined]
+        if handle not in self._streams:
+            self._streams[handle] = torch.cuda.ExternalStream(handle, self.x.device)
+        return self._streams[handle]
+
+    def _output(self, count: int) -> np.ndarray:
+        self.place.synchronize()
+        assert self._result is not None
+        return self._result[:count].float().cpu().numpy()
+
+
+def alternatives(name: str, network: Network, x: np.ndarray, device: Device,
+                 precisions: Sequence[str]) -> list[Alternative]:
+    """The ways to run torch-eager, torch-graph or one of MODES in these precisions. Raises
+    AbsentError."""
+    if device.api == "cuda":
+        if not torch.cuda.is_available():
+            raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
+    elif name != "torch-eager":
+        raise AbsentError("compared on CUDA only, where it replays a CUDA graph")
+    else:
+        precisions = [precision for precision in precisions if precision != "tf32"]
+        if not precisions:
+            raise AbsentError("the processor has no TF32")
+    place = _Place(network, x, device)
+    layouts = tuple(FORMATS) if x.ndim == 4 else ("row", BY_COLUMN)
+    ways = [(precision, layout) for precision in precisions for layout in layouts]
+    if name in MODES:
+        # all that is compiled counts against one limit
+        torch._dynamo.config.cache_size_limit = _MOST_COMPILED
+        if network.is_layer:
+            # all are compiled before the first is captured; see contest on the order of peers
+            return [_compiled_layer(name, place, *way) for way in ways]
+        return [Alternative(", ".join(way), partial(_made, _compiled, name, place, *way))
+                for way in ways]
+    make = _graph if name == "torch-graph" else _eager
+    found = [Alternative(", ".join(way), partial(_made, make, name, place, *way)) for way in ways]
+    if name == "torch-graph" and network.torch_fused is not None:
+        found += [Alternative(", ".join((*way, "fused")),
+                              partial(_made, make, name, place, *way, True)) for way in ways]
+    return found
+
+
+def product(device: Device, precision: str, side: int) -> Callable[[Any], None]:
+    """A product of two square matrices, as work on a CUDA device."""
+    ones = torch.ones(side, side, device=torch.device("cuda", device.index),
+                      dtype=torch.float16 if precision == "fp16" else torch.float32)
+    result = torch.empty_like(ones)
+
+    def work(stream: Any) -> None:
+        FLAGS.use(precision)
+        handle = device.stream_handle(stream)  # type: ignore[attr-defined]
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle, ones.device)):
+            torch.mm(ones, ones, out=result)
+
+    return work
+
+
+def forget() -> None:
+    """Puts the process's settings back, and drops what was compiled."""
+    FLAGS.restore()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
+def _made(make: Callable[[_Prepared, str], Ready], name: str, place: _Place, precision: str,
+          layout: str, fused: bool = False) -> Ready:
+    return make(_Prepared(place, precision, layout, fused), name)
+
+
+@torch.inference_mode()
+def _run(module: Any, x: torch.Tensor) -> torch.Tensor:
+    return module(x)
+
+
+def _eager(prepared: _Prepared, contender: str) -> Ready:
+    return prepared.ready(contender, partial(_run, prepared.module, prepared.x),
+                          prepared.settings, "cudnn.benchmark" if prepared.place.on_cuda else "")
+
+
+def _graph(prepared: _Prepared, contender: str) -> Ready:
+    return _captured(prepared, contender, partial(_run, prepared.module, prepared.x),
+                     prepared.settings, "cudnn.benchmark")
+
+
+def _captured(prepared: _Prepared, contender: str, run: Callable[[], torch.Tensor],
+              *settings: str) -> Ready:
+    """As many executions in one CUDA graph as make the launch of the graph not count."""
+    FLAGS.use(prepared.precision)
+    side = torch.cuda.Stream(prepared.x.device)
+    side.wait_stream(torch.cuda.current_stream(prepared.x.device))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            start.record(side)
+            run()
+            end.record(side)
+    prepared.place.synchronize()
+    once = 1000 * start.elapsed_time(end)
+    runs = max(1, min(_MOST_RUNS, round(_GRAPH_US / max(once, 1.0))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        for _ in range(runs):
+            result = run()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return result
+
+    return prepared.ready(contender, replay, *settings,
+                          "CUDA graph" if runs == 1 else f"CUDA graph of {runs}", runs=runs)
+
+
+def _compiled_layer(contender: str, place: _Place, precision: str, layout: str) -> Alternative:
+    mode = LAYER_MODES[contender]
+    prepared = _Prepared(place, precision, layout)
+    compiled = torch.compile(prepared.module, mode=mode, dynamic=False, fullgraph=True)
+
+    def run() -> torch.Tensor:
+        with torch.no_grad():
+            return compiled(prepared.x)
+
+    failure: Exception | None = None
+    try:
+        run()
+    except Exception as error:
+        failure = error
+
+    def make() -> Ready:
+        if failure is not None:
+            raise failure
+        return _captured(prepared, contender, run, f"mode {mode}")
+
+    return Alternative(f"{precision}, {layout}", make)
+
+
+def _compiled(prepared: _Prepared, contender: str) -> Ready:
+    mode = MODES[contender]
+    # the input stays where it is, so that replaying needs no copy of it
+    torch._dynamo.mark_static_address(prepared.x)
+    # fullgraph: an error, rather than running uncompiled
+    compiled = torch.compile(prepared.module, mode=mode, dynamic=False, fullgraph=True)
+
+    def run() -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            return compiled(prepared.x)
+
+    for _ in range(_WARM_UP):
+        run()
+    return prepared.ready(contender, run, f"mode {mode}", prepared.settings)

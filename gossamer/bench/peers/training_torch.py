@@ -1,0 +1,167 @@
+"""Training by PyTorch at its best: steps written by hand in place, without autograd; on CUDA many
+of them as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from gossamer.bench.peers.peer import AbsentError, Alternative, Ready
+from gossamer.bench.peers.torch_peers import FLAGS
+from gossamer.bench.training_work import RATE, Pass, Run, flat, ready
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+
+_MOST_STEPS = 100
+"""Of one graph."""
+_WARM_UP = 3
+
+_slope = torch.ops.aten.sigmoid_backward
+"""error * a * (1 - a), in one kernel."""
+
+
+class _Networks:
+    """One network as vectors and matrices, several with their number in front."""
+
+    def __init__(self, task: Pass, place: torch.device) -> None:
+        self.alone = task.problem.networks == 1
+        self.count = task.problem.networks
+        self.layers = [tuple(torch.from_numpy(np.array(part[0] if self.alone else part)).to(place)
+                             for part in layer) for layer in task.layers]
+
+    def step(self, x: torch.Tensor, target: torch.Tensor) -> None:
+        """One update by a sample, which all networks see."""
+        outs: list[torch.Tensor] = []
+        for index, (weight, bias) in enumerate(self.layers):
+            if self.alone:
+                z = torch.addmv(bias, weight, outs[-1] if index else x)
+            elif index == 0:
+                z = torch.addmv(bias.view(-1), weight.flatten(0, 1), x).view(self.count, -1)
+            else:
+                z = torch.baddbmm(bias[:, :, None], weight, outs[-1][:, :, None])[:, :, 0]
+            outs.append(z.sigmoid_())
+        error = _slope(target - outs[-1], outs[-1])
+        errors = [error]
+        for (weight, _), out in zip(self.layers[:0:-1], outs[-2::-1], strict=True):
+            if self.alone:
+                below = torch.mv(weight.t(), errors[0])
+            else:
+                below = torch.bmm(weight.transpose(1, 2), errors[0][:, :, None])[:, :, 0]
+            errors.insert(0, _slope(below, out))
+        for index, ((weight, bias), error) in enumerate(zip(self.layers, errors, strict=True)):
+            if self.alone:
+                weight.addr_(error, outs[index - 1] if index else x, alpha=RATE)
+            elif index == 0:
+                weight.flatten(0, 1).addr_(error.reshape(-1), x, alpha=RATE)
+            else:
+                weight.baddbmm_(error[:, :, None], outs[index - 1][:, None, :], alpha=RATE)
+            bias.add_(error, alpha=RATE)
+
+    def parameters(self) -> np.ndarray:
+        layers = [(weight.cpu().numpy(), bias.cpu().numpy()) for weight, bias in self.layers]
+        return flat([(weight[None], bias[None]) if self.alone else (weight, bias)
+                     for weight, bias in layers])
+
+
+def alternatives(name: str, task: Pass, device: Device) -> list[Alternative]:
+    """torch-eager or torch-graph. Raises AbsentError."""
+    if device.api == "cuda":
+        if not torch.cuda.is_available():
+            raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
+    elif name == "torch-graph":
+        raise AbsentError("compared on CUDA only, where it replays a CUDA graph")
+    return [Alternative(name, partial(_made, name, task, device))]
+
+
+def _made(name: str, task: Pass, device: Device) -> Ready:
+    on_cuda = device.api == "cuda"
+    place = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
+    x, targets = (torch.from_numpy(array).to(place) for array in (task.x, task.targets))
+
+    @cache
+    def stream_of(stream: Any) -> Any:
+        """torch's view of a stream of ours, on which our events time torch's work."""
+        handle = device.stream_handle(stream)  # type: ignore[attr-defined]
+        return torch.cuda.ExternalStream(handle, place)
+
+    def begin(samples: int) -> Run:
+        networks = _Networks(task, place)
+        run = (_graph if name == "torch-graph" else _eager)(networks, x[:samples],
+                                                            targets[:samples])
+
+        @torch.inference_mode()
+        def work(stream: Any) -> None:
+            FLAGS.use("fp32")
+            if not on_cuda:
+                run()
+                return
+            with torch.cuda.stream(stream_of(stream)):
+                run()
+
+        return Run(work, networks.parameters)
+
+    steps = "" if name == "torch-eager" else f"CUDA graphs of up to {_MOST_STEPS} steps"
+    return ready(name, device if on_cuda else find("host"), task, begin, "row",
+                 ", ".join(filter(None, ("steps by hand, no autograd", steps))))
+
+
+def _eager(networks: _Networks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
+    samples = list(zip(x.unbind(), targets.unbind(), strict=True))
+
+    def run() -> None:
+        for sample in samples:
+            networks.step(*sample)
+
+    return run
+
+
+@torch.inference_mode()
+def _graph(networks: _Networks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
+    """Steps captured together; each replay first fetches the next samples by their numbers, which
+    lie on the device."""
+    FLAGS.use("fp32")
+    steps = next(each for each in range(min(_MOST_STEPS, len(x)), 0, -1) if len(x) % each == 0)
+    first = torch.arange(steps, device=x.device)
+    numbers = first.clone()
+    some_x, some_targets = x[:steps].clone(), targets[:steps].clone()
+
+    def several() -> None:
+        torch.index_select(x, 0, numbers, out=some_x)
+        torch.index_select(targets, 0, numbers, out=some_targets)
+        for step in range(steps):
+            networks.step(some_x[step], some_targets[step])
+        # behind the last comes the first
+        numbers.add_(steps).remainder_(len(x))
+
+    before = [(weight.clone(), bias.clone()) for weight, bias in networks.layers]
+    replay = _captured(several, x.device)
+    numbers.copy_(first)
+    for layer, kept in zip(networks.layers, before, strict=True):
+        for part, its in zip(layer, kept, strict=True):
+            part.copy_(its)
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+
+    def run() -> None:
+        for _ in range(len(x) // steps):
+            replay()
+
+    return run
+
+
+def _captured(work: Callable[[], None], place: torch.device) -> Callable[[], None]:
+    """Work as a CUDA graph; it is done a few times meanwhile."""
+    side = torch.cuda.Stream(place)
+    side.wait_stream(torch.cuda.current_stream(place))
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            work()
+    torch.cuda.synchronize(place)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        work()
+    return graph.replay

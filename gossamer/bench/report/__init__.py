@@ -1,0 +1,1 @@
+"""What is made of result rows: tables, pictures and text in the terminal."""

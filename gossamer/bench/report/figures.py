@@ -1,0 +1,177 @@
+"""The figures by which direct sparse convolution was published, drawn from result rows: the time
+of each layer, the speed-up of each layer and network over lowering and against the batch."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+from gossamer.bench.peers.peer import OWN
+from gossamer.bench.report.plots import check_available
+from gossamer.bench.report.sparse_summary import (
+    COMPILED,
+    LAYERS,
+    LOWERINGS,
+    NETWORKS,
+    PEERS,
+    TABLE,
+    TILED,
+    UNTILED,
+    Measured,
+    SpeedUp,
+    mean,
+    newest,
+    summary,
+)
+from gossamer.bench.report.tables import through
+from gossamer.bench.rows import Row, write_output
+from gossamer.errors import InputError
+
+_FORMS = {"untiled": UNTILED, "tiled": TILED, "tables": TABLE, "generated": COMPILED, OWN: OWN}
+_SPEED = f"speed of {OWN}"
+_HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
+"""Inches: of a panel, and of one group of bars; dots an inch."""
+
+
+def write(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Writes the figures, all in strict float32, and summary.md of each machine into a folder of
+    its own below this one; the files written.
+
+    Raises InputError where matplotlib is missing, there are no rows of the sparse suites, or the
+    folder cannot be written to.
+    """
+    check_available("--figures")
+    layers, networks = newest(rows, LAYERS), newest(rows, NETWORKS)
+    places = sorted({each.where for each in (*layers, *networks)})
+    if not places:
+        raise InputError(f"--figures: there are no rows of the suites {LAYERS} and {NETWORKS}")
+    written = []
+    for where in places:
+        here = [each for each in layers if each.where == where]
+        whole = [each for each in networks if each.where == where]
+        target = folder / re.sub(r"[^a-z0-9]+", "-", " ".join(where).lower()).strip("-")
+        files = {f"{name}.png": _png(figure) for name, figure in _figures(here, whole).items()}
+        files["summary.md"] = summary(here, whole).encode()
+        for name, content in files.items():
+            write_output("--figures", target / name, content)
+            written.append(target / name)
+    return written
+
+
+def _figures(layers: Sequence[Measured], networks: Sequence[Measured]) -> dict[str, Any]:
+    """By file name; what has no rows is left out."""
+    found: dict[str, Any] = {}
+    for network in dict.fromkeys(each.network for each in layers):
+        own = [each for each in layers if each.network == network]
+        found[f"time-per-layer-{network}"] = _by_batch(
+            network, own, {name: methodcaller("time", form) for name, form in _FORMS.items()},
+            "microseconds", log=True)
+        found[f"speed-up-per-layer-{network}"] = _by_batch(network, own, _over(LOWERINGS), _SPEED)
+    found["speed-up-by-batch"] = _against_batch(layers)
+    found["speed-up-per-network"] = _by_batch("networks", networks, _over(PEERS), _SPEED)
+    return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def _over(peers: Sequence[str]) -> dict[str, SpeedUp]:
+    return {f"over {peer}": methodcaller("speed_up", peer) for peer in peers}
+
+
+def _by_batch(title: str, measured: Sequence[Measured], values: Mapping[str, SpeedUp],
+              unit: str, log: bool = False) -> Any:
+    """A panel for each batch, a group of bars for each case; None where no value is known."""
+    panels: dict[int, tuple[list[str], dict[str, list[float | None]]]] = {}
+    for batch in sorted({each.own.batch for each in measured}):
+        here = [each for each in measured if each.own.batch == batch]
+        series = {name: [value(each) for each in here] for name, value in values.items()}
+        series = {name: line for name, line in series.items() if any(line)}
+        if len(series) > log:  # the times of one contender alone compare nothing
+            panels[batch] = [each.own.case.split("/", 1)[-1] for each in here], series
+    if not panels:
+        return None
+    colours = {name: f"C{index}" for index, name in enumerate(values)}
+    width = max(_LEAST_WIDTH, 1.5 + _GROUP * max(len(cases) for cases, _ in panels.values()))
+    figure, axes = _panels(len(panels), width, title, measured[0])
+    for axis, (batch, (cases, series)) in zip(axes, panels.items(), strict=True):
+        _bars(axis, cases, series, colours)
+        if log:
+            _logarithmic(axis)
+        else:
+            axis.axhline(1, color="black", linewidth=0.8)
+        _label(axis, f"batch {batch}", unit)
+    return figure
+
+
+def _against_batch(layers: Sequence[Measured]) -> Any:
+    """A panel for each network: geometric means over its layers at each batch."""
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for network in dict.fromkeys(each.network for each in layers):
+        own = [each for each in layers if each.network == network]
+        for name, speed_up in _over(PEERS).items():
+            for batch in sorted({each.own.batch for each in own}):
+                found = mean([each for each in own if each.own.batch == batch], speed_up)
+                if found is not None:
+                    panels.setdefault(network, {}).setdefault(name, []).append((batch, found[0]))
+    if not panels:
+        return None
+    figure, axes = _panels(len(panels), _LEAST_WIDTH, "geometric means over layers", layers[0])
+    for axis, (network, lines) in zip(axes, panels.items(), strict=True):
+        batches = sorted({batch for line in lines.values() for batch, _ in line})
+        for index, name in enumerate(_over(PEERS)):
+            line = lines.get(name, [])
+            axis.plot([batches.index(batch) for batch, _ in line], [speed for _, speed in line],
+                      marker="o", color=f"C{index}", label=name if line else None)
+        axis.set_xticks(range(len(batches)), [str(batch) for batch in batches], fontsize=7)
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("batch", fontsize=8)
+        _label(axis, network, _SPEED)
+    return figure
+
+
+def _panels(count: int, width: float, title: str, measured: Measured) -> tuple[Any, Sequence[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, _HEIGHT * count), layout="constrained", dpi=_DOTS)
+    FigureCanvasAgg(figure)
+    figure.suptitle(f"{title}, {through(*measured.where)}, fp32", fontsize=9)
+    return figure, list(figure.subplots(count, 1, squeeze=False)[:, 0])
+
+
+def _bars(axis: Any, cases: Sequence[str], series: Mapping[str, Sequence[float | None]],
+          colours: Mapping[str, str]) -> None:
+    """A group for each case, a bar for each line of the series that has a value there."""
+    width = 0.8 / len(series)
+    for index, (name, values) in enumerate(series.items()):
+        places = [number + (index + 0.5) * width - 0.4 for number in range(len(cases))]
+        axis.bar(places, [value or 0 for value in values], width, label=name,
+                 color=colours[name])
+    axis.set_xticks(range(len(cases)), cases, rotation=90, fontsize=6)
+    axis.set_xlim(-0.6, len(cases) - 0.4)
+    axis.grid(axis="y", linewidth=0.3)
+    axis.set_axisbelow(True)
+
+
+def _logarithmic(axis: Any) -> None:
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(LogFormatter())
+    axis.yaxis.set_minor_formatter(LogFormatter())
+
+
+def _label(axis: Any, title: str, unit: str) -> None:
+    axis.set_title(title, fontsize=9, loc="left")
+    axis.set_ylabel(unit, fontsize=8)
+    axis.tick_params(axis="y", which="both", labelsize=7)
+    axis.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False)
+
+
+def _png(figure: Any) -> bytes:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()

@@ -1,0 +1,173 @@
+"""Result rows as a picture: bars for few cases, marks for many; and where the speed of light
+lies."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from gossamer.bench.peers.peer import OWN
+from gossamer.bench.report.views import View, rank, views
+from gossamer.bench.rows import Row
+from gossamer.errors import InputError
+
+_BAR, _LINE, _GAP, _MARGINS, _WIDTH = 0.13, 0.1, 0.12, 1.1, 9.0
+"""Inches: of a bar, of a line of marks, between cases, round a panel, of a panel."""
+_DOTS, _MOST_DOTS = 110.0, 60_000
+"""An inch, and high: matplotlib draws at most 2^16."""
+_MOST_BARS = 6
+"""Cases of a panel; where one has more, marks stand for bars."""
+_SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s"}
+
+
+def check_available(option: str = "--plot") -> None:
+    """Raises InputError where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(f"{option} needs matplotlib, which is not installed: pip install "
+                         "matplotlib")
+
+
+def png(rows: Sequence[Row]) -> bytes:
+    """The newest run of each case, median times on a logarithmic axis, a colour a contender.
+
+    Few cases: a panel for each suite, batch, precision and machine; a bar a contender with a
+    whisker from quartile to quartile, and across each case's bars a mark at its speed of light.
+    Many: a panel for each suite, network, batch and machine, batches side by side; a line for
+    each case and precision, with a mark a contender, whose shape tells its precision.
+
+    Raises InputError where matplotlib is missing or there are no rows.
+    """
+    check_available()
+    if not rows:
+        raise InputError("--plot: there are no rows to show")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = views(rows)
+    bars = _grouped(shown, lambda view: (_about(view), view.first.batch, view.precision))
+    many = max(map(len, bars.values())) > _MOST_BARS
+    panels = _grouped(shown, lambda view: (f"{_about(view)}, {_network(view)}",
+                                           view.first.batch)) if many else bars
+    places = _grid(panels, many)
+    height = sum(inches for _, inches in places)
+    columns = max(len(line) for line, _ in places)
+    figure = Figure(figsize=(_WIDTH * columns, height), layout="constrained",
+                    dpi=min(_DOTS, _MOST_DOTS / height))
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(places), columns, squeeze=False,
+                           height_ratios=[inches for _, inches in places])
+    names = sorted({view.contender(row) for view in shown for row in view.rows},
+                   key=lambda name: (name != OWN, name))
+    colours = {name: f"C{index % 10}" for index, name in enumerate(names)}
+    for (line, _), row in zip(places, axes, strict=True):
+        for axis in row[len(line):]:
+            axis.set_visible(False)
+        for key, axis in zip(line, row, strict=False):
+            title = ", ".join([str(key[0]), f"batch {key[1]}", *map(str, key[2:])])
+            _draw(axis, title, panels[key], colours, _marks if many else _bars)
+    figure.legend(handles=_legend(colours, shown, many), fontsize=7, loc="outside upper center",
+                  ncols=5 * columns)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
+
+
+Panels = dict[tuple[Any, ...], list[View]]
+
+
+def _grouped(shown: Sequence[View], key: Callable[[View], tuple[Any, ...]]) -> Panels:
+    panels: Panels = {}
+    for view in shown:
+        panels.setdefault(key(view), []).append(view)
+    return panels
+
+
+def _about(view: View) -> str:
+    return f"{view.first.suite}, {view.first.machine} ({view.first.device})"
+
+
+def _network(view: View) -> str:
+    return view.first.case.split("/")[0]
+
+
+def _grid(panels: Panels, many: bool) -> list[tuple[list[tuple[Any, ...]], float]]:
+    """Lines of panels by key, and the inches of each: batches of one network side by side where
+    there are many cases, else one below the other."""
+    lines: dict[Hashable, list[tuple[Any, ...]]] = {}
+    for key in panels:
+        lines.setdefault(key[0] if many else key, []).append(key)
+
+    def inches(panel: Sequence[View]) -> float:
+        if many:
+            return _LINE * len(panel) + _GAP * len({view.first.case for view in panel})
+        return sum(_BAR * len(view.rows) + _GAP for view in panel)
+
+    return [(sorted(line), _MARGINS + max(inches(panels[key]) for key in line))
+            for line in lines.values()]
+
+
+def _draw(axis: Any, title: str, panel: Sequence[View], colours: dict[str, str],
+          draw: Callable[[Any, View, float, dict[str, str]], float]) -> None:
+    """The panel's cases from top to bottom, each drawn at a place and telling where it ends."""
+    cases: dict[str, list[View]] = {}
+    for view in panel:
+        cases.setdefault(view.first.case, []).append(view)
+    place = 0.0
+    ticks = []
+    for case, some in cases.items():
+        top = place
+        for view in sorted(some, key=lambda view: rank(view.precision)):
+            bottom = draw(axis, view, place, colours)
+            if view.light is not None:
+                axis.vlines(view.light, place, bottom, colors="black", linewidth=1.5)
+            place = bottom
+        ticks.append(((top + place) / 2, case))
+        place += _GAP
+    axis.set_xscale("log")
+    times = [row.p25_us for view in panel for row in view.rows]
+    lights = [view.light for view in panel if view.light is not None]
+    axis.set_xlim(left=0.5 * min([*times, *lights]))
+    axis.set_yticks([middle for middle, _ in ticks], [case for _, case in ticks], fontsize=7)
+    axis.set_ylim(place, -_GAP)
+    axis.grid(axis="x", which="both", linewidth=0.3)
+    axis.set_axisbelow(True)
+    axis.set_title(title, fontsize=9)
+    axis.set_xlabel("microseconds of one execution (median)", fontsize=8)
+
+
+def _bars(axis: Any, view: View, place: float, colours: dict[str, str]) -> float:
+    for row in view.rows:
+        axis.barh(place, row.median_us, height=_BAR, align="edge",
+                  color=colours[view.contender(row)],
+                  xerr=[[row.median_us - row.p25_us], [row.p75_us - row.median_us]],
+                  error_kw={"elinewidth": 0.6})
+        place += _BAR
+    return place
+
+
+def _marks(axis: Any, view: View, place: float, colours: dict[str, str]) -> float:
+    # gossamer last, over the others
+    for row in sorted(view.rows, key=lambda row: row.contender == OWN):
+        axis.plot(row.median_us, place + _LINE / 2, linestyle="none",
+                  **_mark(colours[view.contender(row)], row.precision, row.contender == OWN))
+    return place + _LINE
+
+
+def _mark(colour: str, precision: str, is_own: bool) -> dict[str, Any]:
+    return {"marker": _SHAPES.get(precision, "D"), "color": colour,
+            "markersize": 6 if is_own else 4, "markeredgewidth": 0.8,
+            "markeredgecolor": "black" if is_own else colour}
+
+
+def _legend(colours: dict[str, str], shown: Sequence[View], many: bool) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    light = Line2D([], [], color="black", linewidth=1.5, label="speed of light")
+    contenders = [Patch(color=colour, label=name) for name, colour in colours.items()]
+    precisions = sorted({row.precision for view in shown for row in view.rows}, key=rank)
+    shapes = [Line2D([], [], linestyle="none", label=precision, **_mark("grey", precision, False))
+              for precision in precisions] if many else []
+    return [*contenders, *shapes, light]

@@ -1,0 +1,199 @@
+"""Committed rows as Markdown: all of them, or what they sum up to; and files that carry that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossamer.bench.peers.peer import OWN
+from gossamer.bench.report.views import EQUAL, Standing, View, rank, standings, views
+from gossamer.bench.rows import Row, read_rows, replace_text
+from gossamer.errors import InputError
+
+COLUMNS = {"contender": "contender", "median": "median us", "quartiles": "quartiles us",
+           "speed": "speed", "error": "error", "share": "of light", "layout": "layout",
+           "config": "config"}
+_API = {"cuda": "CUDA", "opencl": "OpenCL", "host": "the host"}
+_MARK = re.compile(r"(<!-- bench:[\w-]+(?: summary)? -->|<!-- /bench -->)")
+
+
+def cells(view: View) -> list[dict[str, str]]:
+    """The rows of a case as text by column; speed: that of gossamer is 1."""
+    found = []
+    for row in view.rows:
+        speed, share = view.speed(row), row.share_of_light
+        found.append({
+            "contender": view.name(row), "median": us(row.median_us),
+            "quartiles": f"{us(row.p25_us)} to {us(row.p75_us)}",
+            "speed": "" if speed is None else f"{speed:.2f}", "error": f"{row.error:.1e}",
+            "share": "" if share is None else f"{share:.1%}",
+            "layout": row.layout, "config": row.config})
+    return found
+
+
+def us(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def markdown(rows: Sequence[Row], suite: str | None = None) -> str:
+    """Tables of the newest run of each case and batch, one for each network, precision, machine
+    and API that gossamer ran on; all suites where none is named. Then a line for each batch and
+    precision of several cases."""
+    shown = views([row for row in rows if suite in (None, row.suite)])
+    tables = _grouped(shown, lambda view: (_network(view), rank(view.precision), view.precision,
+                                           *_where(view)))
+    texts = []
+    for (network, _, precision, machine, api), group in sorted(tables.items()):
+        lines = [f"**{network}, {precision}, {through(machine, api)}**, {_dates(group)}", "",
+                 *table_lines(["case", "batch", *COLUMNS.values()], [
+                     [view.first.case, str(view.first.batch), *line.values()]
+                     for view in sorted(group, key=_case) for line in cells(view)])]
+        texts.append("\n".join(lines))
+    return "\n\n".join([*texts, *summary_lines(rows, suite)])
+
+
+def summary_lines(rows: Sequence[Row], suite: str | None = None) -> list[str]:
+    """A line for each suite, batch, precision and machine of several cases: gossamer's speed
+    against each peer."""
+    shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]
+    groups = _grouped(shown, lambda view: (view.first.suite, view.first.batch,
+                                           rank(view.precision), view.precision, *_where(view)))
+    lines = []
+    for (name, batch, _, precision, machine, api), group in sorted(groups.items()):
+        if len(group) < 2:
+            continue
+        texts = [f"{standing.speed:.2f} against {peer} ({standing.cases} cases, as fast or faster "
+                 f"in {standing.held})" for peer, standing in sorted(standings(group).items())
+                 if not peer.startswith(f"{OWN}:")]
+        lines.append(f"{name}, batch {batch}, {precision}, {through(machine, api)}: speed of "
+                     f"{OWN}, geometric mean over {len(group)} cases: "
+                     f"{'; '.join(texts) or 'no peers'}")
+    return lines
+
+
+def summary(rows: Sequence[Row], suite: str) -> str:
+    """A table for each machine: gossamer beside each contender, a line for each network, batch
+    and precision."""
+    shown = [view for view in views(rows) if view.own and view.own.suite == suite]
+    texts = []
+    for (machine, api), group in sorted(_grouped(shown, _where).items()):
+        lines = _grouped(group, lambda view: (_network(view), view.first.batch,
+                                              rank(view.precision), view.precision))
+        beside = {key: standings(some) for key, some in lines.items()}
+        names = sorted({name for each in beside.values() for name in each},
+                       key=lambda name: (name.startswith(f"{OWN}:"), name))
+        single = all(len(some) == 1 for some in lines.values())
+        body = [[key[0], str(key[1]), key[3],
+                 us(some[0].first.median_us) if single else str(len(some)),
+                 *(_standing(beside[key].get(name), single) for name in names)]
+                for key, some in sorted(lines.items())]
+        texts.append("\n".join([
+            f"**{suite}, {through(machine, api)}**, {_dates(group)}: how many times as fast "
+            f"{OWN} is" + ("" if single else ", geometric mean (and in how many cases it is as "
+                           f"fast, within {EQUAL - 1:.0%}, or faster)"), "",
+            *table_lines(["network", "batch", "precision", f"{OWN} us" if single else "cases",
+                          *names], body)]))
+    return "\n\n".join(texts)
+
+
+def _standing(standing: Standing | None, single: bool) -> str:
+    if standing is None:
+        return ""
+    return f"{standing.speed:.2f}" + (
+        "" if single else f" ({standing.held} of {standing.cases})")
+
+
+def with_tables(text: str, rows: Sequence[Row], name: str = "the text") -> str:
+    """The text with what stands between each `<!-- bench:SUITE -->` or
+    `<!-- bench:SUITE summary -->` and `<!-- /bench -->` replaced by that suite's tables or
+    summary. Raises InputError where there are no such marks, one is not closed, or a suite has no
+    rows."""
+    parts = _MARK.split(text)
+    marks = parts[1::2]
+    if not marks:
+        raise InputError(f"{name}: has no place for tables; mark one with <!-- bench:SUITE --> "
+                         "and <!-- /bench --> on lines of their own")
+    for opening, closing in zip(marks[::2], [*marks[1::2], ""], strict=False):
+        if not opening.startswith("<!-- bench:") or closing != "<!-- /bench -->":
+            raise InputError(f"{name}: {opening} has no partner; <!-- bench:SUITE --> and "
+                             "<!-- /bench --> come in turn")
+    for index in range(1, len(parts), 4):
+        suite, is_summary = _asked(parts[index])
+        tables = summary(rows, suite) if is_summary else markdown(rows, suite)
+        if not tables:
+            raise InputError(f"{name}: has a place for suite {suite!r}, of which there are no rows")
+        parts[index + 1] = f"\n{tables}\n"
+    return "".join(parts)
+
+
+def full_tables(text: str, folder: Path) -> dict[Path, str]:
+    """What goes beside a file of rows, or those below a folder, whose suites a text only sums up:
+    all their tables, by file."""
+    suites = {suite for suite, is_summary in map(_asked, _MARK.findall(text)) if is_summary}
+    found = {}
+    for path in sorted(folder.rglob("*.jsonl")) if folder.is_dir() else [folder]:
+        rows = [row for row in read_rows(path) if row.suite in suites]
+        if rows:
+            found[path.with_suffix(".md")] = (
+                f"<!-- made from {path.name} by gossamer bench --table -->\n\n{markdown(rows)}\n")
+    return found
+
+
+def rewrite(path: Path, folder: Path) -> list[Path]:
+    """Puts the tables of a file of rows, or those below a folder, into a file between its marks,
+    and all tables of suites that it only sums up into files beside the rows; the files written.
+    Raises InputError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        texts = {path: with_tables(text, read_rows(folder), str(path)),
+                 **full_tables(text, folder)}
+        for target, content in texts.items():
+            replace_text(target, content)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--into {path}: cannot be rewritten: {error}") from None
+    return list(texts)
+
+
+def _asked(mark: str) -> tuple[str, bool]:
+    """The suite that a mark names, and whether it asks for the summary alone."""
+    suite, _, form = mark.removeprefix("<!-- bench:").removesuffix(" -->").partition(" ")
+    return suite, form == "summary"
+
+
+def _grouped(shown: Sequence[View],
+             key: Callable[[View], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[View]]:
+    groups: dict[tuple[Any, ...], list[View]] = {}
+    for view in shown:
+        groups.setdefault(key(view), []).append(view)
+    return groups
+
+
+def _network(view: View) -> str:
+    return view.first.case.split("/")[0]
+
+
+def _where(view: View) -> tuple[str, str]:
+    return view.first.machine, view.first.device
+
+
+def _case(view: View) -> tuple[str, int]:
+    return view.first.case, view.first.batch
+
+
+def through(machine: str, api: str) -> str:
+    return f"{machine} through {_API.get(api, api)}"
+
+
+def _dates(group: Sequence[View]) -> str:
+    return " and ".join(sorted({row.date[:10] for view in group for row in view.rows}))
+
+
+def table_lines(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table."""
+    return [_line(headings), _line(["---"] * len(headings)), *map(_line, lines)]
+
+
+def _line(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(text.replace('|', '/') for text in texts)} |"

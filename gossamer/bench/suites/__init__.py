@@ -1,0 +1,1 @@
+"""What is measured: layers, networks and training, with their shapes."""

@@ -1,0 +1,244 @@
+"""One layer as a case: the measured choice, every algorithm forced, and the peers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from gossamer.bench.peers.peer import OWN, PEERS, AbsentError, Alternative, Network, Ready
+from gossamer.bench.reference import reference
+from gossamer.bench.suites.layer_tables import ConvLayer, LinearLayer
+from gossamer.bench.work import Case, Setting, least_work
+from gossamer.device.base import Device
+from gossamer.errors import UnsupportedError
+from gossamer.expression import Expression, apply, identity
+from gossamer.measure import measure
+from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from gossamer.ops.algorithm import Algorithm, Variant, Weights
+from gossamer.ops.registry import OPS
+from gossamer.plan.lower.rules import lower
+from gossamer.plan.program import Layer
+from gossamer.plan.tune.tuner import Trial
+from gossamer.tensor import TensorSpec, from_memory, to_memory
+
+_CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
+_SAMPLE_US = 1_000.0
+"""Enough for what is replayed as a graph; elsewhere a case's default."""
+_LOOKS = 3
+"""Samples that tell which config of a form is the fastest."""
+
+
+def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> Network:
+    """The layer with this weight (M, C/groups, R, S), or a dense random one."""
+    constants = _constants(layer.weight_shape, bias=True)
+    if weight is not None:
+        constants["0.weight"] = weight
+    conv = Node("conv2d", "0", ["x", *constants], ["0.out"], {
+        "strides": (layer.stride,) * 2, "pads": (layer.pad,) * 4, "dilations": (1, 1),
+        "groups": layer.groups, "epilogue": apply("add")}, f"Conv {layer.name!r}")
+    graph = _graph(layer.name, conv, constants, (layer.channels, layer.size, layer.size),
+                   (layer.out_channels, layer.out_size, layer.out_size), relu=True)
+
+    def torch_form(fused: bool) -> Callable[[Mapping[str, np.ndarray]], Any]:
+        def form(constants: Mapping[str, np.ndarray]) -> Any:
+            from gossamer.bench.peers.torch_networks import convolution_layer
+
+            return convolution_layer(constants, layer.stride, layer.pad, layer.groups, fused)
+
+        return form
+
+    return Network(layer.name, graph, torch_form(False), torch_form(True), is_layer=True)
+
+
+def linear(layer: LinearLayer) -> Network:
+    """The layer with dense random weights."""
+    constants = _constants((layer.columns, layer.depth), layer.bias)
+    epilogue: Expression = apply("add") if layer.bias else identity()
+    product = Node("gemm", "0", ["x", *constants], ["0.out"], {
+        "trans_a": False, "trans_b": True, "epilogue": epilogue}, f"Gemm {layer.name!r}")
+    graph = _graph(layer.name, product, constants, (layer.depth,), (layer.columns,), layer.relu)
+
+    def torch_form(constants: Mapping[str, np.ndarray]) -> Any:
+        from gossamer.bench.peers.torch_networks import linear_layer
+
+        return linear_layer(constants, layer.relu)
+
+    return Network(layer.name, graph, torch_form, is_layer=True)
+
+
+def layer_case(suite: str, network: Network, batch: int, setting: Setting,
+               rows: int | None = None, forms: Sequence[tuple[str, str]] = ()) -> Case:
+    """A network of one layer, its input drawn from a normal distribution.
+
+    rows: the input's first size where that is not the batch. forms: algorithms of which a form,
+    a value of `variant` in its configs, is a contender apart: `gossamer:ALGORITHM/FORM`. Every
+    contender has its input and output in the layout and precision it works in.
+    Raises UnsupportedError where the device has no algorithm for the layer.
+    """
+    device = setting.device
+    rows = batch if rows is None else rows
+    shape = (rows, *[size or 1 for size in network.graph.inputs[0].shape[1:]])
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    layer = _lowered(network, rows)
+    problem = layer.problem
+    assert problem is not None
+    algorithms = OPS[layer.op].algorithms
+    reasons = {each.name: each.supports(problem, device) for each in algorithms}
+    able = [each for each in algorithms if reasons[each.name] is None]
+    if not able:
+        raise UnsupportedError(f"{network.name}: {device.name} has no algorithm: " + "; ".join(
+            f"{name}: {reason}" for name, reason in reasons.items()))
+    held = _Held(layer, x, device)
+
+    @cache
+    def trials() -> dict[str, list[Trial]]:
+        """What each precision allows; the least precise is measured first, as it allows all."""
+        found = {}
+        for precision in reversed(setting.precisions):
+            tuner = setting.tuner(precision)
+            found[precision] = tuner.measure(layer, able, device)
+            tuner.release()
+        return found
+
+    def chosen() -> list[Alternative]:
+        taken: dict[str, Trial] = {}
+        for precision in setting.precisions:
+            best = min(trials()[precision], key=lambda trial: trial.cost)
+            taken.setdefault(best.variant.precision, best)
+        return [_measured(OWN, held, trial) for trial in taken.values()]
+
+    def forced(contender: str, name: str) -> list[Alternative]:
+        if reasons[name] is not None:
+            raise AbsentError(str(reasons[name]))
+        found = []
+        for precision in setting.precisions:
+            own = [trial for trial in trials()[precision] if trial.algorithm.name == name
+                   and trial.variant.precision == precision]
+            if own:
+                best = min(own, key=lambda trial: trial.cost)
+                found.append(_measured(contender, held, best))
+        if not found:
+            raise AbsentError(f"has no candidate in {' or '.join(setting.precisions)}")
+        return found
+
+    def formed(contender: str, algorithm: Algorithm, form: str) -> list[Alternative]:
+        """The fastest config of the form, whatever the effort leaves of them for the choice."""
+        if reasons[algorithm.name] is not None:
+            raise AbsentError(str(reasons[algorithm.name]))
+        found = []
+        for precision in setting.precisions:
+            made = [_alternative(contender, held, algorithm, variant)
+                    for variant in algorithm.variants(problem, device)
+                    if (variant.precision, dict(variant.config).get("variant")) == (precision,
+                                                                                    form)]
+            times = measure(device, [each.make().work for each in made], repeats=_LOOKS)
+            found += [min(zip(times, made, strict=True),
+                          key=lambda pair: pair[0].median_us)[1]] if made else []
+        if not found:
+            raise AbsentError(f"has no such form in {' or '.join(setting.precisions)}")
+        return found
+
+    contenders: dict[str, Callable[[], list[Alternative]]] = {OWN: chosen}
+    for algorithm in algorithms:
+        if not algorithm.vendor:
+            contender = f"{OWN}:{algorithm.name}"
+            contenders[contender] = partial(forced, contender, algorithm.name)
+            for name in (form for stem, form in forms if stem == algorithm.name):
+                contenders[f"{contender}/{name}"] = partial(formed, f"{contender}/{name}",
+                                                            algorithm, name)
+    for name in setting.against:
+        if name in PEERS:
+            contenders[name] = partial(PEERS[name], network, x, device, setting.precisions)
+        elif name in reasons:
+            contenders[name] = partial(forced, name, name)
+    checked = x[: _CHECKED_IMAGES if x.ndim == 4 else _CHECKED_ROWS]
+    return Case(suite, network.name, batch, *least_work(layer),
+                1.0 if layer.density is None else layer.density,
+                reference(network.graph, checked), contenders,
+                sample_us=_SAMPLE_US if device.limits.graph else Case.sample_us)
+
+
+class _Held:
+    """A layer's weights and input on the device, shared by all of its candidates."""
+
+    def __init__(self, layer: Layer, x: np.ndarray, device: Device) -> None:
+        self.layer, self.device = layer, device
+        self.weights = Weights(layer.weights, device, layer.name)
+        self.source = cache(lambda spec: device.upload(to_memory(x, spec), "a layer's input"))
+
+
+def _measured(contender: str, held: _Held, trial: Trial) -> Alternative:
+    if trial.measured.failure:
+        def fail() -> Ready:
+            raise RuntimeError(trial.measured.failure)
+
+        return Alternative(trial.variant.precision, fail)
+    return _alternative(contender, held, trial.algorithm, trial.variant)
+
+
+def _alternative(contender: str, held: _Held, algorithm: Algorithm,
+                 variant: Variant) -> Alternative:
+    problem, device = held.layer.problem, held.device
+    (source_spec,), (spec,) = variant.inputs, variant.outputs
+
+    def make() -> Ready:
+        state = algorithm.prepare(held.weights, problem, variant, device)  # type: ignore[arg-type]
+        source = held.source(source_spec)
+        target = device.empty(spec.nbytes, "a layer's output")
+        workspace = device.empty(variant.workspace, "a layer's workspace") if (
+            variant.workspace) else None
+
+        def work(stream: Any) -> None:
+            algorithm.launch(state, [source], [target], workspace, stream)
+
+        def output(count: int) -> np.ndarray:
+            # the first images lie first, but where images are innermost
+            part = spec if spec.layout == "CHWN" else replace(
+                spec, shape=(count, *spec.shape[1:]))
+            stored = np.empty(part.stored_shape, part.stored_dtype)
+            device.read(target, stored)
+            return from_memory(stored, part)[:count]
+
+        return Ready(contender, device, work, output, _layouts(source_spec, spec),
+                     " ".join(filter(None, (algorithm.name, variant.label))), variant.precision,
+                     captured=True)
+
+    return Alternative(variant.precision, make)
+
+
+def _layouts(source: TensorSpec, target: TensorSpec) -> str:
+    return source.layout if source.layout == target.layout else (
+        f"{source.layout} to {target.layout}")
+
+
+def _lowered(network: Network, rows: int) -> Layer:
+    (layer,), _ = lower(resolve(optimise(network.graph), rows))
+    return layer
+
+
+def _constants(shape: tuple[int, ...], bias: bool) -> dict[str, np.ndarray]:
+    """Dense random weights that keep the size of what they are applied to."""
+    random = np.random.default_rng(0)
+    scale = np.float32(math.sqrt(2 / math.prod(shape[1:])))
+    constants = {"0.weight": random.standard_normal(shape, np.float32) * scale}
+    if bias:
+        constants["0.bias"] = random.standard_normal(shape[0], np.float32)
+    return constants
+
+
+def _graph(name: str, node: Node, constants: dict[str, np.ndarray], source: tuple[int, ...],
+           target: tuple[int, ...], relu: bool) -> Graph:
+    nodes = [node]
+    if relu:
+        nodes.append(Node("elementwise", "1", ["0.out"], ["y"], {"expression": apply("relu")}))
+    else:
+        node.outputs = ["y"]
+    return Graph(name, [ValueInfo("x", (None, *source))], [ValueInfo("y", (None, *target))],
+                 nodes, constants, name)

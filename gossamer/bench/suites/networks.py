@@ -1,0 +1,146 @@
+"""A whole network as a case: its plan, the plans that force one algorithm, and the peers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import numpy as np
+
+from gossamer.bench.peers.peer import OWN, PEERS, AbsentError, Alternative, Network, Ready
+from gossamer.bench.reference import reference
+from gossamer.bench.work import MOST_ERROR, Case, Setting, least_work
+from gossamer.errors import UnsupportedError
+from gossamer.model.graph import Graph
+from gossamer.ops.algorithm import PRECISIONS
+from gossamer.ops.registry import OPS
+from gossamer.plan.plan import Plan
+from gossamer.plan.program import Program
+from gossamer.tensor import default_spec
+
+_CHECKED_IMAGES = 2
+_OPS_OF_FAMILIES = ("conv2d", "gemm", "matmul")
+_OVER_LAYERS = 2e-2
+"""What less precise layers may add up to: MobileNetV2's 53 bring TF32 to 3e-3, float16 to 4e-3."""
+_ANYTHING = 10.0
+_JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
+"""Functions that make the smallest difference a large one: nothing is known of what follows."""
+
+
+def network_case(suite: str, network: Network, batch: int, setting: Setting, *,
+                 families: bool = False) -> Case:
+    """A whole network, its input drawn from a normal distribution.
+
+    families: also by plans that force one of our own algorithms of convolutions and products
+    wherever it can be taken; those of vendors take part where `against` names them.
+    """
+    graph = network.graph
+    if len(graph.inputs) != 1:
+        raise UnsupportedError(f"{network.name}: has {len(graph.inputs)} inputs, a network is "
+                               "measured with one")
+    shape = (batch, *[size or 1 for size in graph.inputs[0].shape[1:]])
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    plans = _plans(graph, batch, setting)
+    contenders: dict[str, Callable[[], list[Alternative]]] = {
+        OWN: lambda: [own(plan, x) for plan in plans]}
+
+    def forced(contender: str, name: str) -> list[Alternative]:
+        return [own(plan, x, contender) for plan in _plans(graph, batch, setting, name)]
+
+    layers = plans[0].layers(batch)
+    if families:
+        for name in _families({layer.op for layer in layers}):
+            contenders[f"{OWN}:{name}"] = partial(forced, f"{OWN}:{name}", name)
+    for name in setting.against:
+        contenders[name] = partial(PEERS[name], network, x, setting.device, setting.precisions) if (
+            name in PEERS) else partial(forced, name, name)
+    expected = reference(graph, x[:_CHECKED_IMAGES])
+    weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
+    size = sum(weight.size for weight in weights)
+    nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
+    ends = (default_spec(shape), default_spec((batch, *expected.shape[1:])))
+    return Case(suite, network.name, batch,
+                sum(least_work(layer)[0] for layer in layers if layer.problem is not None),
+                sum(array.nbytes for layer in layers for array in layer.weights.values())
+                - 4 * (size - nonzeros) + sum(spec.nbytes for spec in ends),
+                nonzeros / size if size else 1.0,
+                expected, contenders, _notes(plans, batch), most_error=_most_error(graph))
+
+
+def _families(ops: Collection[str]) -> list[str]:
+    """Our own algorithms of those of the ops that take a network's time."""
+    return list(dict.fromkeys(algorithm.name for op in _OPS_OF_FAMILIES if op in ops
+                              for algorithm in OPS[op].algorithms if not algorithm.vendor))
+
+
+def _most_error(graph: Graph) -> dict[str, float]:
+    functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
+                 if key in node.attributes for step in node.attributes[key].steps}
+    added = _ANYTHING if functions & _JUMPS else _OVER_LAYERS
+    return {"fp32": MOST_ERROR["fp32"], "tf32": added, "fp16": added}
+
+
+def _plans(graph: Graph, batch: int, setting: Setting, only: str | None = None) -> list[Plan]:
+    """The plan that each precision allows, each precision that is taken once, the most precise
+    first. Raises AbsentError where the forced algorithm computes no layer."""
+    found: dict[str, Plan] = {}
+    reason = ""
+    # the least precise is measured first, as it allows all
+    for allowed in reversed(setting.precisions):
+        plan = Plan(graph, setting.device, tuner=setting.tuner(allowed), only=only)
+        steps = plan.program(batch).steps
+        # other ops have algorithms of the same name
+        if only is None or any(step.algorithm.name == only and step.layer.op in _OPS_OF_FAMILIES
+                               for step in steps):
+            found[_precision(plan.program(batch))] = plan
+        else:
+            reason = next((step.rejected[only] for step in steps if only in step.rejected
+                           and step.layer.op in _OPS_OF_FAMILIES), "none is of its kind")
+    if not found:
+        raise AbsentError(f"computes no layer: {reason}")
+    return [found[precision] for precision in PRECISIONS if precision in found]
+
+
+def _notes(plans: Sequence[Plan], batch: int) -> tuple[str, ...]:
+    """What did not run on the plan's device, where something did not."""
+    return tuple(dict.fromkeys(
+        note for plan in plans for note in plan.report(batch).notes
+        if any(step.device is not plan.device for step in plan.program(batch).steps)))
+
+
+def _precision(program: Program) -> str:
+    """That of the least precise layer."""
+    return max((step.variant.precision for step in program.steps), key=PRECISIONS.index,
+               default="fp32")
+
+
+def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
+    """A plan: one context, whose graph is replayed where the device has graphs."""
+    device, batch = plan.device, len(x)
+    program = plan.program(batch)
+    precision = _precision(program)
+
+    def make() -> Ready:
+        context = plan.context(batch)
+        source = context.buffer(program.inputs[plan.inputs[0].name])
+        result = program.outputs[plan.outputs[0].name]
+        device.write(source, x)
+
+        def output(count: int) -> np.ndarray:
+            # activations may lie where the input was
+            device.write(source, x)
+            context.execute()
+            array = np.empty(program.specs[result].shape, program.specs[result].stored_dtype)
+            device.read(context.buffer(result), array)
+            return array[:count]
+
+        layouts = Counter(step.variant.outputs[0].layout for step in program.steps
+                          if len(step.variant.outputs[0].shape) == 4)
+        algorithms = Counter(step.algorithm.name for step in program.steps)
+        return Ready(contender, device, context.execute, output,
+                     "+".join(name for name, _ in layouts.most_common()) or "row",
+                     ", ".join(f"{name} {count}" for name, count in algorithms.most_common()),
+                     precision)
+
+    return Alternative(precision, make)

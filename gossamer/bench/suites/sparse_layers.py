@@ -1,0 +1,31 @@
+"""The suite of pruned layers, one by one: published shapes, densities, weights and masks."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from gossamer.bench import sparse_data
+from gossamer.bench.sparse_data import SparseLayer
+from gossamer.bench.suites.layers import convolution, layer_case
+from gossamer.bench.work import Files, Item
+
+SUITE = "sparse-layers"
+FORMS = (("direct_sparse", "untiled"), ("direct_sparse", "tiled"))
+"""Contenders apart, as they were published."""
+
+
+def sparse_layers(batch: int, files: Files) -> list[Item]:
+    """Convolutions with published sparse weights, one by one."""
+    def item(each: SparseLayer) -> Item:
+        @cache
+        def sparsity() -> float:
+            return float(np.mean(each.weights() == 0))
+
+        return Item(SUITE, each.layer.name, batch, lambda setting: layer_case(
+            SUITE, convolution(each.layer, each.weights()), batch, setting, forms=FORMS),
+            is_layer=True, sparsity=sparsity)
+
+    folder = sparse_data.check(SUITE, files.data, sparse_data.ALL)
+    return [item(each) for each in sparse_data.published_layers(folder)]

@@ -1,0 +1,220 @@
+"""Pruned networks as a whole: CaffeNet, GoogLeNet and ResNet-50 with published sparsity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.bench import sparse_data
+from gossamer.bench.peers.peer import Network
+from gossamer.bench.sparse_weights import drawn
+from gossamer.bench.suites.layer_tables import (
+    CAFFENET,
+    INCEPTIONS,
+    ConvLayer,
+    googlenet,
+    resnet50,
+)
+from gossamer.expression import Expression, Step, apply
+from gossamer.model.graph import Graph, Node, ValueInfo
+
+SUITE = "sparse-networks"
+_NORMALISED, _ALPHA, _BETA = 5, 1e-4, 0.75
+"""Channels, factor and exponent of the local response normalisation of CaffeNet and GoogLeNet."""
+_BIAS = 0.1
+_BEFORE_SUMS = 0.5
+"""What weights are scaled by whose results are added up: as after training, sums do not grow."""
+
+WeightOf = Callable[[ConvLayer], np.ndarray]
+"""The weight (M, C/groups, R, S) of a layer by its plain name; a classifier is one of 1x1."""
+
+
+def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], Network]]:
+    """The networks by name, each made when called: SkimCaffe's with drawn weights of the density
+    of each layer, and ResNet-50 with DLMC's masks. Raises InputError where files are missing."""
+    folder = sparse_data.check(SUITE, folder, (sparse_data.SKIMCAFFE, *sparse_data.MASKS))
+    return {
+        "caffenet": partial(_skimcaffe, folder, "caffenet", caffenet),
+        "googlenet": partial(_skimcaffe, folder, "googlenet", googlenet_v1),
+        "resnet50": partial(_skimcaffe, folder, "resnet50", resnet),
+        **{f"resnet50-dlmc-{share}": partial(_dlmc, folder, share)
+           for share in sparse_data.SHARES}}
+
+
+@cache
+def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph]) -> Network:
+    published = sparse_data.skimcaffe(folder)
+
+    def weight(layer: ConvLayer) -> np.ndarray:
+        # classifiers are not among the published layers: theirs are dense
+        _, density = published.get(f"{name}/{layer.name}", (layer, 1.0))
+        return drawn(layer, density)
+
+    return Network(name, build(name, weight))
+
+
+@cache
+def _dlmc(folder: Path, share: str) -> Network:
+    masked = sparse_data.masked_resnet50(folder, share)
+    name = f"resnet50-dlmc-{share}"
+    return Network(name, resnet(name, lambda layer: masked[layer.name].weights(), halving=3))
+
+
+def caffenet(name: str, weight: WeightOf, size: int = 227) -> Graph:
+    """Caffe's reference network: images (N, 3, size, size) to 1000 logits."""
+    build = _Builder(name, weight, size)
+    conv = _by_name(CAFFENET)
+    x = build.pool(build.conv("x", conv["conv1"]), "max", 3, 2)
+    x = build.pool(build.conv(build.normalised(x), conv["conv2"]), "max", 3, 2)
+    x = build.normalised(x)
+    for layer in ("conv3", "conv4", "conv5"):
+        x = build.conv(x, conv[layer])
+    x = build.flat(build.pool(x, "max", 3, 2))
+    for layer, columns in (("fc6", 4096), ("fc7", 4096)):
+        x = build.relu(build.linear(x, layer, columns))
+    return build.finish(build.linear(x, "fc8", 1000))
+
+
+def googlenet_v1(name: str, weight: WeightOf, size: int = 224) -> Graph:
+    """Szegedy et al. 2014, without the heads of training: images to 1000 logits."""
+    build = _Builder(name, weight, size)
+    conv = _by_name(googlenet())
+    x = build.pool(build.conv("x", conv["conv1/7x7_s2"]), "max", 3, 2)
+    x = build.conv(build.normalised(x), conv["conv2/3x3_reduce"])
+    x = build.normalised(build.conv(x, conv["conv2/3x3"]))
+    for part, *_ in INCEPTIONS:
+        if part in ("3a", "4a", "5a"):
+            x = build.pool(x, "max", 3, 2)
+        here = f"inception_{part}"
+        three, five = (build.conv(x, conv[f"{here}/{kind}_reduce"]) for kind in ("3x3", "5x5"))
+        x = build.concat([build.conv(x, conv[f"{here}/1x1"]),
+                          build.conv(three, conv[f"{here}/3x3"]),
+                          build.conv(five, conv[f"{here}/5x5"]),
+                          build.conv(build.pool(x, "max", 3, 1, 1), conv[f"{here}/pool_proj"])])
+    return build.finish(build.linear(build.mean(x), "classifier", 1000))
+
+
+def resnet(name: str, weight: WeightOf, size: int = 224, halving: int = 1) -> Graph:
+    """ResNet-50, batch norm folded: images to 1000 logits. halving: as for the layers."""
+    build = _Builder(name, weight, size)
+    conv = _by_name(resnet50(halving))
+    x = build.pool(build.conv("x", conv["conv1"]), "max", 3, 2)
+    for block in [layer.removesuffix("2a") for layer in conv if layer.endswith("2a")]:
+        y = x
+        for part in ("2a", "2b"):
+            y = build.conv(y, conv[block + part])
+        y = build.conv(y, conv[f"{block}2c"], relu=False)
+        short = build.conv(x, conv[f"{block}1"], relu=False) if f"{block}1" in conv else x
+        x = build.relu(build.add(y, short))
+    return build.finish(build.linear(build.mean(x), "fc1000", 1000))
+
+
+def _by_name(layers: Iterable[ConvLayer]) -> dict[str, ConvLayer]:
+    """By their names within the network, which they then have."""
+    plain = [replace(layer, name=layer.name.split("/", 1)[1]) for layer in layers]
+    return {layer.name: layer for layer in plain}
+
+
+class _Builder:
+    """Appends nodes to a graph; each method returns the name of its result, whose channels and
+    size are kept. Biases are small and random, always the same."""
+
+    def __init__(self, name: str, weight: WeightOf, size: int) -> None:
+        self.graph = Graph(name, [ValueInfo("x", (None, 3, size, size))], [], [], {}, name)
+        self._weight = weight
+        self._shapes = {"x": (3, size)}
+        self._random = np.random.default_rng(0)
+
+    def conv(self, x: str, layer: ConvLayer, relu: bool = True) -> str:
+        channels, size = self._shapes[x]
+        assert channels == layer.channels
+        placed = replace(layer, size=size)
+        inputs = self._with_constants(x, placed)
+        if not relu:
+            self.graph.constants[inputs[1]] *= np.float32(_BEFORE_SUMS)
+        y = self._node("conv2d", layer.name, inputs, {
+            "strides": (layer.stride,) * 2, "pads": (layer.pad,) * 4, "dilations": (1, 1),
+            "groups": layer.groups, "epilogue": apply("add")}, (layer.out_channels,
+                                                                placed.out_size))
+        return self.relu(y) if relu else y
+
+    def linear(self, x: str, name: str, columns: int) -> str:
+        layer = ConvLayer(name, self._shapes[x][0], 1, columns, 1)
+        inputs = self._with_constants(x, layer)
+        self.graph.constants[inputs[1]] = self.graph.constants[inputs[1]].reshape(columns, -1)
+        return self._node("gemm", name, inputs, {"trans_a": False, "trans_b": True,
+                                                 "epilogue": apply("add")}, (columns, 1))
+
+    def pool(self, x: str, kind: str, kernel: int, stride: int, pad: int = 0) -> str:
+        """As Caffe pools: windows that reach beyond the end count."""
+        channels, size = self._shapes[x]
+        return self._node("pool", f"{x}.pool{stride}", [x], _window((kernel,) * 2, stride,
+                                                                    (pad,) * 4, kind),
+                          (channels, -((kernel - size - 2 * pad) // stride) + 1))
+
+    def normalised(self, x: str) -> str:
+        """x / (1 + alpha * mean of the squares of the channels around)^beta."""
+        channels, size = self._shapes[x]
+        square = self._elementwise(f"{x}.square", [x], Expression(1, (Step("mul", (0, 0)),)))
+        rows = self._node("reshape", f"{x}.rows", [square], {"shape": (0, 1, channels, -1)},
+                          (1, channels))
+        mean = self._node("pool", f"{x}.around", [rows], _window(
+            (_NORMALISED, 1), 1, (_NORMALISED // 2, 0) * 2, "average"), (1, channels))
+        back = self._node("reshape", f"{x}.back", [mean], {"shape": (0, channels, size, size)},
+                          (channels, size))
+        factor = Expression(2, (
+            Step("constant", (), (_ALPHA,)), Step("mul", (1, 2)), Step("constant", (), (1.0,)),
+            Step("add", (3, 4)), Step("constant", (), (-_BETA,)), Step("pow", (5, 6)),
+            Step("mul", (0, 7))))
+        return self._elementwise(f"{x}.norm", [x, back], factor)
+
+    def relu(self, x: str) -> str:
+        return self._elementwise(f"{x}.relu", [x], apply("relu"))
+
+    def add(self, a: str, b: str) -> str:
+        return self._elementwise(f"{a}.add", [a, b], apply("add"))
+
+    def concat(self, parts: list[str]) -> str:
+        channels = sum(self._shapes[part][0] for part in parts)
+        return self._node("concat", f"{parts[0]}.concat", parts, {"axis": 1},
+                          (channels, self._shapes[parts[0]][1]))
+
+    def mean(self, x: str) -> str:
+        return self._node("reduce", f"{x}.mean", [x], {"kind": "mean", "axes": (2, 3),
+                                                       "keepdims": False}, (self._shapes[x][0], 1))
+
+    def flat(self, x: str) -> str:
+        channels, size = self._shapes[x]
+        return self._node("flatten", f"{x}.flat", [x], {"axis": 1}, (channels * size**2, 1))
+
+    def finish(self, y: str) -> Graph:
+        self.graph.outputs.append(ValueInfo(y, (None, self._shapes[y][0])))
+        return self.graph
+
+    def _with_constants(self, x: str, layer: ConvLayer) -> list[str]:
+        weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
+        self.graph.constants[weight] = self._weight(layer)
+        self.graph.constants[bias] = _BIAS * self._random.standard_normal(layer.out_channels,
+                                                                          np.float32)
+        return [x, weight, bias]
+
+    def _elementwise(self, name: str, inputs: list[str], expression: Expression) -> str:
+        return self._node("elementwise", name, inputs, {"expression": expression},
+                          self._shapes[inputs[0]])
+
+    def _node(self, op: str, name: str, inputs: list[str], attributes: dict[str, object],
+              shape: tuple[int, int]) -> str:
+        """shape: channels and size of the result."""
+        self.graph.nodes.append(Node(op, name, inputs, [name], attributes, f"{op} {name!r}"))
+        self._shapes[name] = shape
+        return name
+
+
+def _window(kernel: tuple[int, int], stride: int, pads: tuple[int, ...],
+            kind: str) -> dict[str, object]:
+    return {"kind": kind, "kernel": kernel, "strides": (stride,) * 2, "pads": pads,
+            "dilations": (1, 1), "ceil_mode": True, "count_include_pad": True}

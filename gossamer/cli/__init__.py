@@ -1,0 +1,1 @@
+"""The command line: one file a verb, with shared options and tables."""

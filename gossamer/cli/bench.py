@@ -1,0 +1,259 @@
+"""The verb `bench`: suites on a device against its peers, and tables from committed rows."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+
+from gossamer.cli import show
+from gossamer.errors import InputError
+from gossamer.ops.algorithm import PRECISIONS
+
+if TYPE_CHECKING:
+    from gossamer.bench.rows import Row
+    from gossamer.bench.work import Item
+
+
+def bench(
+    suites: Annotated[list[str] | None, typer.Argument(
+        metavar="SUITE...", help="mobilenet, conv-layers, gemm, networks, sparse-layers, "
+                                 "sparse-networks, backprop, train-many")] = None,
+    model: Annotated[list[Path] | None, typer.Option(
+        metavar="FILE.onnx", help="A network for the suites networks and sparse-networks; may be "
+                                  "repeated.")] = None,
+    data: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="The published sparse weights that sparse-layers and "
+                               "sparse-networks measure; benchmarks/README.md lists them.")
+    ] = None,
+    case: Annotated[str | None, typer.Option(
+        metavar="SUBSTRING", help="Only the case of this name, or else those with it in theirs; "
+                                  "or several such as conv3,conv4.")] = None,
+    sparsity: Annotated[float | None, typer.Option(
+        help="Of sparse-layers only those with at least this share of zeros, like 0.85.")] = None,
+    device: Annotated[str | None, typer.Option(
+        help="host, opencl:N or cuda:N (default: the best one).")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes, one measurement each.")] = "1,64",
+    precision: Annotated[str, typer.Option(
+        help="fp32 (strict float32 everywhere), tf32, fp16: the best of each contender in each.")
+    ] = "fp32",
+    against: Annotated[str | None, typer.Option(
+        metavar="PEERS", help="torch-eager, torch-graph, torch-compile, onnxruntime, cudnn, ..., "
+                              "of training c-one-core, c-openmp, jax-scan-gpu, ..., or none "
+                              "(default: all that run on that kind of device, without "
+                              "torch-compile:max-autotune, and of single layers without "
+                              "torch-compile).")] = None,
+    effort: Annotated[str, typer.Option(
+        help="quick, normal or max: how much is tried before gossamer's choice.")] = "normal",
+    output: Annotated[Path | None, typer.Option(
+        "--output", "-o", metavar="FILE.jsonl", help="Append the result rows to this file.")
+    ] = None,
+    commit: Annotated[str | None, typer.Option(
+        metavar="HASH", help="The commit that is measured, where there is no git to ask.")] = None,
+    table: Annotated[Path | None, typer.Option(
+        metavar="PATH", help="Measure nothing: print the Markdown tables of a file or folder of "
+                             "result rows, or write them as --csv and --plot say.")] = None,
+    into: Annotated[Path | None, typer.Option(
+        metavar="FILE.md", help="With --table: put the tables between the marks "
+                                "<!-- bench:SUITE --> and <!-- /bench --> of this file, or their "
+                                "summary where a mark says <!-- bench:SUITE summary -->.")] = None,
+    csv: Annotated[Path | None, typer.Option(
+        metavar="FILE.csv", help="Write the rows as CSV.")] = None,
+    plot: Annotated[Path | None, typer.Option(
+        metavar="FILE.png", help="Draw the rows; needs matplotlib.")] = None,
+    figures: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="With --table: draw the figures of the sparse suites into this "
+                               "folder, with a summary; needs matplotlib.")] = None,
+    as_markdown: Annotated[bool, typer.Option(
+        "--markdown", help="Print Markdown tables instead of text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Measure gossamer beside others, in one process on one machine."""
+    if as_json and as_markdown:
+        raise InputError("--json and --markdown: give one of them")
+    _check_files(csv, plot)
+    if table is not None:
+        _tables(table, suites or [], case, into, csv, plot, figures)
+        return
+    if into is not None:
+        raise InputError("--into goes with --table PATH")
+    if figures is not None:
+        raise InputError("--figures goes with --table PATH")
+    rows = _measure(suites or [], case, model or [], data, sparsity, device, batch, precision,
+                    against, effort, output, commit,
+                    "json" if as_json else "markdown" if as_markdown else "text")
+    _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
+
+
+def _check_files(csv: Path | None, plot: Path | None) -> None:
+    from gossamer.bench.report import plots
+    from gossamer.bench.rows import check_writable
+
+    if csv is not None:
+        check_writable("--csv", csv, ".csv")
+    if plot is not None:
+        check_writable("--plot", plot, ".png")
+        plots.check_available()
+
+
+def _write_files(rows: Sequence[Row], csv: Path | None, plot: Path | None, told: TextIO) -> None:
+    from gossamer.bench.report import plots
+    from gossamer.bench.rows import csv_bytes, write_output
+
+    if csv is not None:
+        write_output("--csv", csv, csv_bytes(rows))
+        print(f"written: {csv}", file=told)
+    if plot is not None:
+        write_output("--plot", plot, plots.png(rows))
+        print(f"written: {plot}", file=told)
+
+
+def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | None,
+            csv: Path | None, plot: Path | None, folder: Path | None) -> None:
+    from gossamer.bench.report import figures, tables
+    from gossamer.bench.rows import read_rows
+    from gossamer.bench.suites.catalogue import named
+
+    if into is not None:
+        if suites or case is not None:
+            raise InputError("--into takes all rows of --table: leave SUITE and --case out")
+        for written in tables.rewrite(into, path):
+            print(f"written: {written}")
+        return
+    rows = read_rows(path)
+    chosen = [row for row in rows if row.suite in (suites or (row.suite,))]
+    wanted = named({row.case for row in chosen}, case)
+    chosen = [row for row in chosen if row.case in wanted]
+    if rows and not chosen:
+        found = ", ".join(sorted({row.suite for row in rows}))
+        raise InputError(f"--table {path}: has no rows of "
+                         f"{', '.join(suites) or 'any suite'}"
+                         + (f" with {case!r} in the case's name" if case is not None else "")
+                         + f"; its suites: {found}")
+    if folder is not None:
+        files = figures.write(chosen, folder)
+        for written in files:
+            print(f"written: {written}")
+        if not any(written.suffix == ".png" for written in files):
+            show.notice("no figure could be drawn: they are of strict float32, gossamer's sparse "
+                        "forms and gossamer beside the lowerings by cuBLAS and cuSPARSE")
+    elif csv is None and plot is None:
+        print(tables.markdown(chosen))
+    _write_files(chosen, csv, plot, sys.stdout)
+
+
+def _measure(names: list[str], case_parts: str | None, models: list[Path], data: Path | None,
+             sparsity: float | None, device_name: str | None, batch: str, precision: str,
+             against: str | None, effort: str, output: Path | None, commit: str | None,
+             form: str) -> list[Row]:
+    from gossamer.bench import contest
+    from gossamer.bench.peaks import measure_peaks
+    from gossamer.bench.peers.peer import release
+    from gossamer.bench.report import tables, terminal
+    from gossamer.bench.rows import Stamp, append_rows, check_appendable
+    from gossamer.bench.suites.catalogue import select
+    from gossamer.bench.work import Setting, tuners
+    from gossamer.device.registry import find
+    from gossamer.plan.tune.tuner import EFFORTS
+
+    items = select(names, _batches(batch), case_parts, models, data, sparsity)
+    if effort not in EFFORTS:
+        raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
+    precisions = _precisions(precision)
+    if output is not None:
+        check_appendable(output)
+    device = find(device_name)
+    if getattr(device, "is_simulator", False):
+        raise InputError(f"{device.name} is a simulator, whose times mean nothing; choose another "
+                         "device (gossamer devices lists them)")
+    peers = _peers(against, device.api, items)
+    stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
+    results: list[dict[str, Any]] = []
+    rows: list[Row] = []
+    said: set[str] = set()
+    status = Console(stderr=True).status("measuring the device's peak rates")
+    with status:
+        peaks = measure_peaks(device, precisions)
+    tuner = tuners(device, effort, status.update)
+    if form == "text":
+        terminal.print_peaks(device.name, device.description, peaks)
+    for item in items:
+        start = time.perf_counter()
+        with status:
+            status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
+            case = item.make(Setting(device, tuner, peers[_kind(item)], precisions, effort))
+            result = contest.run(case, peaks, stamp, status.update)
+        result.seconds = time.perf_counter() - start
+        rows += result.rows
+        if output is not None:
+            append_rows(output, result.rows)
+        if form == "text":
+            terminal.print_result(result, said)
+        elif form == "json":
+            results.append(terminal.result_dict(result))
+        del case, result
+        release()
+    for notice in dict.fromkeys(line for each in precisions for line in tuner(each).notices):
+        show.notice(notice)
+    if form == "json":
+        show.print_json({"device": device.name, "description": device.description,
+                         "peak_flops": peaks.flops, "peak_bandwidth": peaks.bandwidth,
+                         "results": results})
+        return rows
+    if form == "markdown":
+        print(tables.markdown(rows))
+        return rows
+    print("", *tables.summary_lines(rows), sep="\n")
+    if output is not None:
+        print(f"written: {output}")
+    return rows
+
+
+def _batches(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = [0]
+    if min(sizes) < 1:
+        raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,64")
+    return sizes
+
+
+def _precisions(text: str) -> tuple[str, ...]:
+    """The most precise first."""
+    asked = text.split(",")
+    for name in asked:
+        if name not in PRECISIONS:
+            raise InputError(f"--precision {text}: expected some of {', '.join(PRECISIONS)}")
+    return tuple(name for name in PRECISIONS if name in asked)
+
+
+def _kind(item: Item) -> tuple[bool, bool]:
+    """Which peers it has: those of single layers, of networks or of training."""
+    return item.is_layer, item.is_training
+
+
+def _peers(text: str | None, api: str,
+           items: Sequence[Item]) -> dict[tuple[bool, bool], tuple[str, ...]]:
+    """Those that are named, or the defaults, for each kind of item."""
+    from gossamer.bench.peers import training_peers
+    from gossamer.bench.peers.peer import PEERS, defaults, vendors
+
+    able = {kind: list(training_peers.TRAINING_PEERS if kind[1] else [*PEERS, *vendors()])
+            for kind in map(_kind, items)}
+    if text is None:
+        return {kind: tuple(training_peers.defaults(api) if kind[1] else defaults(api, kind[0]))
+                for kind in able}
+    named = [] if text == "none" else text.split(",")
+    known = list(dict.fromkeys(name for names in able.values() for name in names))
+    for name in named:
+        if name not in known:
+            raise InputError(f"--against {text}: no peer {name!r}; expected some of "
+                             f"{', '.join(known)}, or none")
+    return {kind: tuple(name for name in named if name in names) for kind, names in able.items()}

@@ -1,0 +1,155 @@
+"""The verbs `cache list` and `cache clear`: what is kept on disk."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gossamer.cli import show
+from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
+from gossamer.errors import InputError
+from gossamer.plan.store.tuning_cache import file_name, tuning_folder
+from gossamer.plan.store.tuning_file import BadFile, count, counted, locked, parse
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of the cache's tuning folder; `problem` says why it is not used."""
+
+    file: str
+    bytes: int
+    device: str = ""
+    layers: int = 0
+    candidates: int = 0
+    plans: int = 0
+    sections: list[dict[str, Any]] = field(default_factory=list)
+    problem: str | None = None
+
+
+def list_caches(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """List the stored measurements of each device, and the compiled kernels."""
+    files = [_stored(path) for path in _tuning_files()]
+    kernels = _kernel_files()
+    size = sum(path.stat().st_size for path in kernels)
+    if as_json:
+        show.print_json({"folder": str(cache_folder()), "measurements": list(map(asdict, files)),
+                         "kernels": {"number": len(kernels), "bytes": size,
+                                     "most_bytes": MOST_BYTES}})
+        return
+    print(f"folder: {cache_folder()}")
+    rows = []
+    for stored in files:
+        common: dict[str, Any] = {"file": stored.file, "size": show.bytes_text(stored.bytes)}
+        for section in stored.sections:
+            rows.append({**common, **section, "device": stored.device})
+            common = {}
+        if not stored.sections:
+            rows.append({**common, "device": stored.device, "made_by": stored.problem})
+    if rows:
+        show.print_table({"device": "device", "layers": "layers", "candidates": "candidates",
+                          "plans": "plans", "size": "size", "made_by": "made by",
+                          "file": "file"}, rows,
+                        spare=("made_by",))
+    else:
+        print("no measurements")
+    print(f"{counted(len(kernels), 'compiled kernel')}, {show.bytes_text(size)} of at most "
+          f"{show.bytes_text(MOST_BYTES)}")
+
+
+def clear(
+    device: Annotated[str | None, typer.Option(
+        metavar="NAME", help="Only the measurements of this device (cuda:0), or this file as "
+                             "`gossamer cache list` names it.")] = None,
+    kernels: Annotated[bool, typer.Option(
+        "--kernels", help="The compiled kernels of all devices too.")] = False,
+) -> None:
+    """Remove stored measurements, at once and without asking."""
+    chosen = _chosen(device)
+    if not chosen:
+        print(f"no measurements{f' of {device}' if device else ''} in {tuning_folder()}")
+    for path in chosen:
+        with locked(path.parent):  # no writer may bring back what it has read
+            stored = _stored(path)
+            _remove(path)
+        held = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"),
+                counted(stored.plans, "plan"))
+        print(f"removed {path}: {stored.problem or ', '.join(held)}")
+    if kernels:
+        files = _kernel_files()
+        size = sum(path.stat().st_size for path in files)
+        for path in files:
+            _remove(path)
+        print(f"removed {counted(len(files), 'compiled kernel')}, {show.bytes_text(size)}")
+
+
+def _chosen(device: str | None) -> list[Path]:
+    files = _tuning_files()
+    if device is None:
+        return files
+    if named := [path for path in files if path.name == device]:
+        return named
+    from gossamer.device.registry import find
+
+    name = file_name(find(device))
+    return [path for path in files if path.name.startswith(name)]
+
+
+def _stored(path: Path) -> StoredFile:
+    name = path.name
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        return StoredFile(name, 0, problem=f"cannot be read ({error.strerror})")
+    if path.suffix != ".json":
+        return StoredFile(name, size, problem=f"set aside: {path.suffix[1:].partition('-')[0]}")
+    if not path.is_file():
+        return StoredFile(name, size, problem="is no file")
+    try:
+        content = parse(path.read_bytes())
+    except OSError as error:
+        return StoredFile(name, size, problem=f"cannot be read ({error.strerror})")
+    except BadFile as error:
+        return StoredFile(name, size, problem=str(error))
+    sections: list[dict[str, Any]] = []
+    for section in content["sections"]:
+        layers, candidates, plans = count(section)
+        sections.append({"made_by": ", ".join(
+            f"{key} {value}" for key, value in section["made_by"].items() if value),
+            "layers": layers, "candidates": candidates, "plans": plans})
+    return StoredFile(
+        name, size, content["device"]["description"], sum(each["layers"] for each in sections),
+        sum(each["candidates"] for each in sections),
+        sum(each["plans"] for each in sections), sections)
+
+
+def _tuning_files() -> list[Path]:
+    return _visible(tuning_folder())
+
+
+def _kernel_files() -> list[Path]:
+    return [path for path in _visible(cache_folder() / "kernels") if path.is_file()]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """The files of a folder, without locks and what is only half written."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}; set GOSSAMER_CACHE to a "
+                         "folder of yours") from None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise InputError(f"{path}: cannot be removed: {error.strerror}") from None

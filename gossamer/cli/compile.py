@@ -1,0 +1,257 @@
+"""The verb `compile`: measure every layer's candidates, show why each was taken, save the plan."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gossamer.cli import arguments, show
+from gossamer.cli.run import JsonOption, ModelArgument, ShapeOption, load_graph
+from gossamer.device.registry import find
+from gossamer.errors import InputError
+from gossamer.io import output_files
+from gossamer.io.output_files import replacing
+from gossamer.ops.algorithm import PRECISIONS
+from gossamer.plan.choose.calibration import Calibration
+from gossamer.plan.plan import Plan
+from gossamer.plan.report.html import (
+    build_text,
+    by_time,
+    error_text,
+    page,
+    quartiles_text,
+    time_text,
+    with_precision,
+)
+from gossamer.plan.report.report import Report
+from gossamer.plan.store.plan_file import SUFFIX
+from gossamer.plan.store.tuning_file import counted
+from gossamer.plan.tune.tuner import EFFORTS, Tuner
+
+
+def compile_(
+    model: ModelArgument,
+    device: Annotated[str | None, typer.Option(
+        help="host, opencl:N or cuda:N (default: the best one).")] = None,
+    batch: Annotated[str, typer.Option(
+        metavar="1,8", help="Batch sizes to plan for.")] = "1",
+    effort: Annotated[str, typer.Option(
+        help=f"How much is measured: {', '.join(EFFORTS)}.")] = "normal",
+    precision: Annotated[str, typer.Option(
+        help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
+    calibration: Annotated[list[str] | None, typer.Option(
+        metavar="[NAME=]X.npy", help="Inputs on which the outputs' error is measured against "
+        "float64; one an input of the network.")] = None,
+    tolerance: Annotated[float | None, typer.Option(
+        metavar="1e-3", help="The most that error may be: beyond it layers are kept in float32."
+        )] = None,
+    sparse_threshold: Annotated[float | None, typer.Option(
+        metavar="0.6", help="Layers with a larger share of zeros take a sparse algorithm, "
+        "the others a dense one (default: whichever measures faster).")] = None,
+    output: Annotated[Path | None, typer.Option(
+        "--output", "-o", metavar=f"FILE{SUFFIX}",
+        help="Save the plan here, for `gossamer run` and Plan.load.")] = None,
+    explain: Annotated[list[str] | None, typer.Option(
+        metavar="LAYER", help="Show every candidate of this layer; may be repeated.")] = None,
+    html: Annotated[Path | None, typer.Option(
+        "--html", metavar="FILE.html", help="Write all of it as one page with bars.")] = None,
+    strict: Annotated[bool, typer.Option(
+        "--strict", help="Fail when a layer cannot run on the device.")] = False,
+    shape: ShapeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the fastest algorithm for every layer of a network, and save the plan."""
+    if effort not in EFFORTS:
+        raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
+    if precision not in PRECISIONS:
+        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+    if sparse_threshold is not None and not 0 < sparse_threshold < 1:
+        raise InputError(f"--sparse-threshold {sparse_threshold:g}: expected a sparsity between 0 "
+                         "and 1, such as 0.6")
+    for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
+        if path is not None:
+            output_files.check_file(option, path, suffix)
+    sizes = _batches(batch)
+    graph = load_graph(model, shape)
+    if sizes != [1] and not arguments.has_batch(graph):
+        raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+    if tolerance is not None and not calibration:
+        raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
+    wanted = explain or []
+    checked = None
+    if calibration:
+        checked = Calibration(graph, arguments.read_inputs(calibration, graph, "--calibration"),
+                              tolerance)
+        for size in sizes:
+            checked.check(size)
+    place = find(device)
+    with _progress() as follow:
+        tuner = Tuner(place, effort, precision=precision, note=follow.note)
+        plan = Plan(graph, place, strict=strict, tuner=tuner, calibration=checked,
+                    sparse_threshold=sparse_threshold, note=follow.note)
+        layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
+        for name in wanted:
+            # a change of layout between layers is known when they are chosen
+            if " as " not in name:
+                _check_layer(name, [layer.name for layer in layers])
+        follow.total = len({layer.problem for layer in layers
+                            if layer.problem and tuner.cache.get(layer.problem) is None})
+        try:
+            reports = {size: _measured(plan, size) for size in sizes}
+        except KeyboardInterrupt:
+            follow.stop()
+            for notice in tuner.notices:
+                show.notice(notice)
+            show.notice(_interrupted(tuner), "error")
+            raise typer.Exit(130) from None
+    for name in wanted:
+        _check_layer(name, [row["layer"] for report in reports.values() for row in report.rows])
+    for notice in tuner.notices:
+        show.notice(notice)
+    if output is not None:
+        plan.save(output)
+    facts = {"model": model, "device": place.name, "description": place.description,
+             "effort": effort, "precision": precision, "sparse_threshold": sparse_threshold,
+             "measured": tuner.measured, "reused": tuner.reused}
+    if html is not None:
+        with replacing(html) as file:
+            # names of files and layers may hold what UTF-8 lacks
+            file.write(page(facts, list(reports.values())).encode(errors="backslashreplace"))
+    if as_json:
+        show.print_json({**facts, "notices": tuner.notices,
+                         "reports": [show.report_dict(report) for report in reports.values()]})
+        return
+    print(f"device: {place.name} ({place.description})")
+    for report in reports.values():
+        _print_report(report, [note for note in report.notes if note not in tuner.notices],
+                      precision)
+        for row in report.rows:
+            if row["layer"] in wanted:
+                _print_candidates(row, report.batch)
+    print(f"{counted(tuner.measured, 'candidate')} measured, {tuner.reused} from the cache")
+    for path in (output, html):
+        if path is not None:
+            print(f"written: {path}")
+
+
+def _measured(plan: Plan, batch: int) -> Report:
+    """The report with the times that decided, and the time of the whole."""
+    plan.end_to_end(batch)
+    return plan.report(batch)
+
+
+def _interrupted(tuner: Tuner) -> str:
+    """What came of the work so far."""
+    told = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
+    if not tuner.measured:
+        return told
+    return told + (f", kept in {tuner.cache.path} for the next time" if tuner.cache.is_kept else
+                   f", not kept: {tuner.cache.path} cannot be written")
+
+
+def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
+    print(f"\nbatch {report.batch}")
+    rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+             "algorithm": with_precision(row),
+             "us": time_text(row.get("median_us")), "spread": quartiles_text(row),
+             "dense": time_text(row.get("best_dense_us")),
+             "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
+             "error": error_text(row.get("error"))} for row in report.rows]
+    show.print_table({"layer": "layer", "problem": "problem", "density": "density",
+                      "algorithm": "algorithm", "config": "config", "us": "us",
+                      "spread": "quartiles", "dense": "dense us", "speedup": "speed-up",
+                      "error": "error"}, rows,
+                     spare=("config", "error", "spread", "problem", "density"))
+    if report.plans:
+        print()
+        show.print_table({"plan": "plan", "us": "us end to end", "spread": "quartiles",
+                          "outcome": "outcome"},
+                         [{**plan, "us": time_text(plan["median_us"]),
+                           "spread": quartiles_text(plan)} for plan in report.plans],
+                         spare=("spread",))
+        print()
+    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
+          + (" (from the cache)" if report.end_to_end_cached else ""))
+    if report.shares:
+        print(report.shares_line)
+    for line in (report.zeros_line, report.build_line):
+        if line:
+            print(line)
+    print(*notes, sep="\n")
+    if precision != "fp32" and report.accuracy is None:
+        less = sum(row["precision"] != "fp32" for row in report.rows)
+        print(f"precision {precision} allowed: {less} of {counted(len(report.rows), 'layer')} in "
+              "less than float32")
+
+
+def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
+    print(f"\n{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
+          f"{row['algorithm']} on {row['device']}")
+    rows = [{**each, "layouts": " ".join(each["layouts"]), "us": time_text(each["median_us"]),
+             "spread": quartiles_text(each), "cold": time_text(each["cold_us"]),
+             "error": error_text(each["error"]), "build": build_text(each)}
+            for each in by_time(row)]
+    named = {each["algorithm"] for each in rows}
+    rows += [{"algorithm": name, "reason": reason} for name, reason in row["rejected"].items()
+             if name not in named]
+    show.print_table({"algorithm": "algorithm", "config": "config", "layouts": "layouts",
+                      "precision": "precision", "us": "us", "spread": "quartiles",
+                      "cold": "cold us", "error": "error", "build": "build",
+                      "reason": "outcome"}, rows,
+                     spare=("cold", "precision", "layouts", "build", "error", "spread", "config"))
+
+
+def _batches(text: str) -> list[int]:
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        sizes = [0]
+    if sizes[0] < 1:
+        raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,8")
+    return sizes
+
+
+def _check_layer(name: str, names: Sequence[str]) -> None:
+    if name in names:
+        return
+    close = difflib.get_close_matches(name, dict.fromkeys(names), 5, 0.4)
+    near = [each for each in dict.fromkeys(names) if name.lower() in each.lower()][:5]
+    listed = ", ".join(map(repr, dict.fromkeys([*near, *close])))
+    raise InputError(f"--explain {name}: the network has no such layer; "
+                     + (f"close to it: {listed}" if listed else
+                        "`gossamer compile` without --explain lists them"))
+
+
+class _Follower:
+    """A bar that counts what it is told of."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.total = 0
+        self._progress = progress
+        self._task = progress.add_task("preparing", total=None)
+        self._done = -1
+
+    def note(self, line: str) -> None:
+        self._done += 1
+        self._progress.update(self._task, description=line, completed=self._done,
+                              total=max(self.total, self._done + 1))
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+@contextmanager
+def _progress() -> Iterator[_Follower]:
+    """A bar on stderr, where that is a terminal; gone when done."""
+    console = Console(stderr=True)
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                  TextColumn("{task.description}", markup=False), console=console,
+                  transient=True, disable=not console.is_terminal) as progress:
+        yield _Follower(progress)

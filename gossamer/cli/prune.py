@@ -1,0 +1,165 @@
+"""The verb `prune`: the smallest weights of an ONNX model become zero."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.protobuf.message import EncodeError
+
+from gossamer.cli import show
+from gossamer.cli.run import JsonOption
+from gossamer.errors import InputError, ModelError
+from gossamer.io import output_files
+from gossamer.io.output_files import replacing
+from gossamer.model import zoo
+from gossamer.model.onnx_writer import to_onnx
+from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
+from gossamer.model.readers.onnx.reader import read_model
+from gossamer.model.readers.registry import FORMATS, load
+
+
+def prune_(
+    model: Annotated[str, typer.Argument(
+        metavar="MODEL", help="An ONNX file, or the name of a network of the zoo.")],
+    output: Annotated[Path, typer.Option(
+        "--output", "-o", metavar="OUT.onnx", help="Write the pruned model here.")],
+    sparsity: Annotated[float | None, typer.Option(
+        metavar="0.9", help="The share of weights that become zero, from 0 up to below 1.")] = None,
+    per_layer: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Shares of some layers, which do not take part in --sparsity: a "
+                             ".csv file with lines `layer, sparsity`, or a .json object.")] = None,
+    scope: Annotated[str | None, typer.Option(
+        help="Whether --sparsity is of all layers together (global, the default) or of each "
+             "(layer).")] = None,
+    depthwise: Annotated[bool, typer.Option(
+        "--depthwise", help="Prune depthwise convolutions too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the smallest weights of a network's convolutions and matrix products to zero."""
+    if sparsity is None and per_layer is None:
+        raise InputError("give --sparsity, --per-layer or both")
+    if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
+        raise InputError(f"--sparsity {sparsity:g}: {reason}")
+    if scope is not None and scope not in SCOPES:
+        raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
+    if scope is not None and sparsity is None:
+        raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
+    if model not in zoo.MODELS and not model.lower().endswith(FORMATS):
+        raise InputError(f"{model}: is no ONNX file; expected one that ends in "
+                         f"{' or '.join(FORMATS)}, or the name of a network of the zoo "
+                         f"({', '.join(zoo.MODELS)})")
+    shares = {} if per_layer is None else read_shares(per_layer)
+    output_files.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
+    network = to_onnx(load(model)) if model in zoo.MODELS else read_model(Path(model))
+    try:
+        layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise)
+    except InputError as error:
+        raise InputError(f"--per-layer {per_layer}: {error}") from None
+    except ModelError as error:
+        raise ModelError(f"{model}: {error}") from None
+    if all(layer.kept for layer in layers):
+        raise InputError(f"{model}: has no weights to prune" + (
+            f" ({layers[0].name!r}: {layers[0].kept})" if layers else
+            ": no convolution and no matrix product"))
+    try:
+        content = network.SerializeToString()
+    except (EncodeError, ValueError):
+        raise InputError(f"{model}: has more than 2 GB of weights, which one ONNX file cannot "
+                         "hold") from None
+    with replacing(output) as file:
+        file.write(content)
+    for layer in layers:
+        if not layer.after and layer.before:
+            show.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity with "
+                        "--per-layer", "warning")
+    _report(model, output, layers, as_json)
+
+
+def read_shares(path: Path) -> dict[str, float]:
+    """The share of zeros by layer, of a .csv or .json file. Raises InputError that names file
+    and line."""
+    if path.suffix not in (".csv", ".json"):
+        raise InputError(f"--per-layer {path}: expected a name that ends in .csv or .json")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is no text in UTF-8, expected layers and sparsities") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    pairs = _csv_pairs(path, text) if path.suffix == ".csv" else _json_pairs(path, text)
+    shares: dict[str, float] = {}
+    for where, name, value in pairs:
+        try:
+            share = float(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise InputError(f"{where}: the sparsity of layer {name!r} is {value!r}, expected a "
+                             "number") from None
+        if (reason := check_sparsity(share)) is not None:
+            raise InputError(f"{where}: the sparsity of layer {name!r} is {share:g}: {reason}")
+        if name in shares:
+            raise InputError(f"{where}: layer {name!r} is given twice")
+        shares[name] = share
+    if not shares:
+        raise InputError(f"{path}: names no layer; expected lines like `conv1, 0.9`")
+    return shares
+
+
+def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
+    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            heading = reader.line_num == 1 and cells[1:] == ["sparsity"]
+            if not any(cells) or cells[0].startswith("#") or heading:
+                continue
+            where = f"{path}: line {reader.line_num}"
+            if len(cells) != 2:
+                raise InputError(f"{where}: has {len(cells)} cells, expected `layer, sparsity`")
+            yield where, cells[0], cells[1]
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: {error}") from None
+
+
+def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
+    try:
+        # whole numbers of any length, too: those that no float holds become infinite
+        content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: line {error.lineno}: is no JSON: {error.msg}") from None
+    except RecursionError:
+        content = None
+    if not isinstance(content, tuple):
+        raise InputError(f'{path}: expected an object like {{"conv1": 0.9}}')
+    for name, value in content:
+        yield str(path), name, value
+
+
+def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) -> None:
+    pruned = [layer for layer in layers if not layer.kept]
+    weights = sum(layer.size for layer in pruned)
+    before, after = (sum(getattr(layer, when) for layer in pruned) for when in ("before", "after"))
+    if as_json:
+        show.print_json({"model": model, "output": str(output), "weights": weights,
+                         "nonzeros_before": before, "nonzeros_after": after,
+                         "layers": [asdict(layer) for layer in layers]})
+        return
+    rows = [{"layer": layer.name, "op": layer.op, "size": layer.size or None,
+             "shape": show.shape_text(layer.shape) if layer.size else None,
+             "before": _density(layer, layer.before), "after": _density(layer, layer.after),
+             "kept": f"as it was: {layer.kept}" if layer.kept else None} for layer in layers]
+    show.print_table({"layer": "layer", "op": "op", "shape": "shape", "size": "weights",
+                      "before": "density before", "after": "after", "kept": "note"}, rows)
+    print(f"{len(pruned)} layers: density {before / weights:.2%} before, {after / weights:.2%} "
+          f"after; {weights - after} of {weights} weights are zero")
+    print(f"written: {output}")
+
+
+def _density(layer: PrunedLayer, nonzeros: int) -> str | None:
+    return f"{nonzeros / layer.size:.1%}" if layer.size else None

@@ -1,0 +1,54 @@
+"""Runs the command line; wrong usage is one line like every other error."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import typer
+
+from gossamer.cli.app import app
+from gossamer.errors import InputError
+
+# typer brings its own copy of click or needs one, depending on its version
+_ClickException: Any = typer.BadParameter.__mro__[2]
+
+
+def invoke() -> int:
+    """Runs the verb that the arguments name; the exit code. Raises InputError for wrong usage."""
+    try:
+        return app(prog_name="gossamer", standalone_mode=False) or 0
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except _ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+            return 2
+        raise InputError(_explained(error)) from None
+
+
+def _explained(error: Any) -> str:
+    message = error.format_message()
+    if found := re.match(r"Invalid value for '?([^':]+)'?(?: / '[^']*')*: (.*)", message, re.S):
+        option, reason = found.groups()
+        given = f"{option} {_value(option)}".strip()
+        if least := re.search(r"(?:x>=|greater than or equal to )(\d+)", reason):
+            return f"{given}: expected {least[1]} or more"
+        if kind := re.search(r"valid (integer|number|float)", reason):
+            return f"{given}: expected a {'whole ' if kind[1] == 'integer' else ''}number"
+        return f"{given}: {reason}"
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "gossamer"
+    message = message.strip().rstrip(".")
+    return f"{message[:1].lower()}{message[1:]}; `{path} --help` shows how it is used"
+
+
+def _value(option: str) -> str:
+    """What the command line gives for an option; typer's messages leave it out."""
+    for index, word in enumerate(sys.argv):
+        if word == option and index + 1 < len(sys.argv):
+            return sys.argv[index + 1]
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return ""

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the driver API, the compilers, and memory shared with other libraries."""

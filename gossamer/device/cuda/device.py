@@ -1,0 +1,357 @@
+"""NVIDIA devices: kernels built by cuda.core, run through the CUDA driver API."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from gossamer.device import kernel_cache
+from gossamer.device.base import (
+    Argument,
+    Buffer,
+    Device,
+    Kernel,
+    KernelSource,
+    check_transfer,
+    out_of_memory,
+)
+from gossamer.device.cuda import nvjitlink, nvrtc
+from gossamer.device.cuda.driver import (
+    Current,
+    DriverError,
+    check,
+    count,
+    driver_version,
+    limits_of,
+)
+from gossamer.device.cuda.kernel import CudaKernel
+from gossamer.device.cuda.objects import (
+    Allocation,
+    CudaBuffer,
+    CudaGraph,
+    CudaStream,
+    SideStreams,
+    StreamAllocation,
+)
+from gossamer.device.cuda.ptx import PtxProgram
+from gossamer.errors import DeviceError, InputError
+
+__all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
+
+_LARGEST_GRID = (2**31 - 1, 65535, 65535)
+
+
+class CudaDevice(Device):
+    """One NVIDIA GPU, through its primary context, which torch, cupy and jax share.
+
+    A stream is a CudaStream, an object with `__cuda_stream__`, a torch or cupy stream, or the
+    integer handle of one. None is a stream of the device's own.
+    """
+
+    api = "cuda"
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        try:
+            device = check(driver.cuDeviceGet(index))
+            name = check(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
+            self._current = Current(check(driver.cuDevicePrimaryCtxRetain(device)))
+            self.limits, capability = limits_of(device)
+        except DriverError as error:
+            raise DeviceError(f"cuda:{index} cannot be opened: {error}") from None
+        self.architecture = "sm_{}{}".format(*capability)
+        self.description = f"{name} ({self.architecture})"
+        self.driver = driver_version()
+        self._kernels: dict[KernelSource, Future[CudaKernel]] = {}
+        self._recording = threading.local()
+        self._pool: driver.CUmemoryPool | None = None
+        self._pool_lock = threading.Lock()
+        self._stream = CudaStream(self)
+        self._side = SideStreams(self.create_stream)
+
+    def current(self) -> Current:
+        """A context manager: the device's context is current inside."""
+        return self._current
+
+    def checked(self, what: str, result: tuple[Any, ...]) -> Any:
+        """The value of a driver call. Raises DeviceError that says what failed."""
+        try:
+            return check(result)
+        except DriverError as error:
+            raise DeviceError(f"{self.name} failed {what}: {error}") from None
+
+    def stream_handle(self, stream: Any) -> int:
+        """The integer handle of anything that can be meant by a stream."""
+        if stream is None:
+            return self._stream.handle
+        if isinstance(stream, CudaStream):
+            return stream.handle
+        if isinstance(stream, int):
+            return stream
+        if hasattr(stream, "__cuda_stream__"):
+            protocol = stream.__cuda_stream__
+            return int((protocol() if callable(protocol) else protocol)[1])
+        for attribute in ("cuda_stream", "ptr"):
+            if hasattr(stream, attribute):
+                return int(getattr(stream, attribute))
+        raise InputError(f"a {type(stream).__name__} is no CUDA stream; give a stream of torch, "
+                         "cupy or cuda.core, or its integer handle")
+
+    @property
+    def builds_side_by_side(self) -> bool:
+        return True
+
+    def compile(self, source: KernelSource) -> CudaKernel:
+        own: Future[CudaKernel] = Future()
+        kernel = self._kernels.setdefault(source, own)
+        if kernel is own:
+            try:
+                own.set_result(self._load(source))
+            except BaseException as error:
+                # who waits for it fails alike, who comes later tries again
+                own.set_exception(error)
+                del self._kernels[source]
+        return kernel.result()
+
+    def assemble(self, programs: Sequence[PtxProgram]) -> list[CudaKernel]:
+        """The kernels of programs in PTX, from the disk cache when seen before, else assembled at
+        the same time, apart from this process. Raises CompileError with the assembler's log."""
+        def assembled(program: PtxProgram) -> CudaKernel:
+            seconds = 0.0
+
+            def build() -> bytes:
+                nonlocal seconds
+                start = time.perf_counter()
+                cubin, _ = nvjitlink.build(program, self.architecture, apart=True)
+                seconds = time.perf_counter() - start
+                return cubin
+
+            kernel = self._loaded(KernelSource(Path(f"{program.name}.ptx"), program.name),
+                                  nvjitlink.key(program, self.architecture), build)
+            kernel.apart_seconds = seconds
+            return kernel
+
+        with ThreadPoolExecutor(max(len(programs), 1)) as pool:
+            return list(pool.map(assembled, programs))
+
+    def _load(self, source: KernelSource) -> CudaKernel:
+        key = (source.text(), source.function, nvrtc.OPTIONS, self.architecture, nvrtc.version())
+        return self._loaded(source, key,
+                            lambda: nvrtc.compile_cubin(source, self.architecture)[0])
+
+    def _loaded(self, source: KernelSource, key: Sequence[str],
+                build: Callable[[], bytes]) -> CudaKernel:
+        built = False
+
+        def building() -> bytes:
+            nonlocal built
+            built = True
+            return build()
+
+        try:
+            kernel = CudaKernel(source, kernel_cache.cached(key, building), self)
+            kernel.from_cache = not built
+            return kernel
+        except DriverError:
+            # an entry that is whole but does not load
+            kernel_cache.forget(key)
+        try:
+            return CudaKernel(source, kernel_cache.cached(key, build), self)
+        except DriverError as error:
+            raise DeviceError(f"{self.name} cannot load {source.function} of "
+                              f"{source.path.name}: {error}") from None
+
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> CudaBuffer:
+        with self.current():
+            if stream is None:
+                status, pointer = driver.cuMemAlloc(max(nbytes, 1))
+            else:
+                status, pointer = driver.cuMemAllocFromPoolAsync(
+                    max(nbytes, 1), self._memory_pool(), self.stream_handle(stream))
+            if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                free = driver.cuMemGetInfo()[1]
+                raise out_of_memory(self, nbytes, purpose, int(free))
+        self.checked(f"allocating {nbytes} bytes ({purpose})", (status,))
+        handle = int(pointer)
+        owner = (Allocation(self, handle) if stream is None
+                 else StreamAllocation(self, handle, stream))
+        return CudaBuffer(self, handle, nbytes, owner)
+
+    def _memory_pool(self) -> driver.CUmemoryPool:
+        with self._pool_lock:
+            if self._pool is None:
+                properties = driver.CUmemPoolProps()
+                properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+                properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                properties.location.id = self.index
+                self._pool = self.checked(
+                    "making a memory pool", driver.cuMemPoolCreate(properties))
+                # freed memory stays in the pool, so that fresh outputs cost no system call
+                self.checked("making a memory pool", driver.cuMemPoolSetAttribute(
+                    self._pool,
+                    driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                    driver.cuuint64_t(2**64 - 1)))
+            return self._pool
+
+    def wrap(self, handle: int, nbytes: int, owner: object) -> CudaBuffer:
+        """Foreign device memory as a buffer that keeps its owner alive."""
+        return CudaBuffer(self, handle, nbytes, owner)
+
+    def upload(self, array: np.ndarray, purpose: str) -> CudaBuffer:
+        buffer = self.empty(array.nbytes, purpose)
+        self.write(buffer, np.ascontiguousarray(array))
+        return buffer
+
+    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+        if array.nbytes:
+            handle = self.stream_handle(stream)
+            with self.current():
+                self.checked("writing memory", driver.cuMemcpyHtoDAsync(
+                    _pointer(buffer), array.ctypes.data, array.nbytes, handle))
+                # the copy of page-locked memory goes on after the call
+                self.checked("writing memory", driver.cuStreamSynchronize(handle))
+
+    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+        if array.nbytes:
+            handle = self.stream_handle(stream)
+            with self.current():
+                self.checked("reading memory", driver.cuMemcpyDtoHAsync(
+                    array.ctypes.data, _pointer(buffer), array.nbytes, handle))
+                self.checked("reading memory", driver.cuStreamSynchronize(handle))
+
+    def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        if nbytes:
+            self.keep(target, source)
+            with self.current():
+                self.checked("copying memory", driver.cuMemcpyDtoDAsync(
+                    _pointer(target), _pointer(source), nbytes, self.stream_handle(stream)))
+
+    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
+               arguments: Sequence[Argument], *, local_bytes: int = 0,
+               stream: Any = None) -> None:
+        assert isinstance(kernel, CudaKernel)
+        if 0 in groups:
+            return
+        try:
+            parameters = kernel.packed(arguments)
+        except struct.error as error:
+            raise DeviceError(f"{self.name} failed launching {kernel.name}: {error}") from None
+        gx, gy, gz = (*groups, 1, 1)[:3]
+        bx, by, bz = (*group_size, 1, 1)[:3]
+        self._check_fit(kernel, (gx, gy, gz), bx * by * bz)
+        self.keep(kernel, arguments)
+        with self.current():
+            try:
+                kernel.allow_dynamic(local_bytes)
+                check(driver.cuLaunchKernel(
+                    kernel.function, gx, gy, gz, bx, by, bz, local_bytes,
+                    self.stream_handle(stream), parameters, 0))
+            except DriverError as error:
+                raise DeviceError(f"{self.name} failed launching {kernel.name}: {error}") from None
+
+    def _check_fit(self, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
+        if threads > kernel.group_size:
+            raise DeviceError(f"{self.name} runs {kernel.name} with at most {kernel.group_size} "
+                              f"work-items a group, asked for {threads}")
+        for dimension, (have, most) in enumerate(zip(groups, _LARGEST_GRID, strict=True)):
+            if have > most:
+                raise DeviceError(f"{self.name} runs at most {most} groups in dimension "
+                                  f"{dimension}, {kernel.name} asked for {have}")
+
+    def synchronize(self, stream: Any = None) -> None:
+        with self.current():
+            self.checked("running kernels",
+                         driver.cuStreamSynchronize(self.stream_handle(stream)))
+
+    def create_stream(self) -> CudaStream:
+        return CudaStream(self)
+
+    def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
+        """Streams for work that forks from a stream and joins it again (see wait), the same ones
+        at each call for the same stream; inside a capture by this thread, the capture's own."""
+        side = getattr(self._recording, "side", None) or self._side
+        return side.beside(self.stream_handle(stream), count)
+
+    def wait(self, waiting: Any, awaited: Any) -> None:
+        """What comes next in one stream starts after what is now in the other."""
+        first, second = self.stream_handle(waiting), self.stream_handle(awaited)
+        if first == second:
+            return
+        with self.current():
+            event = self.checked("ordering streams", driver.cuEventCreate(
+                driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+            try:
+                self.checked("ordering streams", driver.cuEventRecord(event, second))
+                self.checked("ordering streams", driver.cuStreamWaitEvent(first, event, 0))
+            finally:
+                driver.cuEventDestroy(event)
+
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        stream = self._stream if stream is None else stream
+        handle = self.stream_handle(stream)
+        with self.current():
+            events = [self.checked("timing", driver.cuEventCreate(
+                driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
+            try:
+                self.checked("timing", driver.cuEventRecord(events[0], handle))
+                work(stream)
+                self.checked("timing", driver.cuEventRecord(events[1], handle))
+                self.checked("running kernels", driver.cuEventSynchronize(events[1]))
+                milliseconds = self.checked("timing", driver.cuEventElapsedTime(*events))
+            finally:
+                for event in events:
+                    driver.cuEventDestroy(event)
+        return float(milliseconds) * 1000
+
+    def capture(self, work: Callable[[Any], None], stream: Any = None) -> CudaGraph:
+        """work(stream) recorded as a graph, on a stream made for that; `stream` is where the
+        result replays when it is called without one. The graph keeps alive what it uses."""
+        recorder = CudaStream(self)
+        kept: list[Any] = []
+        # what is captured in them now must not meet work of other threads; they end behind it
+        side = SideStreams(self.create_stream)
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        with self.current():
+            self.checked("recording a graph",
+                         driver.cuStreamBeginCapture(recorder.handle, mode))
+            self._recording.kept, self._recording.side = kept, side
+            try:
+                work(recorder)
+            except BaseException:
+                # a capture that failed leaves no graph behind
+                status, graph = driver.cuStreamEndCapture(recorder.handle)
+                if status == driver.CUresult.CUDA_SUCCESS:
+                    driver.cuGraphDestroy(graph)
+                raise
+            finally:
+                self._recording.kept = self._recording.side = None
+            graph = self.checked("recording a graph",
+                                 driver.cuStreamEndCapture(recorder.handle))
+            try:
+                return CudaGraph(self, graph, kept, stream)
+            except DriverError as error:
+                raise DeviceError(f"{self.name} failed recording a graph: {error}") from None
+            finally:
+                driver.cuGraphDestroy(graph)
+
+    def keep(self, *objects: Any) -> None:
+        """Inside a capture by this thread, the graph keeps these objects alive, as launch and
+        copy already see to for what they are given; outside one nothing happens."""
+        kept = getattr(self._recording, "kept", None)
+        if kept is not None:
+            kept.extend(objects)
+
+
+def _pointer(buffer: Buffer) -> int:
+    assert isinstance(buffer, CudaBuffer)
+    return buffer.handle

@@ -1,0 +1,199 @@
+"""Arrays of torch, cupy, jax and others on a CUDA device: in and out by DLPack, on the caller's
+stream, without a copy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from cuda.core import Buffer as CoreBuffer
+from cuda.core.utils import StridedMemoryView
+
+from gossamer.device.array_library import library
+from gossamer.device.cuda.device import CudaBuffer, CudaDevice
+from gossamer.device.cuda.driver import DriverError, device_of
+from gossamer.device.cuda.objects import LEGACY_STREAM
+from gossamer.errors import InputError
+
+_CUDA, _CUDA_MANAGED = 2, 13
+_TO_CONTIGUOUS = {
+    "torch": "x.contiguous()",
+    "cupy": "cupy.ascontiguousarray(x)",
+    "jax": "jax.numpy.copy(x)",
+}
+
+
+class DeviceArray:
+    """A C-contiguous array in the memory of a CUDA device.
+
+    Other libraries read it without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
+    jax.dlpack.from_dlpack(a); they wait for the stream it is made on, and keep its memory alive.
+    """
+
+    def __init__(self, buffer: CudaBuffer, shape: tuple[int, ...], dtype: np.typing.DTypeLike,
+                 stream: Any = None) -> None:
+        self.buffer = buffer
+        self.shape = tuple(shape)
+        self.dtype = np.dtype(dtype)
+        self.stream = stream
+        """The stream whose work fills it; None: the device's own."""
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def numpy(self) -> np.ndarray:
+        """A copy in host memory, complete when this returns."""
+        array = np.empty(self.shape, self.dtype)
+        self.buffer.device.read(self.buffer, array, self.stream)
+        return array
+
+    def __array__(self, dtype: np.typing.DTypeLike | None = None,
+                  copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a DeviceArray becomes a NumPy array by a copy only")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError("a DeviceArray is exported on its own device only")
+        if copy:
+            raise BufferError("a DeviceArray is exported without a copy only")
+        device = self.buffer.device
+        if stream != -1:
+            consumer = LEGACY_STREAM if stream is None else stream
+            device.wait(consumer, self.stream)
+            self.buffer.used_on(consumer)
+        with device.current():
+            memory = CoreBuffer.from_handle(self.buffer.handle, self.nbytes, owner=self.buffer)
+            view = StridedMemoryView.from_buffer(memory, self.shape, dtype=self.dtype)
+            return view.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self.buffer.device.index
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.buffer.handle if self.nbytes else 0, False),
+            "strides": None,
+            # 0 is not allowed there: the legacy stream is 1
+            "stream": self.buffer.device.stream_handle(self.stream) or LEGACY_STREAM,
+        }
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.shape}, {self.dtype}, {self.buffer.device.name})"
+
+
+class _DLPackOnly:
+    """Shows nothing of an array but DLPack, so that no reader takes a library's private way."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self.array.__dlpack_device__()
+        return int(kind), int(index)
+
+
+def cuda_index(array: Any) -> int | None:
+    """The index of the CUDA device that holds an array; None when it lies elsewhere.
+
+    Raises InputError for a CUDA array interface whose address no device knows.
+    """
+    if isinstance(array, np.ndarray):
+        return None
+    if hasattr(array, "__dlpack_device__"):
+        kind, index = array.__dlpack_device__()
+        return int(index) if int(kind) in (_CUDA, _CUDA_MANAGED) else None
+    if not hasattr(array, "__cuda_array_interface__"):
+        return None
+    address = array.__cuda_array_interface__["data"][0]
+    try:
+        # an empty array has no address
+        return device_of(address) if address else 0
+    except DriverError as error:
+        raise InputError(f"a {type(array).__name__} at address {address:#x} lies in the memory of "
+                         f"no CUDA device ({error})") from None
+
+
+def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
+             name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
+    """An array of another library on this device, shared without a copy and kept alive by the
+    result. What is pending on it is done before what comes next in the stream.
+
+    Raises InputError, which says what to do, when it lies on another device, is not
+    C-contiguous, or has a dtype other than the one wanted.
+    """
+    if isinstance(array, DeviceArray) and array.buffer.device is device:
+        _check(name, array.dtype, dtype)
+        device.wait(stream, array.stream)
+        array.buffer.used_on(stream)
+        return array
+    where = cuda_index(array)
+    if where != device.index:
+        place = "host memory" if where is None else f"cuda:{where}"
+        raise InputError(f"{name} lies in {place}, the plan runs on {device.name}; move it there")
+    consumer = device.stream_handle(stream) or LEGACY_STREAM
+    try:
+        with device.current():
+            if hasattr(array, "__dlpack__"):
+                view = StridedMemoryView.from_dlpack(_DLPackOnly(array), stream_ptr=consumer)
+            else:
+                view = StridedMemoryView.from_cuda_array_interface(array, stream_ptr=consumer)
+            shape, strides, kind = view.shape, view.strides, view.dtype
+    except Exception as error:  # each library has its own
+        raise InputError(f"{name} cannot be read by DLPack: {error}") from None
+    if kind is None or kind.kind not in "biuf":
+        raise InputError(f"{name} has dtype {kind}, which no kernel takes; convert it to float32")
+    _check(name, kind, dtype)
+    if not _is_contiguous(shape, strides):
+        remedy = _TO_CONTIGUOUS.get(library(array), "a contiguous copy")
+        raise InputError(f"{name} is not contiguous (shape {shape}, strides {strides}); "
+                         f"pass {remedy}")
+    nbytes = math.prod(shape) * kind.itemsize
+    return DeviceArray(device.wrap(view.ptr, nbytes, view), shape, kind, stream)
+
+
+def like(array: Any, result: DeviceArray) -> Any:
+    """A result as an array of the library of `array`, which lies on CUDA: over the same memory
+    for torch, cupy and jax. Arrays of other libraries get the DeviceArray itself, which speaks
+    DLPack."""
+    package = library(array)
+    if package == "torch":
+        import torch
+        return torch.from_dlpack(result)
+    if package == "cupy":
+        import cupy
+        # cupy names its stream by the handle, and destroys it with the object
+        result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
+        return cupy.from_dlpack(result)
+    if package == "jax":
+        import jax
+        return jax.dlpack.from_dlpack(result)
+    return result
+
+
+def _check(name: str, dtype: np.dtype, wanted: np.typing.DTypeLike | None) -> None:
+    if wanted is not None and dtype != np.dtype(wanted):
+        raise InputError(f"{name} has dtype {dtype}, expected {np.dtype(wanted)}; convert it first")
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
+    if strides is None or 0 in shape:
+        return True
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True

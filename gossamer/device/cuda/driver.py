@@ -1,0 +1,119 @@
+"""The CUDA driver API: checked calls, the current context, and what a GPU offers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver
+
+from gossamer.device.base import Limits
+from gossamer.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda.device import CudaDevice
+
+
+class DriverError(DeviceError):
+    """A driver call that failed: the status and what the driver says of it."""
+
+    def __init__(self, code: driver.CUresult) -> None:
+        self.code = code
+        status, text = driver.cuGetErrorString(code)
+        said = text.decode() if status == driver.CUresult.CUDA_SUCCESS else "unknown error"
+        super().__init__(f"{code.name}: {said}")
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """What a driver call returned beside its status. Raises DriverError for a bad status."""
+    if result[0] != driver.CUresult.CUDA_SUCCESS:
+        raise DriverError(result[0])
+    return result[1] if len(result) == 2 else result[1:]
+
+
+class Current:
+    """Makes a device's context the calling thread's own for a while, and gives back the one
+    that another library had set."""
+
+    def __init__(self, context: driver.CUcontext) -> None:
+        self._context = context
+        self._handle = int(context)
+        self._pushed = threading.local()
+
+    def __enter__(self) -> None:
+        foreign = int(driver.cuCtxGetCurrent()[1]) != self._handle
+        if foreign:
+            check(driver.cuCtxPushCurrent(self._context))
+        stack = self._pushed.__dict__.setdefault("stack", [])
+        stack.append(foreign)
+
+    def __exit__(self, *_: object) -> None:
+        if self._pushed.stack.pop():
+            driver.cuCtxPopCurrent()
+
+
+def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> None:
+    """A driver call that frees something; it may come after a failure, or at exit."""
+    try:
+        with device.current():
+            call(*arguments)
+    except Exception:
+        pass
+
+
+def count() -> int:
+    """The number of NVIDIA devices. Raises DeviceError that says why there is none."""
+    try:
+        check(driver.cuInit(0))
+        found = int(check(driver.cuDeviceGetCount()))
+    except RuntimeError:
+        raise DeviceError("no NVIDIA driver found (libcuda.so.1); install NVIDIA's driver for "
+                          "CUDA 13 (580 or newer)") from None
+    except DriverError as error:
+        raise DeviceError(f"the NVIDIA driver does not work: {error}") from None
+    if not found:
+        raise DeviceError("the NVIDIA driver shows no GPU; check CUDA_VISIBLE_DEVICES")
+    return found
+
+
+def device_of(pointer: int) -> int:
+    """The index of the device whose memory an address lies in. Raises DriverError where it lies
+    in none's."""
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(check(driver.cuPointerGetAttribute(attribute, pointer)))
+
+
+def driver_version() -> str:
+    version = int(check(driver.cuDriverGetVersion()))
+    text = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    try:
+        with open("/sys/module/nvidia/version") as file:
+            text += f", driver {file.read().strip()}"
+    except OSError:
+        pass
+    return text
+
+
+def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
+    def attribute(name: str) -> int:
+        member = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(check(driver.cuDeviceGetAttribute(member, device)))
+
+    capability = (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR"))
+    return Limits(
+        units=attribute("MULTIPROCESSOR_COUNT"),
+        memory_bytes=int(check(driver.cuDeviceTotalMem(device))),
+        local_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+        local_bytes_opt_in=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        group_size=attribute("MAX_THREADS_PER_BLOCK"),
+        subgroup_size=attribute("WARP_SIZE"),
+        cache_bytes=attribute("L2_CACHE_SIZE"),
+        graph=True,
+        ballot=True,
+        fp16=True,
+        mma=capability >= (8, 0),
+        b1_mma=capability >= (8, 0),
+        cooperative=bool(attribute("COOPERATIVE_LAUNCH")),
+        cluster=8 if attribute("CLUSTER_LAUNCH") else 1,
+    ), capability

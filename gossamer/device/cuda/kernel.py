@@ -1,0 +1,128 @@
+"""CUDA kernels: a loaded cubin, and the packing of its parameters."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cuda.bindings import driver
+
+from gossamer.device.base import Argument, Kernel, KernelSource
+from gossamer.device.cuda.driver import check, quietly
+from gossamer.device.cuda.objects import CudaBuffer
+from gossamer.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda.device import CudaDevice
+
+_STATIC_LOCAL_BYTES = 48 * 1024
+
+_FORMATS: dict[type, str] = {
+    type(None): "P", CudaBuffer: "P",
+    bool: "i", int: "i", float: "f",
+    np.bool_: "?", np.int8: "b", np.uint8: "B", np.int16: "h", np.uint16: "H",
+    np.int32: "i", np.uint32: "I", np.int64: "q", np.uint64: "Q",
+    np.float16: "e", np.float32: "f", np.float64: "d",
+}
+
+
+class _Packer:
+    """The parameter block of one kernel for one sequence of argument types. cuLaunchKernel
+    copies the block, so one a thread serves every launch."""
+
+    def __init__(self, kernel: CudaKernel, types: tuple[type, ...]) -> None:
+        formats = []
+        for index, kind in enumerate(types):
+            if kind not in _FORMATS:
+                raise DeviceError(f"argument {index} of {kernel.name} has type {kind.__name__}, "
+                                  "which no kernel takes")
+            formats.append(_FORMATS[kind])
+        self._struct = struct.Struct("@" + "".join(formats))
+        self._block = ctypes.create_string_buffer(max(self._struct.size, 1))
+        base = ctypes.addressof(self._block)
+        offsets = [struct.calcsize("@" + "".join(formats[:i + 1])) - struct.calcsize(f)
+                   for i, f in enumerate(formats)]
+        kernel.check_parameters([(offset, struct.calcsize(f))
+                                 for offset, f in zip(offsets, formats, strict=True)])
+        self._pointers = (ctypes.c_void_p * max(len(types), 1))(*[base + o for o in offsets])
+        self.address = ctypes.addressof(self._pointers)
+
+    def pack(self, arguments: Sequence[Argument]) -> None:
+        self._struct.pack_into(self._block, 0, *[
+            a.handle if isinstance(a, CudaBuffer) else 0 if a is None else a for a in arguments])
+
+
+class CudaKernel(Kernel):
+    """One kernel function of a loaded cubin."""
+
+    def __init__(self, source: KernelSource, cubin: bytes, device: CudaDevice) -> None:
+        self.name = source.function
+        self.source = source
+        self.code_bytes = len(cubin)
+        self._device = device
+        image = np.frombuffer(cubin, np.uint8)
+        with device.current():
+            self._module = check(driver.cuModuleLoadData(image.ctypes.data))
+            weakref.finalize(self, quietly, device, driver.cuModuleUnload, self._module)
+            self.function = check(
+                driver.cuModuleGetFunction(self._module, self.name.encode()))
+        attribute = driver.CUfunction_attribute
+        self.registers = self._attribute(attribute.CU_FUNC_ATTRIBUTE_NUM_REGS)
+        self.spill_bytes = self._attribute(attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+        self.local_bytes = self._attribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        self.group_size = self._attribute(
+            attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+        self._dynamic_bytes = max(_STATIC_LOCAL_BYTES - self.local_bytes, 0)
+        self._own = threading.local()
+
+    def _attribute(self, attribute: driver.CUfunction_attribute) -> int:
+        return int(check(driver.cuFuncGetAttribute(attribute, self.function)))
+
+    def check_parameters(self, given: Sequence[tuple[int, int]]) -> None:
+        """Raises DeviceError unless the kernel takes parameters of these offsets and sizes.
+
+        The driver tells their number only by failing after the last, which compute-sanitizer
+        shows as an error of the program unless it is called with --report-api-errors no.
+        """
+        wanted: list[tuple[int, int]] = []
+        while True:
+            status, offset, size = driver.cuFuncGetParamInfo(self.function, len(wanted))
+            if status != driver.CUresult.CUDA_SUCCESS:
+                break
+            wanted.append((int(offset), int(size)))
+        if len(wanted) != len(given):
+            raise DeviceError(f"{self.name} takes {len(wanted)} arguments, got {len(given)}")
+        for index, (want, have) in enumerate(zip(wanted, given, strict=True)):
+            if want != have:
+                raise DeviceError(f"argument {index} of {self.name} takes {want[1]} bytes, "
+                                  f"got {have[1]}")
+
+    def packed(self, arguments: Sequence[Argument]) -> int:
+        """The address of the parameter pointers for a launch by this thread."""
+        types = tuple(map(type, arguments))
+        packers: dict[tuple[type, ...], _Packer] | None = getattr(self._own, "packers", None)
+        if packers is None:
+            packers = self._own.packers = {}
+        packer = packers.get(types)
+        if packer is None:
+            packer = packers[types] = _Packer(self, types)
+        packer.pack(arguments)
+        return packer.address
+
+    def allow_dynamic(self, nbytes: int) -> None:
+        """Lifts the kernel's limit of dynamic local memory to at least this."""
+        if nbytes <= self._dynamic_bytes:
+            return
+        limit = self._device.limits.local_bytes_opt_in
+        if nbytes + self.local_bytes > limit:
+            raise DeviceError(f"{self.name} needs {nbytes + self.local_bytes} bytes of local "
+                              f"memory, {self._device.name} has {limit}")
+        check(driver.cuFuncSetAttribute(
+            self.function,
+            driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes))
+        self._dynamic_bytes = nbytes

@@ -1,0 +1,1 @@
+"""Shape inference: the graph of one batch size with every shape and dtype known."""

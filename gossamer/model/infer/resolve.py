@@ -1,0 +1,137 @@
+"""resolve: a graph for one batch size, with every shape known and shape arithmetic folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gossamer.errors import InputError, ModelError
+from gossamer.expression import Expression
+from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
+from gossamer.model.infer.shape_rules import visit
+from gossamer.model.infer.state import Walk
+
+
+def resolve(graph: Graph, batch: int,
+            overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
+    """Shapes and dtypes of every value for one batch size, 0 included.
+
+    A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file written
+    for one batch size runs at another if every output's first dimension can follow the batch.
+
+    overrides: the shape of an input, without its batch, where the file leaves dimensions open.
+    Raises InputError for open dimensions and impossible overrides; ModelError for shapes that
+    do not fit each other and for a file that cannot leave its own batch size.
+    """
+    if batch < 0:
+        raise InputError(f"batch is {batch}, expected 0 or more")
+    graph = with_shapes(graph, overrides or {})
+    check_open_dimensions(graph)
+    free = any(info.shape[:1] == (None,) for info in graph.inputs)
+    if not free or batch == graph.fixed_batch:
+        return _run(Walk(graph, batch))
+    reference = Walk(graph, graph.fixed_batch or (2 if batch != 2 else 3))
+    try:
+        _run(reference)
+    except ModelError:
+        if graph.fixed_batch is not None:
+            raise
+        return _run(Walk(graph, batch))
+    try:
+        static = _run(Walk(graph, batch, reference))
+    except ModelError as error:
+        if graph.fixed_batch is None:
+            raise
+        raise ModelError(f"{error}; the file is written for batch {graph.fixed_batch} and does "
+                         f"not run at {batch}: export it with a free batch dimension") from None
+    if graph.fixed_batch is not None:
+        _check_scaling(static, reference)
+    return static
+
+
+def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
+    """The graph with the open dimensions of some inputs set. Each shape leaves out the batch,
+    where the input has one. Raises InputError for an unknown input or a shape that contradicts
+    the file."""
+    inputs = {info.name: info for info in graph.inputs}
+    for name, given in overrides.items():
+        if name not in inputs:
+            raise InputError(f"{graph.file}: has no input {name!r}; its inputs: "
+                             f"{', '.join(inputs)}")
+        info = inputs[name]
+        batch: tuple[int | None, ...] = (None,) if info.shape[:1] == (None,) else ()
+        shape = (*batch, *given)
+        fits = len(shape) == len(info.shape) and all(
+            mine in (None, wanted) for mine, wanted in zip(info.shape, shape, strict=True))
+        if not fits or any(size is not None and size < 1 for size in shape):
+            raise InputError(f"{graph.file}: input {name!r} cannot have shape {list(given)}; the "
+                             f"file says {_text(info, info.shape[len(batch):])}")
+        inputs[name] = replace(info, shape=shape)
+    return replace(graph, inputs=list(inputs.values()))
+
+
+def check_open_dimensions(graph: Graph) -> None:
+    """Raises InputError when an input leaves a dimension other than the batch open."""
+    for info in graph.inputs:
+        if None in info.shape[1:]:
+            index = info.shape.index(None, 1)
+            label = info.labels[index] if index < len(info.labels) else ""
+            sizes = ",".join("SIZE" if size is None else str(size) for size in info.shape[1:])
+            raise InputError(f"{graph.file}: input {info.name!r} leaves dimension {index}"
+                             f"{f' ({label})' if label else ''} open; set it with --shape "
+                             f"{info.name}={sizes}, in Python with "
+                             f"compile(..., shapes={{{info.name!r}: ({sizes})}})")
+
+
+def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
+
+
+def _check_scaling(static: StaticGraph, reference: Walk) -> None:
+    """Raises ModelError when an output's first dimension does not follow the batch."""
+    before, now = reference.batch, static.batch
+
+    def follows(name: str) -> bool:
+        old, new = reference.shapes.get(name), static.shapes.get(name)
+        return bool(old and new and new[0] * before == old[0] * now and old[0])
+
+    for info in static.graph.outputs:
+        if info.name in static.constants or follows(info.name):
+            continue
+        for node in static.nodes:
+            if any(follows(name) for name in node.inputs) and not any(
+                    follows(name) for name in node.outputs):
+                shape = list(static.shapes[node.outputs[0]])
+                raise ModelError(
+                    f"{static.graph.file}: {node.source} has output shape {shape} at batch {now}, "
+                    f"so that the model fixes its batch at {before}; "
+                    "export it with a free batch dimension")
+
+
+def _run(walk: Walk) -> StaticGraph:
+    for node in walk.graph.nodes:
+        visit(walk, node)
+    for info in walk.graph.outputs:
+        if info.name in walk.aliases:
+            walk.nodes.append(Node("elementwise", f"{info.name}.copy",
+                                   [walk.aliases.pop(info.name)], [info.name],
+                                   {"expression": Expression(1)}))
+    nodes = live_nodes(walk.nodes, [info.name for info in walk.graph.outputs])
+    used = {name for node in nodes for name in node.inputs}
+    used |= {info.name for info in walk.graph.outputs}
+    constants = {name: array for name, array in walk.known.items() if name in used}
+    values = used | {name for node in nodes for name in node.outputs}
+    values |= {info.name for info in walk.graph.inputs}
+    return StaticGraph(walk.graph, walk.batch, nodes, constants,
+                       {name: s for name, s in walk.shapes.items() if name in values},
+                       {name: d for name, d in walk.dtypes.items() if name in values})
+
+
+def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
+    """The nodes on which these values depend, in order."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            kept.append(node)
+    return kept[::-1]

@@ -1,0 +1,130 @@
+"""Batch norm: folded into the convolution or product before it, or made element-wise.
+
+One that a sign depends on, with no convolution or product between, is never folded: rounding
+of the folded weights would flip bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossamer.expression import apply
+from gossamer.model.graph import Graph, Node, add_constant
+from gossamer.model.infer.sample import Sample
+from gossamer.model.infer.shape_rules import AFFINE, batch_norm_constants
+
+_DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and", "or",
+                  "not", "floor"}
+_CARRIERS = {"identity", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "pad", "slice",
+             "split", "concat", "expand", "gather", "resize", "elementwise", "batch_norm", "pool",
+             "reduce", "softmax"}
+"""Ops that pass values or a few values' mean on, so that a sign behind them sees how each was
+rounded."""
+
+
+def readers(graph: Graph) -> dict[str, list[Node]]:
+    """The nodes that read each value, once for each; the graph's end counts as a reader with
+    the op "output"."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in dict.fromkeys(node.inputs):
+            found.setdefault(name, []).append(node)
+    for info in graph.outputs:
+        found.setdefault(info.name, []).append(Node("output", info.name, [info.name], []))
+    return found
+
+
+def fold_batch_norms(graph: Graph) -> None:
+    """Folds each batch norm that alone reads a convolution or product into its weights and bias,
+    computed in float64."""
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    users = readers(graph)
+    folded = set()
+    for norm in graph.nodes:
+        if norm.op != "batch_norm" or len(users[norm.inputs[0]]) != 1:
+            continue
+        layer = makers.get(norm.inputs[0])
+        if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
+            continue
+        if not _feeds_sign(norm.outputs[0], users):
+            _fold(graph, layer, norm)
+            makers[norm.outputs[0]] = layer
+            folded.add(id(norm))
+    graph.nodes = [node for node in graph.nodes if id(node) not in folded]
+
+
+def channel_count(layer: Node, weight: np.ndarray) -> int | None:
+    """Output channels (a gemm's columns). None for a weight that resolve() will refuse."""
+    if weight.ndim != (2 if layer.op == "gemm" else 4):
+        return None
+    if layer.op == "conv2d":
+        return weight.shape[0]
+    if layer.op == "conv_transpose2d":
+        return weight.shape[1] * layer.attributes["groups"]
+    return weight.shape[0 if layer.attributes["trans_b"] else 1]
+
+
+def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
+    if layer.op not in ("conv2d", "conv_transpose2d", "gemm"):
+        return False
+    if any(name not in graph.constants for name in layer.inputs[1:]):
+        return False
+    arrays = [graph.constants[name] for name in layer.inputs[1:]]
+    if channel_count(layer, arrays[0]) != channels:
+        return False
+    epilogue = layer.attributes.get("epilogue")
+    return epilogue is None or epilogue.is_identity or epilogue == apply("add")
+
+
+def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
+    seen, pending = set(), [name]
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for node in users.get(name, ()):
+            steps = node.attributes["expression"].steps if node.op == "elementwise" else ()
+            if node.op == "cast" or any(step.function in _DISCONTINUOUS for step in steps):
+                return True
+            if node.op in _CARRIERS:
+                pending.extend(node.outputs)
+    return False
+
+
+def _fold(graph: Graph, layer: Node, norm: Node) -> None:
+    arrays = [graph.constants[name] for name in norm.inputs[1:]]
+    mean, scale, shift = batch_norm_constants(arrays, norm.attributes["epsilon"])
+    weight = graph.constants[layer.inputs[1]].astype(np.float64)
+    if layer.op == "conv2d":
+        weight *= scale.reshape(-1, 1, 1, 1)
+    elif layer.op == "gemm":
+        weight *= scale[:, None] if layer.attributes["trans_b"] else scale
+    else:
+        groups = layer.attributes["groups"]
+        grouped = weight.reshape(groups, -1, *weight.shape[1:])
+        weight = (grouped * scale.reshape(groups, 1, -1, 1, 1)).reshape(weight.shape)
+    bias = graph.constants[layer.inputs[2]].astype(np.float64) if len(layer.inputs) > 2 else 0.0
+    layer.inputs[1:] = [
+        add_constant(graph, f"{norm.outputs[0]}.weight", weight.astype(np.float32)),
+        add_constant(graph, f"{norm.outputs[0]}.bias",
+                     ((bias - mean) * scale + shift).astype(np.float32))]
+    layer.outputs = norm.outputs
+    if layer.op != "conv_transpose2d":
+        layer.attributes["epilogue"] = apply("add")
+
+
+def expand_batch_norms(graph: Graph, known: Sample) -> None:
+    """The other batch norms become (x - mean) * scale + shift, in this order, where the sample
+    has checked their channels; resolve() does the rest."""
+    for node in graph.nodes:
+        if node.op != "batch_norm" or not known.shapes(node.outputs[0]):
+            continue
+        x = node.inputs[0]
+        rank = len(known.shapes(x)[0])
+        arrays = [graph.constants[name] for name in node.inputs[1:]]
+        values = batch_norm_constants(arrays, node.attributes["epsilon"])
+        node.inputs = [x]
+        for role, value in zip(("mean", "scale", "shift"), values, strict=True):
+            array = value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
+            node.inputs.append(add_constant(graph, f"{node.outputs[0]}.{role}", array))
+        node.op, node.attributes = "elementwise", {"expression": AFFINE}

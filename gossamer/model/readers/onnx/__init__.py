@@ -1,0 +1,1 @@
+"""The reader of ONNX files, opset 9 to 21."""

@@ -1,0 +1,170 @@
+"""Converters of ONNX's element-wise ops: each becomes one elementwise node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from onnx import TensorProto
+
+from gossamer.expression import apply
+from gossamer.model.compose import Composer
+from gossamer.model.readers.onnx.node import OnnxNode
+
+Converter = Callable[[OnnxNode], None]
+
+TYPES: dict[int, str] = {
+    **{TensorProto.DataType.Value(name.upper()): name for name in (
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")},
+    **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
+                                    TensorProto.BFLOAT16)},
+}
+"""What each of ONNX's types of tensors becomes."""
+
+
+def _function(node: OnnxNode, name: str) -> None:
+    inputs = [node.required(index) for index in range(len(node.inputs))]
+    expression = apply(name)
+    if len(inputs) != expression.inputs:
+        raise node.error(f"has {len(inputs)} inputs, expected {expression.inputs}")
+    node.emit_elementwise(expression, inputs)
+
+
+def _composed(node: OnnxNode, formula: Callable[[Composer, list[int], OnnxNode], int]) -> None:
+    composer = Composer()
+    values = [composer.operand(node.required(index)) for index in range(len(node.inputs))]
+    node.emit_expression(composer, formula(composer, values, node))
+
+
+def _variadic(c: Composer, values: list[int], node: OnnxNode, function: str) -> int:
+    total = values[0]
+    for value in values[1:]:
+        total = c.apply(function, total, value)
+    if node.op == "Mean":
+        return c.apply("div", total, c.constant(len(values)))
+    if len(values) == 1:
+        return c.apply(function, total, c.constant(0)) if function == "add" else total
+    return total
+
+
+def _pow(c: Composer, values: list[int], node: OnnxNode) -> int:
+    exponent = node.optional_constant(1)
+    if exponent is not None and exponent.shape == ():
+        if exponent == 2:
+            return c.apply("mul", values[0], values[0])
+        if exponent == 0.5:
+            return c.apply("sqrt", values[0])
+    return c.apply("pow", *values)
+
+
+def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
+    zero = c.constant(0)
+    grown = c.apply("sub", c.apply("exp", c.apply("min", values[0], zero)), c.constant(1))
+    scaled = c.apply("mul", grown, c.constant(node.attribute("alpha", 1.0)))
+    return c.apply("where", c.apply("greater", values[0], zero), values[0], scaled)
+
+
+def _softplus(c: Composer, values: list[int], node: OnnxNode) -> int:
+    # exp of a negative number only, so that nothing overflows
+    small = c.apply("exp", c.apply("neg", c.apply("abs", values[0])))
+    return c.apply("add", c.apply("relu", values[0]),
+                   c.apply("log", c.apply("add", small, c.constant(1))))
+
+
+def _mish(c: Composer, values: list[int], node: OnnxNode) -> int:
+    return c.apply("mul", values[0], c.apply("tanh", _softplus(c, values, node)))
+
+
+def _hard_swish(c: Composer, values: list[int], node: OnnxNode) -> int:
+    gate = c.apply("hard_sigmoid", values[0], constants=(1 / 6, 0.5))
+    return c.apply("mul", values[0], gate)
+
+
+def _reciprocal(c: Composer, values: list[int], node: OnnxNode) -> int:
+    return c.apply("div", c.constant(1), values[0])
+
+
+def _ceil(c: Composer, values: list[int], node: OnnxNode) -> int:
+    return c.apply("neg", c.apply("floor", c.apply("neg", values[0])))
+
+
+def _xor(c: Composer, values: list[int], node: OnnxNode) -> int:
+    return c.apply("not", c.apply("equal", *[c.apply("not", value) for value in values]))
+
+
+def _leaky_relu(node: OnnxNode) -> None:
+    node.emit_elementwise(apply("leaky_relu", node.attribute("alpha", 0.01)), [node.required(0)])
+
+
+def _hard_sigmoid(node: OnnxNode) -> None:
+    alpha, beta = node.attribute("alpha", 0.2), node.attribute("beta", 0.5)
+    node.emit_elementwise(apply("hard_sigmoid", alpha, beta), [node.required(0)])
+
+
+def _clip(node: OnnxNode) -> None:
+    """Clip's bounds are attributes before opset 11 and optional inputs from there on."""
+    composer = Composer()
+    value = composer.operand(node.required(0))
+    bounds: list[tuple[str, float | str]] = []
+    for index, (function, name) in enumerate((("max", "min"), ("min", "max")), start=1):
+        known = node.optional_constant(index)
+        if node.opset < 11:
+            bound = node.attribute(name)
+            if bound is not None and abs(bound) < np.finfo(np.float32).max:
+                bounds.append((function, bound))
+        elif known is not None:
+            bounds.append((function, known.item()))
+        elif node.input(index):
+            bounds.append((function, node.input(index)))
+    if len(bounds) == 2 and not any(isinstance(bound, str) for _, bound in bounds):
+        low, high = (bound for _, bound in bounds)
+        value = composer.apply("clip", value, constants=(low, high))  # type: ignore[arg-type]
+    else:
+        for function, bound in bounds:
+            other = (composer.operand(bound) if isinstance(bound, str)
+                     else composer.constant(bound))
+            value = composer.apply(function, value, other)
+    if bounds:
+        node.emit_expression(composer, value)
+    else:
+        node.emit("identity", [node.required(0)])
+
+
+def _prelu(node: OnnxNode) -> None:
+    node.emit_elementwise(apply("prelu"), [node.required(0), node.required(1)])
+
+
+def _cast(node: OnnxNode) -> None:
+    target = node.attribute("to")
+    node.attribute("saturate")
+    x = node.required(0)
+    if target == TensorProto.BOOL:
+        composer = Composer()
+        same = composer.apply("equal", composer.operand(x), composer.constant(0))
+        node.emit_expression(composer, composer.apply("not", same))
+        return
+    if target not in TYPES:
+        raise node.unsupported(f"casts to ONNX type {target}; gossamer knows "
+                               f"{', '.join(sorted(set(TYPES.values())))}")
+    node.emit("cast", [x], dtype=TYPES[target])
+
+
+ELEMENTWISE: dict[str, Converter] = {
+    **{op: partial(_function, name=name) for op, name in {
+        "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Less": "less",
+        "LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
+        "Equal": "equal", "And": "and", "Or": "or", "Not": "not", "Where": "where",
+        "Neg": "neg", "Abs": "abs", "Exp": "exp", "Log": "log", "Sqrt": "sqrt",
+        "Tanh": "tanh", "Floor": "floor", "Sigmoid": "sigmoid", "Sign": "sign",
+        "Relu": "relu",
+    }.items()},
+    **{op: partial(_composed, formula=partial(_variadic, function=function))
+       for op, function in {"Sum": "add", "Mean": "add", "Min": "min", "Max": "max"}.items()},
+    **{op: partial(_composed, formula=formula) for op, formula in {
+        "Pow": _pow, "Elu": _elu, "Softplus": _softplus, "Mish": _mish,
+        "HardSwish": _hard_swish, "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor,
+    }.items()},
+    "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
+    "Cast": _cast,
+}

@@ -1,0 +1,215 @@
+"""Converters of ONNX's layers: convolutions, products, pools, batch norm, softmax, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gossamer.expression import apply, identity
+from gossamer.model.compose import Composer
+from gossamer.model.readers.onnx.node import OnnxNode
+
+Converter = Callable[[OnnxNode], None]
+
+
+def _spatial_rank(node: OnnxNode, rank: int) -> bool:
+    """Whether a window op is 1-D and must be lifted; refuses what is neither 1-D nor 2-D."""
+    if rank not in (1, 2):
+        raise node.unsupported(f"has {rank} spatial dimensions; gossamer computes 1 or 2")
+    return rank == 1
+
+
+def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
+    """strides, dilations, pads and auto_pad of a window op, as for two spatial dimensions."""
+    attributes = {name: node.attribute(name) or (1,) * rank for name in ("strides", "dilations")}
+    pads = node.attribute("pads") or (0,) * (2 * rank)
+    auto_pad = node.only("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    lengths = {"strides": rank, "dilations": rank, "pads": 2 * rank}
+    attributes["pads"] = pads if auto_pad == "NOTSET" else (0,) * (2 * rank)
+    for name, length in lengths.items():
+        if len(attributes[name]) != length:
+            raise node.error(f"attribute {name} is {list(attributes[name])}, expected {length} "
+                             "numbers")
+    if min(*attributes["strides"], *attributes["dilations"]) < 1:
+        raise node.error(f"strides {list(attributes['strides'])} and dilations "
+                         f"{list(attributes['dilations'])} must be at least 1")
+    if any(pad < 0 for pad in attributes["pads"]):
+        raise node.unsupported(f"attribute pads is {list(pads)}, gossamer computes pads from 0 up")
+    if rank == 1:
+        attributes["strides"] = (1, *attributes["strides"])
+        attributes["dilations"] = (1, *attributes["dilations"])
+        attributes["pads"] = (0, attributes["pads"][0], 0, attributes["pads"][1])
+    if auto_pad.startswith("SAME"):
+        attributes["auto_pad"] = auto_pad
+    return attributes
+
+
+def _lifted(node: OnnxNode, lift: bool, op: str, inputs: list[str], **attributes: Any) -> None:
+    """Emits a 2-D op, between reshapes where the file's op is 1-D."""
+    if not lift:
+        node.emit(op, inputs, **attributes)
+        return
+    flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
+    result = node.emit(op, [flat, *inputs[1:]], "lifted_result", **attributes)
+    node.emit("squeeze", [result], axes=(2,))
+
+
+def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
+    weight = node.constant(1, "the weight")
+    lift = _spatial_rank(node, weight.ndim - 2)
+    kernel = node.attribute("kernel_shape", weight.shape[2:])
+    if tuple(kernel) != weight.shape[2:]:
+        raise node.error(f"kernel_shape is {list(kernel)} but the weight is {list(weight.shape)}")
+    return weight, lift
+
+
+def _channels(node: OnnxNode, index: int, channels: int) -> str:
+    bias = node.constant(index, "the bias")
+    if bias.shape != (channels,):
+        raise node.error(f"bias {node.input(index)!r} has shape {list(bias.shape)}, expected "
+                         f"[{channels}]")
+    return node.input(index)
+
+
+def _conv(node: OnnxNode) -> None:
+    weight, lift = _weight(node)
+    groups = node.attribute("group", 1)
+    if groups < 1 or weight.shape[0] % groups:
+        raise node.error(f"{weight.shape[0]} filters do not divide into {groups} groups")
+    window = _window(node, weight.ndim - 2)
+    inputs = [node.required(0), node.required(1)]
+    if lift:
+        inputs[1] = node.add_constant(weight[:, :, None], "weight")
+    epilogue = identity()
+    if node.input(2):
+        inputs.append(_channels(node, 2, weight.shape[0]))
+        epilogue = apply("add")
+    _lifted(node, lift, "conv2d", inputs, groups=groups, epilogue=epilogue, **window)
+
+
+def _conv_transpose(node: OnnxNode) -> None:
+    weight, lift = _weight(node)
+    rank = weight.ndim - 2
+    groups = node.attribute("group", 1)
+    if groups < 1 or weight.shape[0] % groups:
+        raise node.error(f"{weight.shape[0]} input channels do not divide into {groups} groups")
+    window = _window(node, rank)
+    output_padding = node.attribute("output_padding") or (0,) * rank
+    window["output_padding"] = (0,) * (2 - rank) + tuple(output_padding)
+    output_shape = node.attribute("output_shape")
+    if output_shape:
+        window["output_shape"] = (1,) * (2 - rank) + tuple(output_shape[-rank:])
+    inputs = [node.required(0), node.required(1)]
+    if lift:
+        inputs[1] = node.add_constant(weight[:, :, None], "weight")
+    if node.input(2):
+        inputs.append(_channels(node, 2, weight.shape[1] * groups))
+    _lifted(node, lift, "conv_transpose2d", inputs, groups=groups, **window)
+
+
+def _pool(node: OnnxNode, kind: str) -> None:
+    node.only_first_output()
+    kernel = node.attribute("kernel_shape")
+    if not kernel:
+        raise node.error("attribute kernel_shape is missing")
+    lift = _spatial_rank(node, len(kernel))
+    window = _window(node, len(kernel))
+    node.attribute("storage_order")
+    count = bool(node.attribute("count_include_pad", 0)) if kind == "average" else False
+    _lifted(node, lift, "pool", [node.required(0)], kind=kind,
+            kernel=(1,) * (2 - len(kernel)) + tuple(kernel),
+            ceil_mode=bool(node.attribute("ceil_mode", 0)), count_include_pad=count, **window)
+
+
+def _global_pool(node: OnnxNode, kind: str) -> None:
+    node.emit("reduce", [node.required(0)], kind=kind, axes="spatial", keepdims=True)
+
+
+def _reduce(node: OnnxNode, kind: str) -> None:
+    """The axes are an attribute before opset 18 (ReduceSum: 13) and an input from there on."""
+    inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
+    nothing = bool(node.attribute("noop_with_empty_axes", 0))
+    if node.input(1):
+        inputs.append(node.input(1))
+        axes = node.optional_constant(1)
+        if axes is not None and axes.size == 0:
+            inputs, attributes["axes"] = inputs[:1], None
+    keepdims = bool(node.attribute("keepdims", 1))
+    if nothing and len(inputs) == 1 and attributes["axes"] is None:
+        node.emit("identity", inputs)
+    else:
+        node.emit("reduce", inputs, kind=kind, keepdims=keepdims, **attributes)
+
+
+def _gemm(node: OnnxNode) -> None:
+    """alpha goes into a constant b, else into the epilogue; beta into a constant c. A c that is
+    not one value a column is added by a node of its own."""
+    alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
+    trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
+    inputs = [node.required(0), node.required(1)]
+    b, c = node.optional_constant(1), node.optional_constant(2)
+    product, epilogue = "", identity()
+    if alpha != 1 and b is not None:
+        inputs[1] = node.add_constant((b.astype(np.float64) * alpha).astype(b.dtype), "b")
+    elif alpha != 1:
+        composer = Composer()
+        scaled = composer.apply("mul", composer.operand(""), composer.constant(alpha))
+        epilogue = composer.build(scaled, first="")[1]
+    addend = node.input(2) if beta != 0 else ""
+    if c is not None and beta not in (0, 1):
+        addend = node.add_constant((c.astype(np.float64) * beta).astype(c.dtype), "c")
+    columns = b.shape[0 if trans_b else 1] if b is not None and b.ndim == 2 else None
+    if addend and c is not None and c.size == columns and c.shape[-1:] == (columns,):
+        if c.ndim != 1:
+            addend = node.add_constant(node.graph.constants[addend].reshape(-1), "bias")
+        inputs.append(addend)
+        epilogue = epilogue.then(apply("add"))
+        addend = ""
+    product = node.emit("gemm", inputs, "product" if addend else None, trans_a=trans_a,
+                        trans_b=trans_b, epilogue=epilogue)
+    if addend:
+        composer = Composer()
+        value = composer.operand(addend)
+        if c is None and beta != 1:
+            value = composer.apply("mul", value, composer.constant(beta))
+        node.emit_expression(composer, composer.apply("add", composer.operand(product), value))
+
+
+def _matmul(node: OnnxNode) -> None:
+    node.emit("matmul", [node.required(0), node.required(1)])
+
+
+def _batch_norm(node: OnnxNode) -> None:
+    node.only("training_mode", 0)
+    node.only_first_output()
+    node.attribute("momentum")
+    names = ("scale", "bias", "mean", "variance")
+    arrays = [node.constant(index, what) for index, what in enumerate(names, start=1)]
+    for name, array in zip(names, arrays, strict=True):
+        if array.shape != arrays[0].shape or array.ndim != 1:
+            raise node.error(f"{name} has shape {list(array.shape)}, expected "
+                             f"[{arrays[0].size}]")
+    node.emit("batch_norm", [node.required(index) for index in range(5)],
+              epsilon=node.attribute("epsilon", 1e-5))
+
+
+def _softmax(node: OnnxNode, log: bool) -> None:
+    """Before opset 13 all dimensions from the axis on are one."""
+    old = node.opset < 13
+    node.emit("softmax", [node.required(0)], axis=node.attribute("axis", 1 if old else -1),
+              log=log, flatten=old)
+
+
+LAYERS: dict[str, Converter] = {
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
+    "BatchNormalization": _batch_norm,
+    "MaxPool": partial(_pool, kind="max"), "AveragePool": partial(_pool, kind="average"),
+    "GlobalMaxPool": partial(_global_pool, kind="max"),
+    "GlobalAveragePool": partial(_global_pool, kind="mean"),
+    "ReduceMean": partial(_reduce, kind="mean"), "ReduceMax": partial(_reduce, kind="max"),
+    "ReduceSum": partial(_reduce, kind="sum"),
+    "Softmax": partial(_softmax, log=False), "LogSoftmax": partial(_softmax, log=True),
+}

@@ -1,0 +1,150 @@
+"""Converters of ONNX's ops that move data or compute shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gossamer.model.readers.onnx.node import OnnxNode
+
+Converter = Callable[[OnnxNode], None]
+
+
+def _concat(node: OnnxNode) -> None:
+    axis = node.attribute("axis")
+    if axis is None:
+        raise node.error("attribute axis is missing")
+    node.emit("concat", [node.required(i) for i in range(len(node.inputs))], axis=axis)
+
+
+def _split(node: OnnxNode) -> None:
+    inputs = [node.required(0)]
+    attributes = {"sizes": node.attribute("split")}
+    if node.input(1):
+        inputs.append(node.input(1))
+    node.attribute("num_outputs")
+    node.emit("split", inputs, node.outputs, axis=node.attribute("axis", 0), **attributes)
+
+
+def _slice(node: OnnxNode) -> None:
+    """The bounds are attributes before opset 10."""
+    if node.opset < 10:
+        bounds = {name: node.attribute(name) for name in ("starts", "ends", "axes")}
+        if bounds["starts"] is None or bounds["ends"] is None:
+            raise node.error("attributes starts and ends are missing")
+        node.emit("slice", [node.required(0)], **{k: v for k, v in bounds.items() if v is not None})
+    else:
+        node.emit("slice", [node.required(i) if i < 3 else node.input(i)
+                            for i in range(len(node.inputs))])
+
+
+def _reshape(node: OnnxNode) -> None:
+    attributes: dict[str, Any] = {"allowzero": True} if node.attribute("allowzero", 0) else {}
+    node.emit("reshape", [node.required(0), node.required(1)], **attributes)
+
+
+def _transpose(node: OnnxNode) -> None:
+    node.emit("transpose", [node.required(0)], permutation=node.attribute("perm"))
+
+
+def _flatten(node: OnnxNode) -> None:
+    node.emit("flatten", [node.required(0)], axis=node.attribute("axis", 1))
+
+
+def _squeeze(node: OnnxNode) -> None:
+    """Squeeze and Unsqueeze take their axes as an attribute before opset 13."""
+    inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
+    axes = node.attribute("axes")
+    if node.op == "Unsqueeze" and axes is None and len(inputs) == 1:
+        raise node.error("its axes are missing")
+    attributes = {} if axes is None else {"axes": axes}
+    node.emit(node.op.lower(), inputs, **attributes)
+
+
+def _expand(node: OnnxNode) -> None:
+    node.emit("expand", [node.required(0), node.required(1)])
+
+
+def _pad(node: OnnxNode) -> None:
+    """Everything but the mode is an input from opset 11 on."""
+    attributes = {"mode": node.only("mode", "constant", "reflect", "edge")}
+    inputs = [node.required(0)]
+    if node.opset < 11:
+        attributes["pads"] = node.attribute("pads")
+        if attributes["pads"] is None:
+            raise node.error("attribute pads is missing")
+        attributes["value"] = node.attribute("value", 0.0)
+    else:
+        inputs += [node.required(1), *node.inputs[2:]]
+    node.emit("pad", inputs, **attributes)
+
+
+def _resize(node: OnnxNode) -> None:
+    """Upsample and opset 10's Resize take scales only and count from the corner; opset 10
+    rounds down when enlarging and up when shrinking."""
+    mode = node.only("mode", "nearest", "linear", "bilinear")
+    attributes = {"mode": "linear" if mode == "bilinear" else mode}
+    if node.op == "Upsample" or node.opset < 11:
+        attributes["coordinates"] = "asymmetric"
+        attributes["nearest_mode"] = "floor" if node.op == "Upsample" else "simple"
+        node.emit("resize", [node.required(0), node.required(1)], **attributes)
+        return
+    attributes["coordinates"] = node.only("coordinate_transformation_mode", "half_pixel",
+                                          "pytorch_half_pixel", "align_corners", "asymmetric")
+    attributes["nearest_mode"] = node.only("nearest_mode", "round_prefer_floor",
+                                           "round_prefer_ceil", "floor", "ceil")
+    node.only("antialias", 0)
+    node.only("keep_aspect_ratio_policy", "stretch")
+    for ignored in ("cubic_coeff_a", "exclude_outside", "extrapolation_value"):
+        node.attribute(ignored)
+    axes = node.attribute("axes")
+    if axes is not None:
+        attributes["axes"] = axes
+    known = [node.input(i) for i in (2, 3)]
+    known = [name if node.graph.constants.get(name, np.ones(1)).size else "" for name in known]
+    if not any(known):
+        raise node.error("needs scales or sizes")
+    node.emit("resize", [node.required(0), *known], **attributes)
+
+
+def _identity(node: OnnxNode) -> None:
+    node.emit("identity", [node.required(0)])
+
+
+def _dropout(node: OnnxNode) -> None:
+    node.attribute("ratio")
+    node.attribute("seed")
+    training = node.input(2) and node.constant(2, "training_mode").any()
+    if training:
+        raise node.unsupported("training_mode is true; export the model for inference")
+    node.only_first_output()
+    node.emit("identity", [node.required(0)])
+
+
+def _shape(node: OnnxNode) -> None:
+    node.emit("shape", [node.required(0)], start=node.attribute("start", 0),
+              end=node.attribute("end"))
+
+
+def _gather(node: OnnxNode) -> None:
+    node.emit("gather", [node.required(0), node.required(1)], axis=node.attribute("axis", 0))
+
+
+def _constant_of_shape(node: OnnxNode) -> None:
+    value = node.attribute("value", np.zeros(1, np.float32))
+    node.emit("constant_of_shape", [node.required(0)], value=value.reshape(()))
+
+
+def _range(node: OnnxNode) -> None:
+    node.emit("range", [node.required(i) for i in range(3)])
+
+
+LAYOUT: dict[str, Converter] = {
+    "Concat": _concat, "Split": _split, "Slice": _slice, "Reshape": _reshape,
+    "Transpose": _transpose, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _squeeze,
+    "Expand": _expand, "Pad": _pad, "Resize": _resize, "Upsample": _resize,
+    "Identity": _identity, "Dropout": _dropout, "Shape": _shape, "Gather": _gather,
+    "ConstantOfShape": _constant_of_shape, "Range": _range,
+}

@@ -1,0 +1,62 @@
+"""Back-propagation by exact blocking: online training, with the first layer's work in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import State, Variant, Weights
+from gossamer.ops.backprop.blocked import in_turn, pipeline, pipeline_mma
+from gossamer.ops.backprop.blocked.in_turn import InTurn
+from gossamer.ops.backprop.blocked.pipeline import Pipeline
+from gossamer.ops.backprop.blocked.pipeline_mma import PipelineMma
+from gossamer.ops.backprop.common import Training
+from gossamer.ops.backprop.per_step.per_step import carry
+from gossamer.ops.backprop.problem import BackpropProblem
+
+_PIPELINES = (*pipeline_mma.FORMS, *pipeline.FORMS)
+_FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn] = {
+    form.config: form for form in (*_PIPELINES, *in_turn.FORMS)}
+
+
+class Blocked(Training):
+    """The online method, to rounding: with W_s the first layer's weights before sample s and g_s
+    the change of its sums by that sample for an input of 1, W_{s+1} x = W_s x + g_s (x_s . x). So
+    those weights are multiplied and changed a block of samples at a time, while what must be done
+    in turn is small.
+
+    Forms: a pipeline in one work-group a network, for one hidden layer, on tensor cores or
+    without; or launches a block, with the first layer's weights spread over all work-groups.
+    """
+
+    name = "blocked"
+
+    def supports(self, problem: BackpropProblem, device: Device) -> str | None:
+        if (reason := super().supports(problem, device)) is not None:
+            return reason
+        if problem.batch > 1 or problem.velocity:
+            return "blocks are of online training without momentum"
+        if any(form.unfit(problem, device) is None for form in _FORMS.values()):
+            return None
+        return (f"pipeline: {pipeline.FORMS[0].unfit(problem, device)}; "
+                f"launches: {in_turn.FORMS[-1].unfit(problem, device)}")
+
+    def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
+        """Whether one work-group can train a network; it does so in the first variants then."""
+        return self.supports(problem, device) is None and any(
+            form.unfit(problem, device) is None for form in _PIPELINES)
+
+    def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
+        for config, form in _FORMS.items():
+            if form.unfit(problem, device) is None:
+                yield Variant(config, problem.inputs, problem.outputs,
+                              workspace=form.workspace(problem))
+
+    def prepare(self, weights: Weights, problem: BackpropProblem, variant: Variant,
+                device: Device) -> State:
+        if problem.outputs[0].size == 0:
+            return State(problem, variant, device)
+        if problem.samples == 0:
+            return State(problem, variant, device, [carry(problem, device)])
+        launches = _FORMS[variant.config].launches(problem, device)
+        return State(problem, variant, device, launches)

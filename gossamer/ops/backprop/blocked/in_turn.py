@@ -1,0 +1,132 @@
+"""Exact blocking over many work-groups, by launches a block: the host side of in_turn.cl and
+advance.cl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossamer.device.base import Device, KernelSource
+from gossamer.ops.algorithm import Launch, input_buffer, output_buffer
+from gossamer.ops.backprop.blocked.gram import TILE, Run
+from gossamer.ops.backprop.common import (
+    LOSSES,
+    ORDER,
+    PARAMETERS,
+    SETTINGS,
+    TARGETS,
+    TRAINED,
+    X,
+    aligned,
+    part_of_workspace,
+)
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.upper_layers import UPPER, Layout
+
+_SOURCE = Path(__file__).with_name("in_turn.cl")
+_ADVANCE = Path(__file__).with_name("advance.cl")
+_UNITS_TILE, _SLICE = 8, 128
+_LARGEST_GRID = 65535
+
+MOST_LAUNCHES = 1 << 15
+"""Of one call."""
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """A block of samples is gone through by one work-group a network, then the first layer is
+    changed and multiplied by many."""
+
+    block: int
+    threads: int
+
+    @property
+    def config(self) -> tuple[tuple[str, int | str], ...]:
+        return (("form", "launches"), ("block", self.block), ("threads", self.threads))
+
+    @property
+    def reach(self) -> int:
+        return self.block
+
+    def workspace(self, problem: BackpropProblem) -> int:
+        return _Memory(problem, self).nbytes
+
+    def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
+        """The reason why the network cannot be trained so here; None: it can."""
+        blocks, units = -(-problem.samples // self.block), problem.sizes[1]
+        if 2 * blocks > MOST_LAUNCHES:
+            return f"{2 * blocks} launches, more than {MOST_LAUNCHES} a call"
+        if max(problem.networks, -(-units // _UNITS_TILE)) > _LARGEST_GRID:
+            return f"more than {_LARGEST_GRID} networks or tiles of units"
+        if (sums := _Memory(problem, self).sum_count) >= 2**31:
+            return f"{sums} sums of a block: indices are 32-bit"
+        if self.threads > device.limits.group_size:
+            return f"{self.threads} work-items a group"
+        needed, limit = _InTurnLayout(problem, self).nbytes, device.limits.local_bytes_opt_in
+        if needed > limit:
+            return f"{needed} bytes of local memory, {device.name} has {limit}"
+        return None
+
+    def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
+        layout, memory = _InTurnLayout(problem, self), _Memory(problem, self)
+        in_turn = device.compile(KernelSource.of(
+            _SOURCE, "in_turn", layout.macros, dynamic_local=True, headers=(UPPER,)))
+        advance = device.compile(KernelSource.of(
+            _ADVANCE, "advance",
+            {"THREADS": _SLICE, "UNITS_TILE": _UNITS_TILE, "BLOCK": self.block}))
+        inputs, units = problem.sizes[:2]
+        tiles = (-(-inputs // _SLICE), -(-units // _UNITS_TILE), problem.networks)
+        x, targets, order, settings = map(input_buffer, (X, TARGETS, ORDER, SETTINGS))
+        before, after = input_buffer(PARAMETERS), output_buffer(TRAINED)
+        found = []
+
+        def between(done: int, done_count: int, following: int, count: int) -> Launch:
+            return Launch(advance, tiles, (_SLICE, 1, 1), (
+                x, order, settings, after if done_count else before, after, memory.deltas,
+                memory.sums, inputs, units, problem.parameter_count, problem.samples, done,
+                done_count, following, count))
+
+        done = done_count = 0
+        for part in memory.run.parts(device):
+            found.append(part.gram)
+            for first in range(part.first, part.first + part.count, self.block):
+                count = min(self.block, problem.samples - first)
+                found += [between(done, done_count, first, count), Launch(
+                    in_turn, (problem.networks,), (self.threads,),
+                    (targets, order, settings, after if first else before, after,
+                     output_buffer(LOSSES), memory.run.products, memory.run.same, memory.sums,
+                     memory.deltas, problem.samples, first, count, part.count,
+                     first - part.first), layout.nbytes)]
+                done, done_count = first, count
+        return [*found, between(done, done_count, 0, 0)]
+
+
+FORMS = (InTurn(32, 256), InTurn(64, 256), InTurn(32, 512), InTurn(64, 512), InTurn(32, 128))
+
+
+class _Memory:
+    """The workspace: inner products, then the products and the changes of one block."""
+
+    def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
+        self.run = Run(problem, form.reach)
+        block = problem.networks * form.block * problem.sizes[1]
+        self.sum_count = block * -(-problem.sizes[0] // _SLICE)
+        sums_at = aligned(self.run.nbytes)
+        deltas_at = sums_at + aligned(4 * self.sum_count)
+        self.sums = part_of_workspace(sums_at, 4 * self.sum_count)
+        self.deltas = part_of_workspace(deltas_at, 4 * block)
+        self.nbytes = deltas_at + 4 * block
+
+
+class _InTurnLayout(Layout):
+    """With the first layer's sums."""
+
+    def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
+        units = problem.sizes[1]
+        splits = max(1, min(form.threads // units, form.block))
+        super().__init__(problem, form.threads, 2, 0)
+        self.macros.update(
+            NARROW=0, UNITS=units, SPLITS=splits, BLOCK=form.block, REACH=form.reach, TILE=TILE,
+            SLICES=-(-problem.sizes[0] // _SLICE), SUM_AT=self.take(form.block * units),
+            COEFFICIENT_AT=self.take(3 * form.block), POWER_AT=self.take(form.block))
+        self.macros["FLOATS"] = self.floats

@@ -1,0 +1,1 @@
+"""Back-propagation with one launch a step, as published."""

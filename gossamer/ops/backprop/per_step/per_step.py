@@ -1,0 +1,169 @@
+"""Back-propagation with one launch a step, as published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gossamer.device.base import Argument, Device, Kernel, KernelSource
+from gossamer.ops.algorithm import (
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+    workspace_buffer,
+)
+from gossamer.ops.backprop.common import (
+    LOSSES,
+    ORDER,
+    PARAMETERS,
+    SETTINGS,
+    TARGETS,
+    TRAINED,
+    Training,
+    X,
+    activation_macros,
+)
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.strided import GROUP, groups_for
+
+_SOURCE = Path(__file__).with_name("per_step.cl")
+_GROUPS = (256, 128, 64)
+_LARGEST_GRID = 65535
+
+MOST_LAUNCHES = 1 << 16
+"""Of one call: they are recorded, or queued from Python, one by one."""
+
+
+class PerStep(Training):
+    """A launch for each layer's outputs, errors and changes, update after update.
+
+    Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to
+    13. Its named shortcomings are gone: the tree adds layers of any width.
+    """
+
+    name = "per_step"
+
+    def supports(self, problem: BackpropProblem, device: Device) -> str | None:
+        if (reason := super().supports(problem, device)) is not None:
+            return reason
+        launches = _launches_an_update(problem)
+        updates = -(-problem.samples // problem.batch)
+        if launches * updates > MOST_LAUNCHES:
+            return (f"{launches * updates} launches, more than {MOST_LAUNCHES} a call: give it "
+                    f"{MOST_LAUNCHES // launches * problem.batch} samples at a time")
+        chunks = max(problem.sizes[:-1]) // min(_group_sizes(device)) + 1
+        if max(problem.networks, min(problem.batch, problem.samples), chunks) > _LARGEST_GRID:
+            return f"more than {_LARGEST_GRID} networks, samples a batch or groups a unit"
+        if (kept := 2 * problem.networks * problem.batch * sum(problem.sizes[1:])) >= 2**31:
+            return (f"{kept} numbers that units give out and errors: indices are 32-bit; "
+                    "take a smaller batch or fewer networks")
+        return None
+
+    def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
+        workspace = 8 * problem.networks * problem.batch * sum(problem.sizes[1:])
+        for threads in _group_sizes(device):
+            yield Variant((("threads", threads),), problem.inputs, problem.outputs,
+                          workspace=workspace)
+
+    def prepare(self, weights: Weights, problem: BackpropProblem, variant: Variant,
+                device: Device) -> State:
+        if problem.outputs[0].size == 0:
+            return State(problem, variant, device)
+        launches = [carry(problem, device)]
+        steps = _Steps(problem, variant["threads"], device)
+        for first in range(0, problem.samples, problem.batch):
+            launches += steps.of_update(first, min(problem.batch, problem.samples - first))
+        return State(problem, variant, device, launches)
+
+
+def carry(problem: BackpropProblem, device: Device) -> Launch:
+    """Copies the parameters to where they are trained; may be the same memory."""
+    count = problem.outputs[0].size
+    return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count), (GROUP,),
+                  (input_buffer(PARAMETERS), output_buffer(TRAINED), count))
+
+
+class _Steps:
+    """The launches of one update."""
+
+    def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:
+        self.problem, self.threads, self.device = problem, threads, device
+        width = sum(problem.sizes[1:])
+        self.errors = problem.networks * problem.batch * width
+        self.shared = (problem.batch, width, self.errors)
+        self.layers = range(len(problem.layer_shapes))
+        self.weights = [sum(units * (before + 1) for units, before in problem.layer_shapes[:layer])
+                        for layer in self.layers]
+        # where each layer's inputs and units are among a sample's units
+        self.starts = [-1, *(sum(problem.sizes[1:layer]) for layer in range(1, len(problem.sizes)))]
+        self.softmax = problem.output_activation == "softmax"
+        self.kernels = {name: self._kernel(name, *needed) for name, needed in {
+            "forward": ("ACTIVATE(z)", "ACTIVATE_OUTPUT(z)", "OUTPUT_SLOPE(a)"),
+            "softmax_errors": (), "hidden_errors": ("SLOPE(a)",), "update": ()}.items()}
+
+    def _kernel(self, name: str, *needed: str) -> Kernel:
+        known = activation_macros(self.problem)
+        macros = {name.upper(): 1, "THREADS": self.threads, **{key: known[key] for key in needed}}
+        return self.device.compile(KernelSource.of(_SOURCE, name, macros))
+
+    def of_update(self, first: int, count: int) -> Iterator[Launch]:
+        """Of the samples from `first` on."""
+        for layer in self.layers:
+            yield self._forward(layer, first, count)
+        if self.softmax:
+            yield self._softmax_errors(first, count)
+        for layer in reversed(self.layers[1:]):
+            yield self._hidden_errors(layer, count)
+        for layer in reversed(self.layers):
+            yield self._update(layer, first, count)
+
+    def _forward(self, layer: int, first: int, count: int) -> Launch:
+        units, before = self.problem.layer_shapes[layer]
+        return self._launch(
+            "forward", (units, count, self.problem.networks),
+            input_buffer(X), input_buffer(TARGETS), input_buffer(ORDER), output_buffer(TRAINED),
+            workspace_buffer, self.problem.samples, first, self.problem.parameter_count,
+            *self.shared, self.weights[layer], before, self.starts[layer],
+            self.starts[layer + 1], int(layer == self.layers[-1]))
+
+    def _softmax_errors(self, first: int, count: int) -> Launch:
+        return self._launch(
+            "softmax_errors", (1, count, self.problem.networks), input_buffer(TARGETS),
+            input_buffer(ORDER), workspace_buffer, output_buffer(LOSSES), self.problem.samples,
+            first, *self.shared, self.problem.sizes[-1], self.starts[-1])
+
+    def _hidden_errors(self, layer: int, count: int) -> Launch:
+        """Of the layer's inputs."""
+        units, before = self.problem.layer_shapes[layer]
+        return self._launch(
+            "hidden_errors", (-(-before // self.threads), count, self.problem.networks),
+            output_buffer(TRAINED), workspace_buffer, self.problem.parameter_count, *self.shared,
+            self.weights[layer], before, units, self.starts[layer], self.starts[layer + 1])
+
+    def _update(self, layer: int, first: int, count: int) -> Launch:
+        units, before = self.problem.layer_shapes[layer]
+        return self._launch(
+            "update",
+            (units, before // self.threads + 1, self.problem.networks), input_buffer(X),
+            input_buffer(TARGETS), input_buffer(ORDER), input_buffer(SETTINGS),
+            output_buffer(TRAINED), workspace_buffer, output_buffer(LOSSES), self.problem.samples,
+            first, count, self.problem.parameter_count, *self.shared, self.weights[layer], before,
+            self.starts[layer], self.starts[layer + 1],
+            self.problem.weight_count if self.problem.velocity else 0,
+            int(layer == self.layers[-1] and not self.softmax))
+
+    def _launch(self, name: str, groups: tuple[int, ...],
+                *arguments: Argument | Callable[..., Argument]) -> Launch:
+        return Launch(self.kernels[name], groups, (self.threads, 1, 1), arguments)
+
+
+def _launches_an_update(problem: BackpropProblem) -> int:
+    layers = len(problem.layer_shapes)
+    return 3 * layers - 1 + int(problem.output_activation == "softmax")
+
+
+def _group_sizes(device: Device) -> list[int]:
+    return [threads for threads in _GROUPS if threads <= device.limits.group_size]

@@ -1,0 +1,120 @@
+"""Back-propagation in one launch: a work-group a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossamer.device.base import Device, KernelSource
+from gossamer.ops.algorithm import Launch, State, Variant, Weights
+from gossamer.ops.backprop.common import RUN, Training, padded, registers_of
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.upper_layers import UPPER, Layout
+
+_SOURCE = Path(__file__).with_name("persistent.cl")
+
+_OTHER_REGISTERS = 56
+"""What a work-item needs beside its weights."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a network lies on a work-group.
+
+    weights: where the first layer's are, "registers", "local", or "sparse" (in local memory,
+    and zeros of a sample are skipped). units: of the first layer, a work-item.
+    """
+
+    weights: str
+    threads: int
+    units: int
+
+    @property
+    def config(self) -> tuple[tuple[str, int | str], ...]:
+        return (("weights", self.weights), ("threads", self.threads), ("units", self.units))
+
+
+FORMS = (
+    Form("sparse", 512, 1), Form("registers", 512, 1), Form("registers", 256, 2),
+    Form("registers", 512, 2), Form("local", 512, 1), Form("sparse", 256, 1),
+    Form("local", 256, 2), Form("sparse", 128, 1), Form("registers", 128, 1),
+    Form("local", 128, 1),
+)
+
+
+class Persistent(Training):
+    """All of a run's samples in one launch; parameters stay in registers and local memory.
+
+    Networks are trained side by side, a work-group each.
+    """
+
+    name = "persistent"
+
+    def supports(self, problem: BackpropProblem, device: Device) -> str | None:
+        if (reason := super().supports(problem, device)) is not None:
+            return reason
+        if any(_fits(problem, form, device) for form in FORMS):
+            return None
+        least = min(_Layout(problem, form).nbytes for form in FORMS if form.weights == "local")
+        return (f"its parameters and a batch's units need {least} bytes of local memory, "
+                f"{device.name} has {device.limits.local_bytes_opt_in}")
+
+    def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
+        # what a processor keeps in registers of many work-items, it keeps in memory
+        forms = FORMS if device.limits.subgroup_size > 1 else sorted(
+            FORMS, key=lambda form: (form.weights == "registers", form.threads))
+        seen = set()
+        for form in forms:
+            layout = _Layout(problem, form)
+            key = (form.weights, form.threads, layout.splits, layout.share)
+            if _fits(problem, form, device) and key not in seen:
+                seen.add(key)
+                yield Variant(form.config, problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: BackpropProblem, variant: Variant,
+                device: Device) -> State:
+        if problem.outputs[0].size == 0:
+            return State(problem, variant, device)
+        config = dict(variant.config)
+        form = Form(str(config["weights"]), int(config["threads"]), int(config["units"]))
+        layout = _Layout(problem, form)
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "persistent", layout.macros, dynamic_local=True, headers=(UPPER,)))
+        return State(problem, variant, device, [Launch(
+            kernel, (problem.networks,), (form.threads,), (*RUN, problem.samples),
+            layout.nbytes)])
+
+
+class _Layout(Layout):
+    """With the first layer, and the samples that are fetched."""
+
+    def __init__(self, problem: BackpropProblem, form: Form) -> None:
+        inputs, units = problem.sizes[:2]
+        self.lanes = -(-units // form.units)
+        self.splits = max(1, min(form.threads // self.lanes, -(-inputs // 4)))
+        self.share = padded(-(-inputs // self.splits))
+        stride, xs, lists = self.lanes * form.units, self.splits * self.share, -(-inputs // 32)
+        super().__init__(problem, form.threads, problem.batch, self.splits * stride)
+        sparse, registers = form.weights == "sparse", form.weights == "registers"
+        self.macros.update(
+            INPUTS=inputs, UNITS=units, LANES=self.lanes, SPLITS=self.splits, SHARE=self.share,
+            PER_ITEM=form.units, REGISTERS=int(registers), SPARSE=int(sparse),
+            X_AT=self.take(2 * 32 * lists if sparse else 2 * xs),
+            LISTED_AT=self.take(2 * 32 * lists * sparse), LENGTHS_AT=self.take(2 * lists * sparse),
+            FIRST_AT=self.take(0 if registers else (xs + self.splits * sparse) * stride),
+            VELOCITY_AT=self.take(xs * stride if problem.velocity else 0))
+        self.macros["FLOATS"] = self.floats
+
+
+def _fits(problem: BackpropProblem, form: Form, device: Device) -> bool:
+    limits, layout = device.limits, _Layout(problem, form)
+    if form.threads > limits.group_size or layout.lanes > form.threads:
+        return False
+    if form.weights == "sparse" and problem.velocity:
+        return False
+    if form.weights == "registers":
+        free = registers_of(form.threads) - _OTHER_REGISTERS
+        if layout.share * form.units > free:
+            return False
+    return layout.nbytes <= limits.local_bytes_opt_in

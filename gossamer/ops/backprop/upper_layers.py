@@ -1,0 +1,60 @@
+"""The host side of upper.h: where what it needs lies in local memory, and its macros."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gossamer.ops.backprop.common import activation_macros, padded, table
+from gossamer.ops.backprop.problem import BackpropProblem
+
+UPPER = Path(__file__).with_name("upper.h")
+
+
+class Layout:
+    """Places in local memory, in floats, and the macros that name them.
+
+    Holds all that upper.h needs for `batch` samples at once, room for `partial` partial sums of
+    the first layer included; `take` gives room for more.
+    """
+
+    def __init__(self, problem: BackpropProblem, threads: int, batch: int, partial: int) -> None:
+        sizes, layers = problem.sizes, len(problem.sizes) - 1
+        width, outputs = sum(map(padded, sizes[1:])), padded(sizes[-1])
+        kept = 2 if problem.velocity else 1
+        self._end = 0
+        self.macros: dict[str, object] = {
+            "LAYERS": layers, "SIZES": table(sizes), "OUTPUTS": sizes[-1], "WIDTH": width,
+            "BATCH": batch, "VELOCITY": int(problem.velocity), "THREADS": threads,
+            "NARROW": int(max(sizes[1:]) <= 32),
+            "UNIT_AT": table([sum(map(padded, sizes[1:layer])) for layer in
+                              range(1, layers + 1)]),
+            "PARAMETER_AT": table([sum(units * (before + 1) for units, before in
+                                       problem.layer_shapes[:layer])
+                                   for layer in range(layers + 1)]),
+            "OUT_AT": self.take(batch * width), "ERROR_AT": self.take(batch * width),
+            "TERM_AT": self.take(batch * outputs), "WANTED_AT": self.take(2 * outputs),
+            "EXPONENTIAL_AT": self.take(outputs),
+            "PARTIAL_AT": self.take(max(threads, partial)), "BIAS_AT": self.take(kept * width),
+            **activation_macros(problem),
+        }
+        start = self._end
+        weights = [self.take(padded(before) * (padded(units) + 1))
+                   for units, before in problem.layer_shapes[1:]]
+        self.macros["WEIGHT_AT"] = table([0, *weights])
+        self.macros["UPPER_VELOCITY"] = self._end - start
+        if problem.velocity:
+            self.take(self._end - start)
+
+    def take(self, floats: int) -> int:
+        """The start of so many floats, at a multiple of four."""
+        start = self._end
+        self._end += padded(floats)
+        return start
+
+    @property
+    def floats(self) -> int:
+        return self._end
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * self._end

@@ -1,0 +1,1 @@
+"""Convolutions that multiply every weight."""

@@ -1,0 +1,1 @@
+"""Convolutions that skip the zeros among the weights."""

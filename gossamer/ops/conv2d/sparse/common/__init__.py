@@ -1,0 +1,1 @@
+"""What several sparse convolutions share."""

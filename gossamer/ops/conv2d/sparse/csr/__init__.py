@@ -1,0 +1,1 @@
+"""Direct sparse convolution over rows of (column, value), as published."""

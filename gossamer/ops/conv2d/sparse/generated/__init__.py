@@ -1,0 +1,1 @@
+"""Sparse convolution by code generated for the layer's weights."""

@@ -1,0 +1,70 @@
+"""The nonzeros of a sparse convolution, by block of output channels and input channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.ops.conv2d.sparse.generated.tiling import Division
+
+Taps = list[tuple[int, int, list[tuple[int, int]]]]
+"""Taps of an input channel that meet nonzeros: row, column, and for each nonzero the number of
+its output channel within the block and the bits of its value."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Output channels of one of the problem's groups, and their nonzeros by input channel."""
+
+    group: int
+    channels: tuple[int, ...]
+    taps: dict[int, Taps]
+
+    def terms(self, channels: Sequence[int]) -> list[int]:
+        """Nonzeros of each output channel that meet these input channels."""
+        counts = [0] * len(self.channels)
+        for c in channels:
+            for _, _, products in self.taps[c]:
+                for b, _ in products:
+                    counts[b] += 1
+        return counts
+
+
+def blocks(division: Division, weight: np.ndarray) -> list[Block]:
+    """The output channels dealt to blocks so that these have like numbers of nonzeros."""
+    problem = division.problem
+    weight = np.asarray(weight, np.float32)
+    if division.halves:
+        with np.errstate(over="ignore"):
+            weight = weight.astype(np.float16)
+    bits = weight.view(np.uint16 if division.halves else np.uint32)
+    result = []
+    for group in range(problem.groups):
+        first = group * division.per_group
+        counts = np.count_nonzero(weight[first:first + division.per_group], axis=(1, 2, 3))
+        members: list[list[int]] = [[] for _ in range(division.blocks)]
+        sizes = np.zeros(division.blocks, np.int64)
+        for channel in np.argsort(-counts, kind="stable"):
+            open_ones = [i for i in range(division.blocks) if len(members[i]) < division.block]
+            least = min(open_ones, key=lambda i: (sizes[i], len(members[i])))
+            members[least].append(first + int(channel))
+            sizes[least] += counts[channel]
+        for channels in map(sorted, members):
+            result.append(Block(group, tuple(channels),
+                                _taps(weight[channels], bits[channels])))
+    return result
+
+
+def _taps(weight: np.ndarray, bits: np.ndarray) -> dict[int, Taps]:
+    taps: dict[int, Taps] = {}
+    found = np.nonzero(weight.transpose(1, 2, 3, 0))
+    values = bits.transpose(1, 2, 3, 0)[found]
+    for c, r, s, b, value in zip(*(axis.tolist() for axis in found), values.tolist(),
+                                 strict=True):
+        of_channel = taps.setdefault(c, [])
+        if not of_channel or of_channel[-1][:2] != (r, s):
+            of_channel.append((r, s, []))
+        of_channel[-1][2].append((b, value))
+    return taps

@@ -1,0 +1,332 @@
+"""Generates code: PTX for a sparse convolution whose weights are immediates of its instructions.
+
+Method: weights compiled into the kernel (SparseRT, 2020). A work-item keeps the sums of one
+pixel and image (or two images in float16) for all channels of a block in registers; an input is
+read once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor stands in
+the instruction. Inputs lie batch innermost and come through local memory with their padding, so
+that no tap needs a test; warps that start at different parts of a stage's code fetch instructions
+in parallel, and where scouts do so, a stage before they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.device.cuda.ptx import Address, Bits, Code, Instruction, PtxProgram, kernel
+from gossamer.ops.conv2d.sparse.generated.blocks import Block, blocks
+from gossamer.ops.conv2d.sparse.generated.epilogue import (
+    Epilogued,
+    Results,
+    tile_indices,
+    unpacked,
+)
+from gossamer.ops.conv2d.sparse.generated.tiling import WARP, Division
+
+MOST_TERMS = 64
+"""Products that are added up in float16 before the sum goes to float32."""
+
+_LARGEST_OFFSET = 2**30
+"""Bytes that an address may be beside its register: PTX has 32 bits for them."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A kernel for some blocks: work-groups go by tile and block. Its parameters are pointers to
+    the input, the output and the tensor operands of the epilogue that it applies."""
+
+    code: Code
+    parameters: tuple[str, ...]
+    blocks: int
+    division: Division
+
+    @property
+    def program(self) -> PtxProgram:
+        return kernel("direct_sparse_compiled", self.parameters, self.code, self.division.group,
+                      self.division.config.resident)
+
+
+def generate(division: Division, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
+    """The kernels for a problem's weights, with its epilogue where that is short (see
+    sparse_epilogue.py)."""
+    problem = division.problem
+    epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
+    every = blocks(division, arrays["weight"])
+    share = -(-len(every) // division.config.kernels)
+    result = []
+    for first in range(0, len(every), share):
+        own = every[first:first + share]
+        code = Code()
+        labels = [code.label() for _ in own]
+        code.dispatch(code.get("mov.u32", "r", "%ctaid.y"), labels)
+        for label, block in zip(labels, own, strict=True):
+            code.place(label)
+            _BlockCode(code, division, block, epilogue)
+        result.append(Generated(code, ("x", "y", *epilogue.tensors), len(own), division))
+    return result
+
+
+@dataclass
+class _Copy:
+    """One vector of each input channel that a work-item copies: where from and to, whether it
+    lies in the image, and the input channel that `source` points to by now."""
+
+    source: str
+    target: str
+    inside: str
+    channel: int = 0
+
+
+class _BlockCode:
+    """Writes the code of one block."""
+
+    def __init__(self, code: Code, division: Division, block: Block,
+                 epilogue: Epilogued) -> None:
+        self.code, self.division, self.block = code, division, block
+        self._memory = self.code.get("mov.u32", "r", "local_memory")
+        self._item = self.code.get("mov.u32", "r", "%tid.x")
+        self._tile = tile_indices(self.code, division)
+        self._chunks = self._all_chunks()
+        self._copies = [self._copy(index) for index in range(division.copies)]
+        self._part = self._end = self._is_scout = ""
+        item = self._item
+        if division.config.teams > 1:
+            self._part, item = self.code.divided(item, division.team)
+        elif division.config.scouts:
+            self._scout()
+        elif division.config.streams > 1:
+            warp, _ = self.code.divided(item, WARP)
+            _, self._part = self.code.divided(warp, division.config.streams)
+            self._end = self._part
+        self._window = self._window_of(item)
+        zero = ("mov.b32", "r", 0) if division.halves else ("mov.f32", "f", Bits(0))
+        self._sums = [self.code.get(*zero) for _ in block.channels]
+        self._wide: dict[int, tuple[str, str]] = {}
+        self._pending = [0] * len(block.channels)
+        before = len(self.code.instructions)
+        self._walk()
+        self.code.instructions[before:before] = [
+            Instruction("mov.f32", (each, Bits(0))) for pair in self._wide.values()
+            for each in pair]
+        Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
+
+    def _scout(self) -> None:
+        """The part of a stage at which a warp begins, and the one before which it ends: a scout
+        runs one part, the others all from the first on."""
+        code, d = self.code, self.division
+        self._is_scout = code.get("setp.ge.u32", "p", self._item, d.workers)
+        number, _ = code.divided(code.get("add.u32", "r", self._item, -d.workers), WARP)
+        _, behind = code.divided(code.get("add.u32", "r", number, 1), d.config.streams)
+        self._part = code.get("selp.b32", "r", number, 0, self._is_scout)
+        self._end = code.get("selp.b32", "r", behind, 0, self._is_scout)
+
+    def _all_chunks(self) -> list[list[int]]:
+        """The input channels that meet nonzeros, by stage."""
+        used, stage = list(self.block.taps), self.division.config.stage
+        return [used[first:first + stage] for first in range(0, len(used), stage)]
+
+    def _copy(self, index: int) -> _Copy:
+        code, d = self.code, self.division
+        problem, config = d.problem, d.config
+        images, rows, columns = self._tile
+        number = code.get("add.u32", "r", self._item, index * d.group)
+        in_row = d.patch_columns * d.patch_pixel // d.vector
+        row, vector = code.divided(number, in_row)
+        column, byte = code.divided(code.get("mul.lo.u32", "r", vector, d.vector), d.patch_pixel)
+        y = code.get("mad.lo.s32", "r", rows, config.rows * problem.stride[0], code.get(
+            "add.s32", "r", row, -problem.pads[0]))
+        x = code.get("mad.lo.s32", "r", columns, config.columns * problem.stride[1], code.get(
+            "add.s32", "r", column, -problem.pads[1] - d.lead))
+        byte = code.get("mad.lo.u32", "r", images, d.patch_pixel, byte)
+        inside = code.get("setp.lt.u32", "p", number, d.vectors)
+        outside_patch = code.get("not.pred", "p", inside)
+        for value, limit in ((y, problem.height), (x, problem.width), (byte, d.pixel)):
+            # a negative number is a large unsigned one
+            inside = code.get("setp.lt.and.u32", "p", value, limit, inside)
+        at = code.get("mad.wide.s32", "q", code.get(
+            "mad.lo.s32", "r", y, problem.width, x), d.pixel, code.get(
+            "cvt.u64.u32", "q", byte))
+        first = self.block.group * (problem.channels // problem.groups) * self._channel_bytes
+        at = code.get("add.s64", "q", at, first)
+        source = code.get("add.s64", "q", at, code.get("ld.param.u64", "q", Address("x")))
+        target = code.get("mad.lo.u32", "r", number, d.vector, self._memory)
+        self._fill(target, inside, outside_patch)
+        return _Copy(source, target, inside)
+
+    @property
+    def _channel_bytes(self) -> int:
+        return self.division.problem.height * self.division.problem.width * self.division.pixel
+
+    def _fill(self, target: str, inside: str, outside_patch: str) -> None:
+        """Zeros where the patch lies beside the image; they stay, since nothing is copied there."""
+        code, d = self.code, self.division
+        beyond = code.label()
+        code.jump(beyond, inside, uniform=False)
+        code.jump(beyond, outside_patch, uniform=False)
+        zero = code.get("mov.b32", "r", 0)
+        words = d.vector // 4
+        name = "st.shared.b32" if words == 1 else f"st.shared.v{words}.b32"
+        for slot in range(min(len(self._chunks), d.buffers) * d.config.stage):
+            code.emit(name, Address(target, slot * d.plane),
+                      zero if words == 1 else (zero,) * words)
+        code.place(beyond)
+
+    def _window_of(self, item: str) -> str:
+        """Where in the patch a work-item's window begins; idle ones read somewhere."""
+        code, d = self.code, self.division
+        pixel, lane = code.divided(item, d.lanes)
+        row, column = code.divided(pixel, d.config.columns)
+        down, right = d.problem.stride
+        at = code.get("mad.lo.u32", "r", row, down * d.patch_columns * d.patch_pixel, self._memory)
+        at = code.get("mad.lo.u32", "r", column, right * d.patch_pixel, at)
+        at = code.get("mad.lo.u32", "r", lane, d.pair * d.itemsize, at)
+        busy = code.get("setp.lt.u32", "p", item, d.items)
+        begin = code.get("add.u32", "r", at, d.lead * d.patch_pixel)
+        return code.get("selp.b32", "r", begin, self._memory, busy)
+
+    def _walk(self) -> None:
+        """All stages: while one is computed, those behind it are copied. Between two barriers
+        scouts run through a stage's code, with whatever lies in local memory, and the others
+        compute the stage before. So scouts copy their share of a stage an interval before the
+        others do; with the stage that is read, three buffers hold all."""
+        code, d = self.code, self.division
+        behind = 1 if d.config.scouts else max(1, d.buffers - 1)
+        for index in range(behind):
+            self._load(index)
+        for index, chunk in enumerate(self._chunks):
+            code.emit("cp.async.wait_group", behind - 1)
+            code.emit("bar.sync", 0)
+            if d.config.scouts and index == 0:
+                self._barrier(unless=self._is_scout)
+            if d.buffers > 1:
+                self._load(index + behind)
+            self._make_room(chunk)
+            self._compute(index, chunk)
+        if d.config.scouts:
+            if self._chunks:
+                self._barrier(unless=f"!{self._is_scout}")
+            code.emit("exit", guard=self._is_scout)
+
+    def _barrier(self, unless: str) -> None:
+        beyond = self.code.label()
+        self.code.jump(beyond, unless)
+        self.code.emit("bar.sync", 0)
+        self.code.place(beyond)
+
+    def _load(self, index: int) -> None:
+        code, d = self.code, self.division
+        for copy in self._copies if index < len(self._chunks) else ():
+            chunk = self._chunks[index]
+            away = (chunk[0] - copy.channel) * self._channel_bytes
+            if away:
+                copy.source = code.get("add.s64", "q", copy.source, away)
+                copy.channel = chunk[0]
+            beyond = code.label()
+            code.jump(beyond, f"!{copy.inside}", uniform=False)
+            for slot, channel in enumerate(chunk, index % d.buffers * d.config.stage):
+                away = (channel - copy.channel) * self._channel_bytes
+                if away >= _LARGEST_OFFSET:
+                    copy.source = code.get("add.s64", "q", copy.source, away)
+                    copy.channel, away = channel, 0
+                code.emit("cp.async.cg.shared.global" if d.vector == 16
+                          else "cp.async.ca.shared.global",
+                          Address(copy.target, slot * d.plane), Address(copy.source, away),
+                          d.vector)
+            code.place(beyond)
+        code.emit("cp.async.commit_group")
+
+    def _compute(self, index: int, chunk: Sequence[int]) -> None:
+        """A stage's products: each team and scout does one part of its channels, each stream all
+        parts from its own on."""
+        code, config = self.code, self.division.config
+        count = config.teams if config.teams > 1 else config.streams
+        first_slot = index % self.division.buffers * config.stage
+        if count == 1:
+            self._products(chunk, first_slot)
+            return
+        cuts = self._cuts(chunk, count)
+        labels, done = [code.label() for _ in range(count)], code.label()
+        code.dispatch(self._part, labels)
+        for part, label in enumerate(labels):
+            code.place(label)
+            low, high = cuts[part], cuts[part + 1]
+            self._products(chunk[low:high], first_slot + low)
+            if config.teams > 1:
+                code.jump(done)
+            else:
+                code.jump(done, code.get("setp.eq.u32", "p", self._end, (part + 1) % count))
+        if config.teams == 1:
+            code.jump(labels[0])
+        code.place(done)
+
+    def _cuts(self, chunk: Sequence[int], count: int) -> list[int]:
+        """Where a stage's channels are cut for parts of like length."""
+        lengths = [sum(1 + len(products) for _, _, products in self.block.taps[c]) for c in chunk]
+        ends = np.cumsum(lengths)
+        wanted = ends[-1] * np.arange(1, count) / count
+        return [0, *(int(np.argmin(np.abs(ends - each))) + 1 for each in wanted), len(chunk)]
+
+    def _products(self, channels: Sequence[int], first_slot: int) -> None:
+        code, d = self.code, self.division
+        counts = [0] * len(self._sums)
+        for slot, channel in enumerate(channels, first_slot):
+            taps = self.block.taps[channel]
+            inputs = [self._input(slot, r, s) for r, s, _ in taps]
+            for (_, _, products), value in zip(taps, inputs, strict=True):
+                for b, bits in products:
+                    if d.halves:
+                        factor = code.get("mov.b32", "r", bits << 16 | bits)
+                        code.emit("fma.rn.f16x2", self._sums[b], value, factor, self._sums[b])
+                        counts[b] += 1
+                        if self._crowded[b] and counts[b] == MOST_TERMS:
+                            self._widen(b)
+                            counts[b] = 0
+                    else:
+                        code.emit("fma.rn.f32", self._sums[b], value, Bits(bits), self._sums[b])
+        for b, count in enumerate(counts):
+            if d.halves and count and self._crowded[b]:
+                self._widen(b)
+
+    def _input(self, slot: int, row: int, column: int) -> str:
+        d = self.division
+        down, right = d.problem.dilation
+        offset = slot * d.plane + (row * down * d.patch_columns + column * right) * d.patch_pixel
+        kind = ("ld.shared.b32", "r") if d.halves else ("ld.shared.f32", "f")
+        return self.code.get(*kind, Address(self._window, offset))
+
+    def _make_room(self, chunk: Sequence[int]) -> None:
+        """Before a stage, float16 sums that it would make too long go to float32. Channels with
+        too many terms for one stage are crowded: they do so behind every part of it too, since
+        streams run the parts in different orders."""
+        self._crowded = [False] * len(self._sums)
+        if not self.division.halves:
+            return
+        for b, count in enumerate(self.block.terms(chunk)):
+            self._crowded[b] = count > MOST_TERMS
+            if self._pending[b] and self._pending[b] + count > MOST_TERMS:
+                self._widen(b)
+                self._pending[b] = 0
+            self._pending[b] += 0 if self._crowded[b] else count
+
+    def _widen(self, b: int) -> None:
+        """Adds a float16 sum to its float32 sums, and begins a new one."""
+        added = unpacked(self.code, self._sums[b])
+        if b not in self._wide:
+            self._wide[b] = (self.code.register("f"), self.code.register("f"))
+        for total, each in zip(self._wide[b], added, strict=True):
+            self.code.emit("add.rn.f32", total, total, each)
+        self.code.emit("mov.b32", self._sums[b], 0)
+
+    def _values(self) -> list[tuple[str, ...]]:
+        """Each channel's sums in float32, one an image."""
+        if not self.division.halves:
+            return [(each,) for each in self._sums]
+        values = []
+        for b, each in enumerate(self._sums):
+            added = unpacked(self.code, each)
+            values.append(tuple(self.code.get("add.rn.f32", "f", total, last) for total, last
+                                in zip(self._wide[b], added, strict=True))
+                          if b in self._wide else added)
+        return values

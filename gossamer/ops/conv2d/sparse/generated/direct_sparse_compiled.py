@@ -1,0 +1,153 @@
+"""direct_sparse_compiled: pruned convolution by code generated for its weights.
+
+Source: weights as immediates of unrolled code (SparseRT, 2020), here as PTX; sparse_ptx.py
+generates it, sparse_shape.py says how work is divided, sparse_configs.py in which ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.cuda.ptx import PtxProgram
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.generated.code import generate
+from gossamer.ops.conv2d.sparse.generated.configs import configs, lines
+from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
+from gossamer.ops.conv2d.sparse.generated.tiling import Config, Division
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.lru_cache import Kept
+
+DENSEST = 0.5
+"""Above this density nothing is gained."""
+
+MOST_SECONDS = 240.0
+"""Of one processor that assembling a config may take, whatever the effort."""
+
+_LINES_A_SECOND = 13_000
+"""That one processor assembles."""
+
+_MOST_LINES = MOST_SECONDS * _LINES_A_SECOND
+
+_PROGRAMS: Kept[list[tuple[PtxProgram, int]]] = Kept(
+    2**27, lambda made: sum(len(program.text) for program, _ in made))
+"""Generated programs, each with the number of its blocks."""
+
+
+class DirectSparseCompiled(Algorithm):
+    """Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
+    does not reach the result."""
+
+    op = "conv2d"
+    name = "direct_sparse_compiled"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not hasattr(device, "assemble"):
+            return f"{device.name} takes no PTX; it needs CUDA"
+        if _capability(device) < 80:
+            return f"{device.name} is {_architecture(device)}; it needs sm_80 or newer"
+        density = problem.weights_info.density
+        if density > DENSEST:
+            return f"density {density:.0%}, takes at most {DENSEST:.0%}"
+        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
+            return "a tensor has 2^31 elements or more"
+        if problem.outputs[0].size == 0:
+            return None
+        if configs(problem, device.limits, most_lines=_MOST_LINES):
+            return None
+        if not (long := configs(problem, device.limits)):
+            return (f"no tile fits {device.limits.local_bytes_opt_in} bytes of local memory and "
+                    "what a work-item can copy there")
+        shortest = min(lines(Division(problem, config)) for config in long)
+        return (f"generated code of {shortest / 1e6:.1f} million instructions would take "
+                f"{shortest / _LINES_A_SECOND:.0f} s to build, at most {MOST_SECONDS:.0f} are "
+                "allowed; direct_sparse_table generates nothing")
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        if problem.outputs[0].size == 0:
+            yield _variant(problem, Config(1, 1, 1, 1, 1), 0.0)
+            return
+        found = configs(problem, device.limits, most_lines=_MOST_LINES)
+        halved = (configs(problem, device.limits, halves=True, most_lines=_MOST_LINES)
+                  if problem.batch % 2 == 0 else ())
+        for index in range(max(len(found), len(halved))):
+            if index < len(found):
+                yield _variant(problem, found[index], _seconds(problem, found[index]))
+            if index < len(halved):
+                yield _variant(problem, halved[index],
+                               _seconds(problem, halved[index], halves=True)).halved
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Any) -> State:
+        """Raises CompileError where the assembler fails."""
+        if variant.outputs[0].size == 0:
+            return State(problem, variant, device)
+        config = Config(**{key: int(value) for key, value in variant.config})
+        division = Division(problem, config, variant.precision == "fp16")
+        made = _PROGRAMS.of((division, weights.digest), lambda: [
+            (each.program, each.blocks) for each in generate(division, weights.arrays)])
+        kernels = device.assemble([program for program, _ in made])
+        fused = is_short(problem.epilogue.expression)
+        tensors = range(1, len(variant.inputs)) if fused else ()
+        arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
+        launches = [Launch(kernel, (division.groups[0], blocks), (division.group,), arguments,
+                           division.local_bytes)
+                    for kernel, (_, blocks) in zip(kernels, made, strict=True)]
+        if not fused:
+            launches += epilogue_pass_launches(problem.epilogue, weights, device,
+                                               variant.outputs[0], 1)
+        return State(problem, variant, device, launches, data=len(made))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        """The generated kernels run at the same time, each but the first in a stream of its
+        own."""
+        device: Any = state.device
+        beside = len(state.launches[1:state.data])
+        streams = device.side_streams(stream, beside) if beside else []
+        for own in streams:
+            device.wait(own, stream)
+        for step, own in zip(state.launches, [stream, *streams], strict=False):
+            _run(device, step, inputs, outputs, own)
+        for own in streams:
+            device.wait(stream, own)
+        for step in state.launches[1 + len(streams):]:
+            _run(device, step, inputs, outputs, stream)
+
+
+def _run(device: Device, step: Launch, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+         stream: Any) -> None:
+    arguments = [each(inputs, outputs, None) if callable(each) else each
+                 for each in step.arguments]
+    device.launch(step.kernel, step.groups, step.group_size, arguments,
+                  local_bytes=step.local_bytes, stream=stream)
+
+
+def _seconds(problem: Conv2dProblem, config: Config, halves: bool = False) -> float:
+    return round(lines(Division(problem, config, halves)) / _LINES_A_SECOND, 1)
+
+
+def _variant(problem: Conv2dProblem, config: Config, seconds: float) -> Variant:
+    x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
+    return Variant(tuple((field.name, getattr(config, field.name)) for field in fields(config)),
+                   (x, *[y] * problem.epilogue.tensor_count), (y,), build_seconds=seconds)
+
+
+def _architecture(device: Any) -> str:
+    return device.architecture
+
+
+def _capability(device: Device) -> int:
+    return int("".join(filter(str.isdigit, _architecture(device))))

@@ -1,0 +1,218 @@
+"""Generates code: how generated sparse convolution adds up its teams' sums, applies the epilogue
+and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.device.cuda.ptx import Address, Bits, Code, Operand
+from gossamer.expression import Expression, Step
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.sparse.generated.tiling import Division
+
+_ONE_INSTRUCTION = {"add": "add.rn.f32", "sub": "sub.rn.f32", "mul": "mul.rn.f32",
+                    "min": "min.NaN.f32", "max": "max.NaN.f32", "neg": "neg.f32",
+                    "abs": "abs.f32"}
+_SHORT = {*_ONE_INSTRUCTION, "relu", "clip", "leaky_relu", "prelu", "constant"}
+
+_LARGEST_OFFSET = 2**22
+"""Bytes that stand in a load's or store's address beside its register."""
+
+
+def is_short(expression: Expression) -> bool:
+    """Whether generated code computes an expression; a pass of its own does otherwise."""
+    return all(step.function in _SHORT for step in expression.steps)
+
+
+class Epilogued:
+    """A problem's epilogue as generated code applies it.
+
+    tensors: the names of the parameters that hold the tensor operands.
+    """
+
+    def __init__(self, epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
+                 channels: int) -> None:
+        self.expression = epilogue.expression
+        self.operands = epilogue.operands if is_short(self.expression) else ()
+        self.applied = is_short(self.expression) and not self.expression.is_identity
+        self.tensors = [f"tensor{i}" for i, kind in enumerate(self.operands) if kind == "tensor"]
+        self._constants = {
+            f"operand{i}": np.broadcast_to(
+                np.asarray(arrays[f"operand{i}"], np.float32).reshape(-1), (channels,))
+            for i, kind in enumerate(self.operands) if kind == "channel"}
+
+    def constant(self, operand: int, channel: int) -> Bits:
+        return bits(self._constants[f"operand{operand}"][channel])
+
+    def apply(self, code: Code, value: str, operands: Sequence[Operand]) -> Operand:
+        """The epilogue of a result; operands: constants or registers."""
+        known: list[Operand] = [value, *operands]
+        for step in self.expression.steps:
+            known.append(_step(code, step, [known[index] for index in step.arguments]))
+        return known[self.expression.outputs[0]]
+
+
+def bits(value: float) -> Bits:
+    """The literal of a float32, exact for NaN and infinities too."""
+    return Bits(np.float32(value).view(np.uint32))
+
+
+def _step(code: Code, step: Step, arguments: Sequence[Operand]) -> Operand:
+    constants = [bits(each) for each in step.constants]
+    if step.function in _ONE_INSTRUCTION:
+        return code.get(_ONE_INSTRUCTION[step.function], "f", *arguments)
+    if step.function == "constant":
+        return constants[0]
+    value = code.get("mov.f32", "f", arguments[0])
+    if step.function == "relu":
+        return code.get("max.NaN.f32", "f", value, Bits(0))
+    if step.function == "clip":
+        return code.get("min.NaN.f32", "f",
+                        code.get("max.NaN.f32", "f", value, constants[0]), constants[1])
+    slope = constants[0] if step.function == "leaky_relu" else arguments[1]
+    negative = code.get("setp.lt.f32", "p", value, Bits(0))
+    return code.get("selp.f32", "f", code.get("mul.rn.f32", "f", value, slope), value, negative)
+
+
+class _Pointer:
+    """A 64-bit address that moves in large steps, so that offsets from it are small."""
+
+    def __init__(self, code: Code, register: str) -> None:
+        self._code, self._register, self._moved = code, register, 0
+
+    def at(self, offset: int) -> Address:
+        if not 0 <= offset - self._moved < _LARGEST_OFFSET:
+            self._register = self._code.get("add.s64", "q", self._register, offset - self._moved)
+            self._moved = offset
+        return Address(self._register, offset - self._moved)
+
+
+class Results:
+    """Writes the end of a block's function: channels are the block's."""
+
+    def __init__(self, code: Code, division: Division, channels: Sequence[int],
+                 epilogue: Epilogued) -> None:
+        self._code, self._division = code, division
+        self._channels, self._epilogue = channels, epilogue
+
+    def write(self, values: Sequence[tuple[str, ...]], memory: str) -> None:
+        """values: each channel's sums of this work-item's team, one an image."""
+        code, count = self._code, self._division.config.teams
+        # read again: kept from the start, it would take registers all along
+        team, item = code.divided(code.get("mov.u32", "r", "%tid.x"), self._division.team)
+        if count > 1:
+            sums = self._share(values, item, team, memory)
+        self._leave_unless_inside(item)
+        if count == 1:
+            self._store(list(enumerate(values)))
+            return
+        labels = [code.label() for _ in range(count)]
+        code.dispatch(team, labels)
+        for own, label in enumerate(labels):
+            code.place(label)
+            totals = [(b, tuple(self._total(each, image, b, own, sums)
+                                for image, each in enumerate(values[b])))
+                      for b in range(own, len(values), count)]
+            self._store(totals)
+
+    def _share(self, values: Sequence[tuple[str, ...]], item: str, team: str,
+               memory: str) -> str:
+        """Puts all teams' sums into local memory; the register with this item's place there."""
+        code = self._code
+        code.emit("bar.sync", 0)
+        place = code.get("mad.lo.u32", "r", item, 4, memory)
+        mine = code.get("mad.lo.u32", "r", team, self._offset(1, 0, 0), place)
+        for b, each in enumerate(values):
+            for image, value in enumerate(each):
+                code.emit("st.shared.f32", Address(mine, self._offset(0, b, image)), value)
+        code.emit("bar.sync", 0)
+        return place
+
+    def _offset(self, team: int, b: int, image: int) -> int:
+        d = self._division
+        return 4 * d.team * ((team * len(self._channels) + b) * d.pair + image)
+
+    def _total(self, value: str, image: int, b: int, own: int, sums: str) -> str:
+        code = self._code
+        for team in range(self._division.config.teams):
+            if team != own:
+                other = code.get("ld.shared.f32", "f", Address(sums, self._offset(team, b, image)))
+                value = code.get("add.rn.f32", "f", value, other)
+        return value
+
+    def _leave_unless_inside(self, item: str) -> None:
+        """Work-items without a result end here; `_at` is left for the others: the index of their
+        pixel and first image in an output channel."""
+        code, d = self._code, self._division
+        problem, config = d.problem, d.config
+        images, rows, columns = tile_indices(code, d)
+        pixel, lane = code.divided(item, d.lanes)
+        row, column = code.divided(pixel, config.columns)
+        row = code.get("mad.lo.u32", "r", rows, config.rows, row)
+        column = code.get("mad.lo.u32", "r", columns, config.columns, column)
+        image = code.get("mad.lo.u32", "r", images, config.images,
+                         code.get("mul.lo.u32", "r", lane, d.pair))
+        inside = code.get("setp.lt.u32", "p", item, d.items)
+        for value, limit in ((row, problem.out_height), (column, problem.out_width),
+                             (image, problem.batch)):
+            inside = code.get("setp.lt.and.u32", "p", value, limit, inside)
+        code.emit("exit", guard=f"!{inside}")
+        at = code.get("mad.lo.u32", "r", row, problem.out_width, column)
+        self._at = code.get("mad.lo.u32", "r", at, problem.batch, image)
+
+    def _store(self, totals: Sequence[tuple[int, tuple[str, ...]]]) -> None:
+        code, d = self._code, self._division
+        y, *tensors = (self._pointer(name) for name in ("y", *self._epilogue.tensors))
+        plane = d.problem.out_height * d.problem.out_width * d.pixel
+        for b, values in totals:
+            channel = self._channels[b]
+            if self._epilogue.applied:
+                operands = self._operands(channel, [each.at(channel * plane) for each in tensors])
+                values = tuple(code.get("mov.f32", "f", self._epilogue.apply(code, value, given))
+                               for value, given in zip(values, operands, strict=True))
+            if d.halves:
+                low, high = values
+                packed = code.get("cvt.rn.f16x2.f32", "r", high, low)
+                code.emit("st.global.b32", y.at(channel * plane), packed)
+            else:
+                code.emit("st.global.f32", y.at(channel * plane), values[0])
+        code.emit("exit")
+
+    def _pointer(self, name: str) -> _Pointer:
+        at = self._code.get("mul.wide.u32", "q", self._at, self._division.itemsize)
+        start = self._code.get("ld.param.u64", "q", Address(name))
+        return _Pointer(self._code, self._code.get("add.s64", "q", start, at))
+
+    def _operands(self, channel: int, places: Sequence[Address]) -> list[list[Operand]]:
+        """The epilogue's operands of a channel, for each image of the work-item."""
+        d = self._division
+        given: list[list[Operand]] = [[] for _ in range(d.pair)]
+        remaining = iter(places)
+        for index, kind in enumerate(self._epilogue.operands):
+            values: Sequence[Operand]
+            if kind == "channel":
+                values = [self._epilogue.constant(index, channel)] * d.pair
+            elif d.halves:
+                packed = self._code.get("ld.global.b32", "r", next(remaining))
+                values = unpacked(self._code, packed)
+            else:
+                values = [self._code.get("ld.global.f32", "f", next(remaining))]
+            for each, value in zip(given, values, strict=True):
+                each.append(value)
+        return given
+
+
+def tile_indices(code: Code, division: Division) -> tuple[str, str, str]:
+    """The work-group's number along images, rows and columns."""
+    _, rows, columns = division.tiles
+    rest, column = code.divided(code.get("mov.u32", "r", "%ctaid.x"), columns)
+    return (*code.divided(rest, rows), column)
+
+
+def unpacked(code: Code, register: str) -> tuple[str, str]:
+    """The two float16 of a register as float32."""
+    low, high = code.register("h"), code.register("h")
+    code.emit("mov.b32", (low, high), register)
+    return code.get("cvt.f32.f16", "f", low), code.get("cvt.f32.f16", "f", high)

@@ -1,0 +1,109 @@
+"""sparse_im2col: pruned convolution on the host, CSR weights times the unrolled input (SciPy)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from gossamer.device.base import Buffer, Device
+from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.csr.direct_sparse import csr, too_dense
+from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+
+_ROW_FLOATS = 512
+"""Pixels that a product should have at least: from there on a nonzero costs its arithmetic. More
+would make the unrolled input leave the caches."""
+
+
+class SparseIm2col(Algorithm):
+    """As many images at once as give rows worth their nonzeros.
+
+    Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
+    does not reach the result.
+    """
+
+    op = "conv2d"
+    name = "sparse_im2col"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else too_dense(problem.weights_info)
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        images = _images(problem)
+        columns = 0
+        if not _is_unrolled_already(problem, images):
+            columns = 4 * problem.depth * images * problem.out_height * problem.out_width
+        yield Variant((), problem.inputs, problem.outputs, workspace=columns)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        matrix = csr(weights.arrays)
+        rows = problem.out_channels // problem.groups
+        matrices = [matrix[first : first + rows]
+                    for first in range(0, problem.out_channels, rows)]
+        constants = {name: np.asarray(array, np.float32)
+                     for name, array in weights.arrays.items() if name != "weight"}
+        return State(problem, variant, device, data=(matrices, constants))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
+        matrices, constants = state.data
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        if y.size == 0:
+            return
+        operands = operand_arrays(problem.epilogue, constants, tensors, 4)
+        images = _images(problem)
+        if not state.variant.workspace:
+            workspace = None  # a plan gives its own to every step
+        for first in range(0, problem.batch, images):
+            here = slice(first, first + images)
+            results = y[here].reshape(-1, problem.groups, problem.out_channels // problem.groups,
+                                      problem.out_height, problem.out_width)
+            windows = _windows(x[here], problem)
+            for group, matrix in enumerate(matrices):
+                columns = _columns(windows[group], problem, workspace)
+                shape = (results.shape[2], *results.shape[:1], *results.shape[3:])
+                results[:, group] = (matrix @ columns).reshape(shape).swapaxes(0, 1)
+            own = [each if each.shape[0] == 1 else each[here] for each in operands]
+            apply_in_place(problem.epilogue, y[here], own)
+
+
+def _images(problem: Conv2dProblem) -> int:
+    """Images whose columns are multiplied at once."""
+    pixels = max(problem.out_height * problem.out_width, 1)
+    return max(1, min(problem.batch, -(-_ROW_FLOATS // pixels)))
+
+
+def _is_unrolled_already(problem: Conv2dProblem, images: int) -> bool:
+    return problem.is_pointwise and images == 1
+
+
+def _windows(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
+    """A view of the padded images (or of x) as (groups, C/groups, R, S, N, E, F)."""
+    top, left, bottom, right = problem.pads
+    if any(problem.pads):
+        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    split = x.reshape(len(x), problem.groups, -1, *x.shape[2:])
+    spans = [(taps - 1) * step + 1
+             for taps, step in zip(problem.kernel, problem.dilation, strict=True)]
+    windows = sliding_window_view(split, spans, axis=(3, 4))
+    taken = windows[..., :: problem.stride[0], :: problem.stride[1],
+                    :: problem.dilation[0], :: problem.dilation[1]]
+    return taken.transpose(1, 2, 5, 6, 0, 3, 4)
+
+
+def _columns(windows: np.ndarray, problem: Conv2dProblem,
+             workspace: Buffer | None) -> np.ndarray:
+    """The (C R S, N E F) matrix of one group."""
+    if workspace is None:
+        return windows.reshape(problem.depth, -1)
+    columns: np.ndarray = workspace.array(windows.shape, np.float32)  # type: ignore[attr-defined]
+    columns[...] = windows
+    return columns.reshape(problem.depth, -1)

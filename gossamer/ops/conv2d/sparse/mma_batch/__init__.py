@@ -1,0 +1,1 @@
+"""Sparse convolution on tensor cores, with images along the instruction's columns."""

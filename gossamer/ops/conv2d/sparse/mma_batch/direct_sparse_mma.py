@@ -1,0 +1,255 @@
+"""direct_sparse_mma: pruned convolution on tensor cores, which skip the columns that a block of
+output channels does not need.
+
+Source: direct sparse convolution (Escoin, 2018), whose stretched columns here address rows of
+images in local memory; output channels are taken together by the tensor cores' tile of 16, as in
+vector-sparse products (Chen et al., 2021), so that no pruning in blocks is asked for: a column that
+one of 16 channels needs costs what 16 do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import product, zip_longest
+from pathlib import Path
+
+from gossamer.device.base import DIALECT, Device, KernelSource, Limits
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, TENSOR_CORES, unsuited
+from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind
+from gossamer.ops.conv2d.sparse.mma_batch.tables import (
+    ROW_CLASSES,
+    Geometry,
+    Tables,
+    block_count,
+    phases_of,
+)
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.strided import divisor
+
+_SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
+_MOST_CHUNK = 16
+"""Channels whose input comes at once: a work-group starts when the first have come."""
+_RESERVED_BYTES = 1024
+"""Of local memory, for each work-group that a multiprocessor holds."""
+_CONFLICTS = 1.1
+"""Reads of local memory, as a multiple of those without conflicts."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """tiles: of 16 output channels in a block. blocks: of a work-group, for the same pixels.
+    parts: of the images, a warp has one (TF32: 1). sets: of a work-group's warps, below one
+    another. height, width: output pixels of a warp. resident: work-groups that a multiprocessor
+    shall hold at once."""
+
+    tiles: int
+    blocks: int
+    parts: int
+    sets: int
+    height: int
+    width: int
+    resident: int
+
+    @property
+    def points(self) -> int:
+        return self.height * self.width
+
+    @property
+    def warps(self) -> int:
+        return self.blocks * self.parts * self.sets
+
+    def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
+        """Of output pixels, along x and along y."""
+        return (-(-problem.out_width // self.width),
+                -(-problem.out_height // (self.sets * self.height)))
+
+    def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
+        """None where the windows of a tile do not fit into local memory three times: for what is
+        multiplied, and for what is to come in the next two phases."""
+        sides = [(points - 1) * stride + (size - 1) * dilation + 1
+                 for points, stride, size, dilation in zip(
+                     (self.sets * self.height, self.width), problem.stride, problem.kernel,
+                     problem.dilation, strict=True)]
+        most = (limits.local_bytes_opt_in + _RESERVED_BYTES) // self.resident - _RESERVED_BYTES
+        channels = max(1, problem.channels // problem.groups)
+        for stages, fewest in ((6, 4), (5, 3), (4, 2), (3, 1)):
+            for chunk in range(min(_MOST_CHUNK, channels), min(fewest, channels) - 1, -1):
+                phases = -(-channels // chunk)
+                found = Geometry(sides[0], sides[1], -(-channels // phases), min(stages, phases))
+                if found.nbytes <= most:
+                    return found
+        return None
+
+
+_POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
+                    (2, 1): ((1, 1), (1, 2)), (2, 2): ((1, 2), (1, 3), (2, 2))},
+           "tf32": {(1, 1): ((1, 2), (1, 3), (2, 2), (1, 4), (2, 3), (2, 4)),
+                    (2, 1): ((1, 2), (1, 3), (2, 2))}}
+"""Heights and widths of a warp's pixels, for each number of tiles and of parts."""
+_TRIED = 5
+_TRIED_ALIKE = 2
+"""Shapes that are tried for a layer, of each precision and number of tiles, and of those whose
+warps do the same."""
+_NOMINAL_BATCH = 64
+"""Every batch has the same shapes to choose from: those expected to be best for this one."""
+
+
+def _shapes(precision: str) -> list[Shape]:
+    """Those that fill a multiprocessor's registers: with 64, 96 or 128 sums a work-item 16, 12 or
+    8 warps."""
+    found = []
+    for (tiles, parts), points in _POINTS[precision].items():
+        for height, width in points:
+            sums = tiles * height * width * KINDS[precision].vector * 4 // parts
+            warps = 8 if sums > 96 else 12 if sums > 64 or (tiles, sums) == (2, 64) else 16
+            for blocks, sets in product((2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4)):
+                resident, rest = divmod(warps, blocks * parts * sets)
+                if rest == 0 and 0 < resident <= 4:
+                    found.append(Shape(tiles, blocks, parts, sets, height, width, resident))
+    return found
+
+
+_SHAPES = {precision: _shapes(precision) for precision in KINDS}
+
+
+class DirectSparseMma(Algorithm):
+    """In TF32 and float16, images innermost, with float32 sums. A column that one of 16
+    alike output channels needs is multiplied for all of them: a NaN or infinity of the input
+    reaches each of these, even where only zeros meet it. Of TF32 inputs the bits beyond are
+    dropped."""
+
+    op = "conv2d"
+    name = "direct_sparse_mma"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := unsuited(problem, device)) is not None:
+            return reason
+        if problem.batch % min(kind.vector for kind in KINDS.values()):
+            return f"a batch of {problem.batch}: images are taken four or eight at a time"
+        if not _fitting("tf32", problem, device.limits):
+            span = " x ".join(str((size - 1) * dilation + 1) for size, dilation
+                              in zip(problem.kernel, problem.dilation, strict=True))
+            return (f"windows span {span} pixels: 128 bytes of each do not fit local memory of "
+                    f"{device.limits.local_bytes_opt_in} bytes thrice")
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        if problem.outputs[0].size == 0:
+            yield variant_of(problem, Shape(1, 1, 1, 1, 1, 1, 1), "tf32")
+            return
+        # in turn, so that whoever tries a few has some of each
+        for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
+            yield from filter(None, in_turn)
+
+    def _of(self, precision: str, problem: Conv2dProblem, device: Device) -> list[Variant]:
+        """The one expected to be fastest first."""
+        kind = KINDS[precision]
+        if problem.batch % kind.vector:
+            return []
+        shapes = _fitting(precision, problem, device.limits)
+
+        def order(problem: Conv2dProblem, among: Iterable[Shape]) -> list[Shape]:
+            return sorted(among, key=lambda each: _cost(problem, each, kind, shapes[each],
+                                                        device.limits))
+
+        tried: list[Shape] = []
+        for shape in order(replace(problem, batch=_NOMINAL_BATCH), shapes):
+            as_tall = [each for each in tried if each.tiles == shape.tiles]
+            alike = [each for each in as_tall if (each.parts, each.height, each.width)
+                     == (shape.parts, shape.height, shape.width)]
+            if len(as_tall) < _TRIED and len(alike) < _TRIED_ALIKE:
+                tried.append(shape)
+        return [variant_of(problem, shape, precision) for shape in order(problem, tried)]
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        y = variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        shape = Shape(**{key: int(value) for key, value in variant.config})
+        kind = KINDS[variant.precision]
+        geometry = shape.geometry(problem, device.limits)
+        assert geometry is not None, f"{variant.label} was not among the variants"
+        tables = Tables(problem, weights, kind, shape.tiles, shape.blocks,
+                        shape.parts * shape.sets, geometry)
+        parts = [weights.packed(tables.key(part), tables.packing(part))
+                 for part in ("starts", "places", "weights", "channels")]
+        kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
+            "HALVES": int(variant.precision == "fp16"), "TILES": shape.tiles,
+            "BLOCKS": shape.blocks, "PARTS": shape.parts, "SETS": shape.sets,
+            "HEIGHT": shape.height, "WIDTH": shape.width, "RESIDENT": shape.resident,
+            "ROW_CLASSES": ROW_CLASSES,
+            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
+            architectures=("sm_80", "sm_100"), headers=(DIALECT, TENSOR_CORES), dynamic_local=True))
+        tiles_x, tiles_y = shape.tiles_of(problem)
+        groups_apart = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
+        arguments = (
+            input_buffer(0), *parts, output_buffer(0), *divisor(tiles_x), *divisor(tiles_y),
+            *divisor(groups_apart), problem.channels // problem.groups, geometry.chunk,
+            phases_of(problem, geometry), geometry.stages, geometry.stage_rows,
+            *divisor(geometry.pitch), *divisor(geometry.width),
+            problem.batch // kind.vector, problem.height, problem.width, problem.out_height,
+            problem.out_width, *problem.stride, *problem.pads[:2],
+            *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
+        groups = (tiles_x * tiles_y * -(-problem.batch // kind.images),
+                  groups_apart * problem.groups)
+        return State(problem, variant, device, [
+            Launch(kernel, groups, (32 * shape.warps,), arguments,
+                   max(geometry.nbytes,
+                       shape.warps * ROWS * 4 * (kind.images // shape.parts + kind.vector)))])
+
+
+def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[Shape, Geometry]:
+    found = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
+    return {shape: geometry for shape, geometry in found.items() if geometry is not None}
+
+
+def variant_of(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
+    """Any shape, whether it is tried or not."""
+    x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
+    variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
+                      (y,), precision)
+    return variant.halved if precision == "fp16" else variant
+
+
+def _cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry,
+          limits: Limits) -> float:
+    """Expected cycles of a multiprocessor: of its tensor cores (8 an instruction on one of four),
+    its local memory (128 bytes each), its schedulers, and what comes from the L2 cache at 27 bytes
+    a cycle."""
+    # alike rows share more columns than any do
+    one, all_of = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
+                   for rows in (ROWS, ROWS * shape.tiles))
+    # of a block
+    steps, fragments = max(1.0, all_of / kind.depth), max(1.0, shape.tiles * one / kind.depth)
+    row_groups = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
+    blocks = block_count(problem, shape.tiles, 1) / row_groups
+    channels = problem.channels // problem.groups
+    # of a block and all images of a pixel
+    products = fragments * kind.vector
+    reads = steps * kind.depth
+    pixels = shape.sets * shape.points
+    issued = products + (steps * 10 + fragments * 2) * shape.parts + 12 * steps / shape.points
+    fetched = (blocks * (512 * fragments + 4 * kind.depth * steps)
+               + 128 * channels * geometry.pitch)
+    group = max(2 * products * blocks * pixels, issued / 4 * blocks * pixels, fetched / 27,
+                _CONFLICTS * reads * blocks * pixels + channels * geometry.pitch)
+    tiles_x, tiles_y = shape.tiles_of(problem)
+    groups = (tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
+              * problem.groups)
+    in_turn = -(-groups // max(limits.units, 1))
+    at_once = min(in_turn, shape.resident) * blocks * shape.parts * shape.sets / 4
+    start = 1500 + 128 * geometry.stage_rows / 27
+    return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.resident)

@@ -1,0 +1,247 @@
+"""direct_sparse_pixels: pruned convolution of few images on tensor cores, output pixels side by
+side.
+
+Source: direct sparse convolution (Escoin, 2018) finds the input of a column of weights by shifting
+a window's start; here each horizontal shift is a copy of its own in local memory, so that eight
+pixels are 16 aligned bytes. Rows are taken together by the tensor cores' tile of 16, as in
+vector-sparse products (Chen et al., 2021), without pruning in blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import DIALECT, Device, KernelSource, Limits
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
+from gossamer.ops.conv2d.sparse.common.tensor_cores import (
+    ROWS,
+    TENSOR_CORES,
+    fragments,
+    unsuited,
+)
+from gossamer.ops.conv2d.sparse.mma_pixels.tiling import (
+    DEPTH,
+    MOST_IMAGES,
+    Division,
+    Shape,
+    cycles,
+)
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.strided import divisor
+
+_SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
+_AHEAD = {"tf32": 2, "fp16": 4}
+"""Steps that are asked for ahead; one of TF32 has twice the registers."""
+
+_SHAPES = tuple(Shape(*numbers) for numbers in (
+    (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
+    (2, 4, 2, 1, 4, 8), (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8), (1, 2, 1, 4, 8, 8),
+    (2, 2, 2, 2, 4, 4), (1, 6, 1, 2, 4, 4), (1, 4, 1, 2, 4, 4), (2, 2, 1, 4, 2, 4),
+    (2, 2, 7, 1, 6, 4),
+    (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
+    (2, 2, 7, 1, 4, 1)))
+
+
+class DirectSparsePixels(Algorithm):
+    """In TF32 and float16, with float32 sums. A column that a block of 16 or 32 output channels
+    needs is multiplied for all of them: a NaN or infinity of the input reaches each of these, even
+    where only zeros meet it. Of TF32 inputs the bits beyond are dropped."""
+
+    op = "conv2d"
+    name = "direct_sparse_pixels"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := unsuited(problem, device)) is not None:
+            return reason
+        if problem.batch > MOST_IMAGES:
+            return f"a batch of {problem.batch}, takes at most {MOST_IMAGES}"
+        if not problem.outputs[0].size:
+            return None
+        if not problem.inputs[0].size:
+            return "the input is empty"
+        if not _fitting(problem, "tf32", device.limits):
+            least = min((Division(problem, shape, "tf32") for shape in _runnable(device.limits)),
+                        key=lambda divided: divided.local_bytes)
+            return least.unfit(device.limits)
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        if problem.outputs[0].size == 0:
+            yield _variant(problem, _SHAPES[-1], "tf32")
+            return
+        fitting = {precision: _fitting(problem, precision, device.limits)
+                   for precision in ("tf32", "fp16")}
+        for shape in fitting["tf32"] + [each for each in fitting["fp16"]
+                                        if each not in fitting["tf32"]]:
+            for precision, shapes in fitting.items():
+                if shape in shapes:
+                    yield _variant(problem, shape, precision)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        shape = Shape(**{key: int(value) for key, value in variant.config})
+        y = variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        divided = Division(problem, shape, variant.precision)
+        tables = _Tables(divided, weights.arrays["weight"])
+        parts = [weights.packed(tables.key(part), tables.packing(part))
+                 for part in ("starts", "offsets", "weights", "channels")]
+        kernel = device.compile(KernelSource.of(_SOURCE, "pixels", {
+            "HALVES": int(variant.precision == "fp16"),
+            **{key.upper(): value for key, value in variant.config},
+            "KERNEL_WIDTH": problem.kernel[1], "DEPTH": _AHEAD[variant.precision],
+            "BATCH": divided.batch, "STRIDED": int(problem.stride[0] > 1),
+            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)},
+            architectures=("sm_90" if shape.cluster > 1 else "sm_80", "sm_100"),
+            dynamic_local=True, headers=(DIALECT, TENSOR_CORES)))
+        group_parts = divided.blocks // shape.blocks
+        items = min(divided.items, shape.group)
+        arguments = (
+            input_buffer(0), *parts, output_buffer(0), *divisor(divided.tiles_across),
+            divided.lines, *divisor(divided.width), problem.channels,
+            problem.channels // problem.groups, divided.channels, *divisor(group_parts),
+            problem.height, problem.width, problem.out_channels, problem.out_height,
+            problem.out_width, *divisor(problem.stride[0]), *divisor(problem.stride[1]),
+            problem.dilation[1], *problem.pads[:2], divided.span[0], *divisor(divided.columns),
+            *divisor(items), divided.at_once, -(-divided.items // items), divided.batches,
+            divided.residue_pieces, divided.tap_pieces, divided.channel_pieces, divided.pieces,
+            *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
+        groups = (shape.cluster * group_parts * problem.groups, divided.tiles_down,
+                  problem.batch * divided.tiles_across)
+        return State(problem, variant, device, [
+            Launch(kernel, groups, (shape.group,), arguments, divided.local_bytes)])
+
+
+def _runnable(limits: Limits) -> list[Shape]:
+    return [shape for shape in _SHAPES if shape.cluster <= limits.cluster]
+
+
+def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Shape]:
+    """The shapes that the device can run, those expected to be fastest first. The sizes of
+    clusters take turns: what a cluster costs is the device's to say."""
+    by_size: dict[int, list[Division]] = defaultdict(list)
+    for shape in _runnable(limits):
+        divided = Division(problem, shape, precision)
+        if divided.unfit(limits) is None:
+            by_size[shape.cluster].append(divided)
+    in_order = (sorted(each, key=lambda divided: cycles(divided, limits))
+                for each in by_size.values())
+    return [divided.shape for in_turn in zip_longest(*in_order) for divided in in_turn if divided]
+
+
+def _variant(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
+    x, y = problem.inputs[0], problem.outputs[0]
+    variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
+                      (y,), precision)
+    return variant.halved if precision == "fp16" else variant
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of a layer: of each block the columns of each part of the channels.
+
+    starts: of each block and part, the first of its steps, and behind the last. offsets: of each
+    column of a step, the bytes of its first octet behind those of the first column. weights: of
+    each step, tile and instruction (float16: one, TF32: two of eight columns), four registers for
+    each of 32 lanes. channels: of each row of a
+    block, its output channel, or -1.
+    """
+
+    divided: Division
+    weight: np.ndarray
+
+    def key(self, part: str) -> str:
+        d = self.divided
+        places = (d.residue_pieces, d.tap_pieces, d.channel_pieces, d.width)
+        return (f"{part} of {d.shape.rows} rows, {d.shape.blocks} by {d.shape.cluster}, {places}, "
+                f"{d.precision}")
+
+    def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+        return lambda arrays: self.parts[part]
+
+    @cached_property
+    def parts(self) -> dict[str, np.ndarray]:
+        divided, problem, shape = self.divided, self.divided.problem, self.divided.shape
+        matrix = np.asarray(self.weight, np.float32).reshape(problem.out_channels, -1)
+        per_group = problem.out_channels // problem.groups
+        blocks: list[np.ndarray] = []
+        for group in range(problem.groups):
+            rows = np.arange(group * per_group, (group + 1) * per_group)
+            found = [rows[each] for each in cluster(matrix[rows] != 0, shape.rows)]
+            found += [rows[:0]] * (divided.blocks - len(found))
+            blocks += _dealt(found, [int(matrix[each].any(axis=0).sum()) for each in found],
+                             shape.blocks)
+        channels = np.full((len(blocks), shape.rows), -1, np.int32)
+        starts, offsets, values = [0], [], []
+        part_columns = divided.channels * math.prod(problem.kernel)
+        for index, members in enumerate(blocks):
+            channels[index, :len(members)] = members
+            columns = np.flatnonzero(matrix[members].any(axis=0))
+            for part in range(shape.cluster):
+                own = columns[columns // part_columns == part]
+                order, places = self._spread(own - part * part_columns)
+                offsets.append(places)
+                value = np.zeros((shape.rows, len(places)), np.float32)
+                used = order >= 0
+                value[:len(members), used] = matrix[np.ix_(members, own[order[used]])]
+                values.append(value)
+                starts.append(starts[-1] + len(places) // DEPTH)
+        # a table without an entry would have no address
+        if not starts[-1]:
+            offsets.append(np.zeros(DEPTH, np.int32))
+            values.append(np.zeros((shape.rows, DEPTH), np.float32))
+        # tile, row, step, instruction, column
+        depth = DEPTH if divided.precision == "fp16" else DEPTH // 2
+        apart = np.concatenate(values, axis=1).reshape(shape.tiles, ROWS, -1, DEPTH // depth, depth)
+        places = np.concatenate(offsets)
+        if divided.precision == "tf32":
+            places = np.ascontiguousarray(places.reshape(-1, 4, 4).swapaxes(1, 2))
+        return {"starts": np.array(starts, np.int32), "offsets": places,
+                "weights": fragments(apart.transpose(2, 0, 3, 1, 4), divided.precision),
+                "channels": channels}
+
+    def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The order in which columns fill steps, -1 for none, and their offsets in bytes. So many
+        of a step as there are banks are loaded at once: what is in one bank is dealt out to all of
+        these sets."""
+        divided = self.divided
+        channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
+        row, column = np.divmod(tap, divided.problem.kernel[1])
+        places = divided.places(channel, row, column)
+        sets = -(-len(columns) // DEPTH) * (DEPTH // divided.banks)
+        order = np.full(sets * divided.banks, -1)
+        order[:len(columns)] = np.argsort(places % divided.banks, kind="stable")
+        order = order.reshape(divided.banks, sets).T.reshape(-1)
+        # what is loaded twice costs no more: where there is none, what its set has first
+        instead = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
+        filled = np.where(order >= 0, order, np.maximum(instead, 0))
+        return order, (divided.piece_bytes * places[filled]).astype(np.int32)
+
+
+def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
+    """The blocks in an order in which so many that follow one another are about as long in all as
+    any others: from the longest on they go to groups to and fro."""
+    groups = len(blocks) // together
+    order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
+    order[1::2] = order[1::2, ::-1]
+    return [blocks[index] for index in order.T.reshape(-1)]

@@ -1,0 +1,1 @@
+"""Sparse convolution over tables of blocks of output channels."""

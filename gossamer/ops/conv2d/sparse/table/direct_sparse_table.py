@@ -1,0 +1,170 @@
+"""direct_sparse_table: pruned convolution with weights in tables, for several channels at once.
+
+Source: direct sparse convolution on GPUs (Escoin, 2018), whose table form loads an input for every
+multiply-add. Here output channels with weights in like places form a block that loads it once, its
+sums in registers, and sets of work-items share the columns of a block where points are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Argument, Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+    workspace_buffer,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.row_blocks import Table, table
+from gossamer.ops.conv2d.sparse.csr.direct_sparse import SURE_GROUP, cannot_index
+from gossamer.ops.conv2d.sparse.table.tiling import (
+    Division,
+    Form,
+    Walk,
+    as_read,
+    costs_of_forms,
+    fitting,
+)
+from gossamer.ops.copy.problem import convert
+from gossamer.ops.copy.strided import copy_launches, copy_walk
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.strided import divisor
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
+_LAYOUTS = ("NCHW", "CHWN")
+_EMPTY = Form(1, 1, 32)
+
+
+class DirectSparseTable(Algorithm):
+    """Nothing is generated for the weights: a kernel serves every layer of its form.
+
+    Columns that no channel of a block has are skipped. A column that one of them has is multiplied
+    by zero for the others, so that a NaN or infinity of the input reaches all channels of a block
+    (with rows=1: only those whose weights it meets) as NaN; so it does in a dense convolution.
+    The other sparse forms keep it from channels where only zeros meet it.
+    """
+
+    op = "conv2d"
+    name = "direct_sparse_table"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := cannot_index(problem, device)) is not None:
+            return reason
+        if not fitting(device.limits):
+            return (f"{device.name} runs at most {device.limits.group_size} work-items a group "
+                    f"with {device.limits.local_bytes} bytes of local memory")
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        if problem.outputs[0].size == 0:
+            yield Variant(_EMPTY.config, problem.inputs, problem.outputs)
+            return
+        # the layouts of one image are the same memory
+        layouts = _LAYOUTS if problem.batch > 1 else _LAYOUTS[:1]
+        offered = sorted((_offered(problem, device, layout) for layout in layouts),
+                         key=lambda each: each[0])
+        for in_turn in zip_longest(*(variants for _, variants in offered)):
+            for variant in in_turn:
+                if variant is not None:
+                    yield from (variant, replace(variant.halved,
+                                                 workspace=variant.workspace // 2))
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        x, y = variant.inputs[0], variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        form = Form(**{key: int(value) for key, value in variant.config})
+        read = as_read(x, problem, form)
+        walk = Walk.of(problem, form, read, y)
+        division = Division(form, walk)
+        kernel = device.compile(KernelSource.of(_SOURCE, "direct_sparse_table", {
+            **{key.upper(): value for key, value in variant.config},
+            "VECTOR": division.vector, "DISTANCE": division.distance, "LINEAR": int(walk.linear),
+            "HALVES": int(x.dtype == "float16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)}))
+        source, launches = input_buffer(0), []
+        if variant.workspace:
+            launches = copy_launches(device, x.stored_dtype.itemsize,
+                                     copy_walk(convert(x, read), x, read), source,
+                                     workspace_buffer)
+            source = workspace_buffer
+        blocks = -(-problem.out_channels // problem.groups // form.rows) * problem.groups
+        parts = -(-blocks // form.blocks)
+        tables, sides = _tables(weights, problem, form.rows, read)
+        masking = (sides(), problem.height, problem.width, *problem.kernel, *problem.stride,
+                   *problem.pads[:2], *problem.dilation) if form.masked else ()
+        launches.append(Launch(
+            kernel, (parts * division.tiles * walk.planes,), (form.group,),
+            (source, *tables, output_buffer(0),
+             *divisor(parts), *divisor(division.tiles), walk.count, *divisor(walk.line),
+             *divisor(walk.images), problem.out_width, walk.start, *walk.in_x, y.strides[1],
+             *walk.in_y, *masking,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
+        return State(problem, variant, device, launches)
+
+
+def _offered(problem: Conv2dProblem, device: Device,
+             layout: str) -> tuple[tuple[bool, float], list[Variant]]:
+    """The expected cost of the first, behind whether it may be too large, and all in that
+    order."""
+    x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
+    costs = {form: (device.api == "opencl" and form.group > SURE_GROUP, cost)
+             for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
+    inputs = (x, *[y] * problem.epilogue.tensor_count)
+    return (min(costs.values()),
+            [Variant(form.config, inputs, (y,), workspace=_workspace(problem, x, form))
+             for form in sorted(costs, key=costs.__getitem__)])
+
+
+def _workspace(problem: Conv2dProblem, x: TensorSpec, form: Form) -> int:
+    """Bytes of the padded input; none where x itself is read."""
+    read = as_read(x, problem, form)
+    return 0 if read == x else read.nbytes
+
+
+def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
+            x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
+    """The kernel's table of the weights, which go into blocks once for all input sizes, columns
+    as offsets in the input x as it is read; and what makes the table of the columns' sides."""
+    @cache
+    def made() -> Table:
+        return table(weights.arrays["weight"], problem.groups, rows)
+
+    def pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+        return lambda arrays: getattr(made(), part)
+
+    def places() -> tuple[np.ndarray, ...]:
+        channel, tap = np.divmod(made().columns, problem.kernel[0] * problem.kernel[1])
+        return (channel, *np.divmod(tap, problem.kernel[1]))
+
+    def sides(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        _, row, column = places()
+        return (1 << row.astype(np.int64) | 1 << 16 + column.astype(np.int64)).astype(np.uint32)
+
+    def offsets(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        channel, row, column = places()
+        _, x_channel, x_row, x_column = x.strides
+        return (channel * x_channel + row * (problem.dilation[0] * x_row)
+                + column * (problem.dilation[1] * x_column)).astype(np.int32)
+
+    strides = f"{x.strides[1:]} {problem.dilation}"
+    return ([weights.packed(f"starts of {rows} rows", pack("starts")),
+             weights.packed(f"channels of {rows} rows", pack("channels")),
+             weights.packed(f"columns of {rows} rows, {strides}", offsets),
+             weights.packed(f"values of {rows} rows", pack("values"))],
+            lambda: weights.packed(f"sides of {rows} rows", sides))

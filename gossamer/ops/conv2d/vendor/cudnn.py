@@ -1,0 +1,161 @@
+"""cudnn: convolution by NVIDIA's library; each engine that its heuristics offer is a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from gossamer.device.base import Buffer, Device
+from gossamer.errors import DeviceError, first_line
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant, Weights
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor.cudnn_graph import (
+    MOST_PLANS,
+    OPERAND,
+    WEIGHT,
+    Form,
+    Offer,
+    X,
+    Y,
+    built,
+    channel_dtype,
+    offered,
+    pointwise,
+)
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.vendor.cublas import bias_vector
+from gossamer.ops.vendor.cudnn import library_on, loaded_version, unavailable
+from gossamer.tensor import to_memory
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda.device import CudaBuffer, CudaDevice
+
+_LAYOUTS = ("NHWC", "NCHW")
+_FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
+
+
+@dataclass
+class _Ready:
+    """A built plan: its graph, the engine's name, the constants it reads and the run-time inputs
+    it takes, by their names in the graph."""
+
+    graph: Any = field(repr=False)
+    engine: str
+    constants: dict[int, Buffer]
+    inputs: dict[int, int]
+
+
+class Cudnn(Algorithm):
+    """Configs are cuDNN's execution plans by rank, one list for each precision and layout, with
+    the epilogue fused into cuDNN's graph or applied by a pass of our own."""
+
+    op = "conv2d"
+    name = "cudnn"
+    vendor = "cuDNN"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        reason = unavailable(device)
+        if reason is not None:
+            return reason
+        sizes = [spec.size for spec in (*problem.inputs, *problem.outputs)]
+        if max(sizes) >= 2**31:
+            return "a tensor has 2^31 elements or more"
+        if min(sizes) == 0:
+            return "a tensor is empty"
+        refusals = []
+        for epilogue in _epilogues(problem):
+            for precision in PRECISIONS:
+                for offer in _offers(problem, device, epilogue, precision).values():
+                    if offer.plans:
+                        return None
+                    refusals.append(offer.refusal)
+        return f"cuDNN offers no engine for {problem.describe()}: {refusals[0]}"
+
+    def version(self, device: Device) -> str:
+        return loaded_version(device)
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        epilogues = _epilogues(problem)
+        # what works in strict float32 comes first
+        epilogues.sort(key=lambda epilogue: not any(
+            offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
+        # epilogues take turns at the first rank only: the fused one has nearly always won
+        ranks = [(0, epilogue) for epilogue in epilogues]
+        ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
+        for rank, epilogue in ranks:
+            for precision in PRECISIONS:
+                offers = _offers(problem, device, epilogue, precision)
+                for form, offer in offers.items():
+                    if rank < len(offer.plans):
+                        yield _variant(problem, form, rank, epilogue, offer)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        form = Form(variant.precision, variant.outputs[0].layout, variant["epilogue"] != _SEPARATE)
+        plan = offered(device, problem, form).plans[variant["rank"]]
+        try:
+            graph = built(device, problem, form, plan)
+        except library_on(device).failures as error:
+            raise DeviceError(f"{device.name} cannot build cuDNN's {plan.engine}: "
+                              f"{first_line(error)}") from error
+        spec = form.spec(problem.weight_shapes["weight"])
+        weight = weights.packed(f"cudnn weight {spec.layout} {spec.dtype}",
+                                lambda arrays: to_memory(arrays["weight"], spec))
+        ready = _Ready(graph, plan.engine, {WEIGHT: weight}, {X: 0})
+        if not form.fused:
+            launches = epilogue_pass_launches(problem.epilogue, weights, device,
+                                              variant.outputs[0], 1)
+            return State(problem, variant, device, launches, ready)
+        dtype = channel_dtype(problem.epilogue, form)
+        for index, kind in enumerate(problem.epilogue.operands):
+            if kind == "tensor":
+                ready.inputs[OPERAND + index] = len(ready.inputs)
+            else:
+                ready.constants[OPERAND + index] = bias_vector(
+                    weights, f"operand{index}", problem.out_channels, dtype)
+        return State(problem, variant, device, data=ready)
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        ready: _Ready = state.data
+        device = cast("CudaDevice", state.device)
+        buffers = {**ready.constants, Y: outputs[0],
+                   **{name: inputs[index] for name, index in ready.inputs.items()}}
+        device.keep(ready, buffers, workspace)
+        library = library_on(device)
+        with library.handle_on(stream) as handle:
+            try:
+                ready.graph.execute({name: _address(each) for name, each in buffers.items()},
+                                    None if workspace is None else _address(workspace), handle)
+            except library.failures as error:
+                raise DeviceError(f"{device.name} failed running cuDNN's {ready.engine}: "
+                                  f"{first_line(error)}") from error
+        super().launch(state, inputs, outputs, workspace, stream)
+
+
+def _epilogues(problem: Conv2dProblem) -> list[str]:
+    """How the problem's epilogue can be applied."""
+    nodes = pointwise(problem.epilogue)
+    if nodes is None:
+        return [_SEPARATE]
+    return [_FUSED, _SEPARATE] if nodes else [_NONE]
+
+
+def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
+            precision: str) -> dict[Form, Offer]:
+    """What cuDNN offers in each layout."""
+    forms = [Form(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
+    return {form: offered(device, problem, form) for form in forms}
+
+
+def _variant(problem: Conv2dProblem, form: Form, rank: int, epilogue: str,
+             offer: Offer) -> Variant:
+    x, y = form.spec(problem.inputs[0].shape), form.spec(problem.outputs[0].shape)
+    return Variant((("rank", rank), ("epilogue", epilogue)),
+                   (x, *[y] * problem.epilogue.tensor_count), (y,), form.precision,
+                   offer.plans[rank].workspace)
+
+
+def _address(buffer: Buffer) -> int:
+    return cast("CudaBuffer", buffer).handle

@@ -1,0 +1,168 @@
+"""What the lowerings share: the recombined matrix, in parts, and the weights that multiply it.
+
+Source: convolution lowered to a matrix product by im2col, as in Caffe; with sparse weights the
+product is one of a sparse and a dense matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.strided import GROUP, divisor, groups_for
+from gossamer.ops.vendor.nvmath import dtype_of
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("im2col.cl")
+_MATRIX_BYTES = 2**31
+"""The most memory that a recombined matrix takes; larger ones are made in parts."""
+_ORDERS = {"NCHW": 0, "NHWC": 1, "CHWN": 2}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The images and output pixels whose columns of the recombined matrix are made at a time."""
+
+    first_image: int
+    images: int
+    first_pixel: int
+    pixels: int
+
+
+def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], layout: str,
+               precision: str, workspace: int) -> Variant:
+    """All tensors in one layout and the precision's dtype."""
+    x, y = (TensorSpec(spec.shape, dtype_of(precision), layout)
+            for spec in (problem.inputs[0], problem.outputs[0]))
+    return Variant(tuple(config), (x, *[y] * problem.epilogue.tensor_count), (y,), precision,
+                   workspace)
+
+
+def too_large(problem: Conv2dProblem) -> str | None:
+    """Why the kernels' 32-bit indices do not reach, in one line; None where they do."""
+    if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
+        return "a tensor has 2^31 elements or more"
+    return None
+
+
+def taps(problem: Conv2dProblem) -> int:
+    """Rows of the recombined matrix, those of all groups together."""
+    return problem.depth * problem.groups
+
+
+def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[Part]:
+    """The whole problem in parts whose matrices stay within the bound: whole images where one
+    fits, else ranges of pixels; of all images where these lie innermost. A pointwise problem
+    needs no matrix: the input is it."""
+    images, pixels = problem.batch, problem.out_height * problem.out_width
+    whole = Part(0, images, 0, pixels)
+    column = taps(problem) * itemsize
+    if problem.is_pointwise or column * images * pixels <= _MATRIX_BYTES:
+        return [whole]
+    if layout == "CHWN":
+        return [Part(0, images, first, count)
+                for first, count in _ranges(pixels, _MATRIX_BYTES // (column * images))]
+    if column * pixels <= _MATRIX_BYTES:
+        return [Part(first, count, 0, pixels)
+                for first, count in _ranges(images, _MATRIX_BYTES // (column * pixels))]
+    return [Part(image, 1, first, count) for image in range(images)
+            for first, count in _ranges(pixels, _MATRIX_BYTES // column)]
+
+
+def _ranges(total: int, most: int) -> list[tuple[int, int]]:
+    """(first, count) of ranges of nearly one size, none above the most (1 at the least)."""
+    size = -(-total // -(-total // max(most, 1)))
+    return [(first, min(size, total - first)) for first in range(0, total, size)]
+
+
+def matrix_bytes(problem: Conv2dProblem, part: Part, itemsize: int) -> int:
+    """Workspace for a part's matrix, a multiple of 256 bytes; 0 where the input serves."""
+    if problem.is_pointwise:
+        return 0
+    return -(-taps(problem) * part.images * part.pixels * itemsize // 256) * 256
+
+
+def output_offset(problem: Conv2dProblem, layout: str, part: Part) -> int:
+    """Elements of the output before the part's first result."""
+    if layout == "CHWN":
+        return part.first_pixel * problem.batch
+    pixels = problem.out_height * problem.out_width
+    if layout == "NHWC":
+        return (part.first_image * pixels + part.first_pixel) * problem.out_channels
+    return part.first_image * problem.out_channels * pixels + part.first_pixel
+
+
+def gather(problem: Conv2dProblem, x: TensorSpec, part: Part, device: Device) -> Launch:
+    """The launch that writes the part's recombined matrix from input 0 (of spec x) to the
+    workspace's start."""
+    itemsize = x.stored_dtype.itemsize
+    images, pixels, channels = part.images, part.pixels, problem.channels
+    group_channels = channels // problem.groups
+    window = problem.kernel[0] * problem.kernel[1]
+    along = {"NCHW": itemsize, "NHWC": group_channels * itemsize, "CHWN": images * itemsize}
+    unit_bytes = next(size for size in (16, 4, 2) if along[x.layout] % size == 0
+                      and (size == itemsize or x.layout != "NCHW"))
+    step = unit_bytes // itemsize
+    if x.layout == "NCHW":
+        sizes = (pixels, channels, images)
+        to = (channels * window * pixels, 1, 0, window * pixels, pixels)
+    elif x.layout == "NHWC":
+        channels, group_channels = channels // step, group_channels // step
+        sizes = (channels, pixels, images)
+        to = (pixels * window * channels, window * channels, window * group_channels, 1,
+              group_channels)
+    else:
+        images //= step
+        sizes = (images, pixels, channels)
+        to = (1, images, 0, window * pixels * images, pixels * images)
+    if x.layout != "NHWC":
+        # only the order of NHWC sets groups apart
+        group_channels = channels
+    strides = [stride if stride == 1 else stride // step for stride in x.strides]
+    kernel = device.compile(KernelSource.of(_SOURCE, "im2col", {
+        "ORDER": _ORDERS[x.layout], "UNIT_BYTES": unit_bytes}))
+    items = sizes[0] * sizes[1] * sizes[2]
+    return Launch(kernel, groups_for(items), (GROUP,), (
+        input_buffer(0), lambda inputs, outputs, workspace: workspace, items,
+        *divisor(sizes[0]), *divisor(sizes[1]), *divisor(problem.out_width),
+        *divisor(group_channels), part.first_image, part.first_pixel, problem.height,
+        problem.width, *problem.kernel, *problem.stride, *problem.pads[:2], *problem.dilation,
+        *strides, *to))
+
+
+def run(launch: Launch, device: Device, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+        workspace: Buffer | None, stream: Any) -> None:
+    arguments = [a(inputs, outputs, workspace) if callable(a) else a for a in launch.arguments]
+    device.launch(launch.kernel, launch.groups, launch.group_size, arguments,
+                  local_bytes=launch.local_bytes, stream=stream)
+
+
+def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:
+    """Weights as (output channels, taps of a group), the taps in the matrix's order."""
+    rows = weight_rows(problem, layout)
+    return weights.packed(f"rows of {tap_order(layout)} {dtype}",
+                          lambda arrays: rows(arrays).astype(dtype))
+
+
+def weight_rows(problem: Conv2dProblem,
+                layout: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Makes (output channels, taps of a group) of a layer's constants, the taps in the order of
+    the layout's matrix."""
+    def rows(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        weight = np.asarray(arrays["weight"], np.float32)
+        if tap_order(layout) == "rsc":
+            weight = weight.transpose(0, 2, 3, 1)
+        return weight.reshape(problem.out_channels, problem.depth)
+    return rows
+
+
+def tap_order(layout: str) -> str:
+    """What tells rows of weights for one layout from those for another."""
+    return "rsc" if layout == "NHWC" else "crs"

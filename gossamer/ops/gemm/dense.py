@@ -1,0 +1,142 @@
+"""gemm's algorithms: tiled, by way of a pointwise convolution; few rows; BLAS on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.ops.algorithm import (
+    Algorithm,
+    Launch,
+    State,
+    Variant,
+    Weights,
+    input_buffer,
+    output_buffer,
+)
+from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import (
+    apply_in_place,
+    buffers_as_arrays,
+    epilogue_arguments,
+    epilogue_macros,
+    operand_arrays,
+)
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.strided import cannot_compile
+from gossamer.tensor import ROW_MAJOR
+
+_FEW_ROWS = Path(__file__).with_name("few_rows.cl")
+ADD_UP = Path(__file__).with_name("add_up.h")
+
+
+class TiledGemm(Algorithm):
+    """The convolution's tiled product over images of one pixel."""
+
+    op = "gemm"
+    name = "tiled_gemm"
+    _convolution = Im2colGemm()
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return self._convolution.supports(_pointwise(problem), device)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for variant in self._convolution.variants(_pointwise(problem), device):
+            if {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"}:
+                yield _over(problem, variant, ROW_MAJOR)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        convolution = _pointwise(problem)
+        state = self._convolution.prepare(weights, convolution,
+                                          _over(convolution, variant, "NHWC"), device)
+        return State(problem, variant, device, state.launches)
+
+
+class FewRowsGemm(Algorithm):
+    """At most four rows: a reduction a column, bound by reading the weights."""
+
+    op = "gemm"
+    name = "few_rows"
+    most_rows = 4
+    _groups = (64, 128, 256)
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if problem.rows > self.most_rows:
+            return f"{problem.rows} rows, takes at most {self.most_rows}"
+        if device.limits.group_size < min(self._groups):
+            return f"needs work-groups of {min(self._groups)}"
+        if problem.columns * problem.depth >= 2**31:
+            return "2^31 weights or more"
+        return None
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for group in self._groups:
+            if group > device.limits.group_size:
+                return
+            variant = Variant((("group", group),), problem.inputs, problem.outputs)
+            yield from (variant, variant.halved)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        if problem.rows == 0:
+            return State(problem, variant, device)
+        kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
+            "ROWS": problem.rows,
+            "GROUP": variant["group"],
+            "VECTOR": 4 if problem.depth % 4 == 0 else 1,
+            "HALVES": int(variant.precision == "fp16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
+        }, headers=(ADD_UP,)))
+        packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
+        launch = Launch(kernel, (problem.columns,), (variant["group"],),
+                        (input_buffer(0), packed, output_buffer(0), problem.columns,
+                         problem.depth,
+                         *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))
+        return State(problem, variant, device, [launch])
+
+
+class HostGemm(Algorithm):
+    op = "gemm"
+    name = "host_gemm"
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else None
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        yield Variant((), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        arrays = {name: np.asarray(a, np.float32) for name, a in weights.arrays.items()}
+        return State(problem, variant, device, data=arrays)
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: GemmProblem = state.problem  # type: ignore[assignment]
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        np.matmul(x, state.data["weight"].T, out=y)
+        operands = operand_arrays(problem.epilogue, state.data, tensors, 2)
+        apply_in_place(problem.epilogue, y, operands)
+
+
+def _pointwise(problem: GemmProblem) -> Conv2dProblem:
+    return Conv2dProblem(problem.rows, problem.depth, 1, 1, problem.columns, (1, 1),
+                         epilogue=problem.epilogue)
+
+
+def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:
+    """The config and the precision of the variant over the tensors of another problem."""
+    inputs, outputs = (tuple(spec.with_layout(layout) for spec in specs)
+                       for specs in (problem.inputs, problem.outputs))
+    moved = replace(variant, inputs=inputs, outputs=outputs)
+    return moved.halved if variant.precision == "fp16" else moved

@@ -1,0 +1,12 @@
+"""What can be computed: one folder an op."""
+
+from importlib import import_module
+
+from gossamer.ops.op import Op
+
+_NAMES = ("backprop", "concat", "conv2d", "conv_transpose2d", "copy", "elementwise", "gather",
+          "gemm", "matmul", "pad", "pool", "reduce", "resize", "softmax")
+
+OPS: dict[str, Op] = {name: import_module(f"gossamer.ops.registry.{name}").OP for name in _NAMES}
+
+__all__ = ["OPS", "Op"]

@@ -1,0 +1,1 @@
+"""NVIDIA's libraries, loaded when one of them is first asked for."""

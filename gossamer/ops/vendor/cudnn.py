@@ -1,0 +1,126 @@
+"""cuDNN on a CUDA device, through NVIDIA's Python frontend: loaded when one is first asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gossamer.device.base import Device
+from gossamer.errors import DeviceError, first_line
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda.device import CudaDevice
+
+_OLDEST_FRONTEND = (1, 32)
+_OLDEST_LIBRARY = 90200
+"""The first cuDNN that tells what workspace an engine needs before the engine is built."""
+
+_INSTALL = "pip install 'gossamer[vendor]'"
+_NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
+
+
+class Library:
+    """cuDNN with its handle on one device, which one thread at a time may use.
+
+    api: the frontend's module. version: the library's own. failures: what its calls raise.
+    """
+
+    def __init__(self, api: Any, device: CudaDevice) -> None:
+        self.api = api
+        self.version: str = api.backend_version_string()
+        self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+        self._device = device
+        self._lock = threading.Lock()
+        with device.current():
+            self._handle = api.create_handle()
+
+    @contextlib.contextmanager
+    def handle(self) -> Iterator[Any]:
+        """The handle, for this thread alone, with the device's context current."""
+        with self._lock, self._device.current():
+            yield self._handle
+
+    @contextlib.contextmanager
+    def handle_on(self, stream: Any) -> Iterator[Any]:
+        """The same, with what is executed queued on a stream."""
+        with self.handle() as handle:
+            self.api.set_stream(handle, self._device.stream_handle(stream))
+            yield handle
+
+
+def unavailable(device: Device) -> str | None:
+    """Why a device has no cuDNN, with what to do about it; None where it has."""
+    found = _on(device)
+    return found if isinstance(found, str) else None
+
+
+def library_on(device: Device) -> Library:
+    """cuDNN on a device. Raises DeviceError that says why it has none."""
+    found = _on(device)
+    if isinstance(found, str):
+        raise DeviceError(f"{device.name}: {found}")
+    return found
+
+
+def loaded_version(device: Device) -> str:
+    """Of the device's cuDNN; empty where it has none."""
+    found = _on(device)
+    return "" if isinstance(found, str) else found.version
+
+
+@functools.cache
+def _on(device: Any) -> Library | str:
+    if device.api != "cuda":
+        return "cuDNN runs on NVIDIA GPUs only"
+    api = _loaded()
+    if isinstance(api, str):
+        return api
+    try:
+        return Library(api, device)
+    except Exception as error:  # whatever keeps it from starting
+        return f"cuDNN does not start: {first_line(error)}"
+
+
+@functools.cache
+def _loaded() -> Any:
+    """The frontend's module with the library behind it, or a line that says why there is none."""
+    try:
+        api = importlib.import_module("cudnn")
+    except ModuleNotFoundError as error:
+        if error.name == "cudnn":
+            return f"cuDNN is not installed: {_INSTALL}"
+        return f"cuDNN's frontend cannot be loaded: {first_line(error)}"
+    except Exception as error:  # it opens the library while it is imported
+        return f"cuDNN cannot be loaded: {first_line(error)}"
+    version = str(getattr(api, "__version__", "0"))
+    if _numbers(version) < _OLDEST_FRONTEND:
+        oldest = ".".join(map(str, _OLDEST_FRONTEND))
+        return f"nvidia-cudnn-frontend {version} is older than {oldest}: {_INSTALL}"
+    try:
+        library = api.backend_version()
+    except RuntimeError:
+        return f"cuDNN's library (libcudnn.so.9) was not found: {_INSTALL}"
+    if library < _OLDEST_LIBRARY:
+        return f"cuDNN {api.backend_version_string()} is older than 9.2: {_INSTALL}"
+    _load_needed()
+    return api
+
+
+def _load_needed() -> None:
+    """Loads what cuDNN looks for where the system keeps its libraries, from where pip does."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+    except ImportError:
+        return
+    for name in _NEEDED_LIBRARIES:
+        # an engine that lacks one fails, and says so
+        with contextlib.suppress(Exception):
+            load_nvidia_dynamic_lib(name)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

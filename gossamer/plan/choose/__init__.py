@@ -1,0 +1,1 @@
+"""The choice of what computes each layer, and the plans that it is compared with."""

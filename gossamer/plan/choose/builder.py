@@ -1,0 +1,96 @@
+"""A program put together layer by layer, with the changes of layout that the choices force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.copy.problem import convert
+from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.tune.tuner import Trial
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What computes a layer, where; and for each other algorithm why it does not."""
+
+    algorithm: Algorithm
+    variant: Variant
+    device: Device
+    rejected: dict[str, str] = field(default_factory=dict)
+    trials: Sequence[Trial] = ()
+
+
+class Builder:
+    """Holds a program while it grows. `decide` chooses for a layer, given this builder."""
+
+    def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
+                 constants: Mapping[str, np.ndarray],
+                 decide: Callable[[Builder, Layer], Choice]) -> None:
+        self.program = Program(batch, [], {}, {}, dict(constants), {}, {})
+        self.specs = self.program.specs
+        self.copies: dict[tuple[str, TensorSpec], str] = {}
+        self._decide = decide
+        for name, spec in inputs.items():
+            self.specs[name] = spec
+            self.program.inputs[name] = name
+        for name, array in constants.items():
+            self.specs[name] = default_spec(array.shape, str(array.dtype))
+
+    def add(self, layer: Layer) -> None:
+        if layer.problem is None:
+            (name,), (spec,) = layer.outputs, layer.output_specs
+            source = self.specs[layer.inputs[0]]
+            # the reshaped tensor must be row-major, so its source has to be as well
+            self.program.aliases[name] = self.converted(
+                layer.inputs[0], default_spec(source.shape, source.dtype))
+            self.specs[name] = replace(spec, dtype=source.dtype)
+            return
+        choice = self._decide(self, layer)
+        sources = [self.converted(name, spec)
+                   for name, spec in zip(layer.inputs, choice.variant.inputs, strict=True)]
+        self._append(layer, choice, sources)
+
+    def finish(self, outputs: Mapping[str, TensorSpec]) -> Program:
+        """The program, its outputs in memory of these specs."""
+        for name, spec in outputs.items():
+            self.program.outputs[name] = self.converted(name, spec)
+        return self.program
+
+    def converted(self, name: str, spec: TensorSpec) -> str:
+        """The value in memory of that spec: itself, or a copy made once."""
+        if self.specs[name].same_memory(spec):
+            return name
+        if (name, spec) not in self.copies:
+            target = f"{name} as {self._change(self.specs[name], spec)}"
+            while target in self.specs:
+                target += "'"
+            layer = conversion_layer(name, target, self.specs[name], spec)
+            self._append(layer, self._decide(self, layer), [name])
+            self.copies[name, spec] = target
+        return self.copies[name, spec]
+
+    @staticmethod
+    def _change(source: TensorSpec, target: TensorSpec) -> str:
+        """What a copy is named by: NHWC, float16 or NHWC float16."""
+        changes = [target.layout] if source.layout != target.layout else []
+        return " ".join([*changes, target.dtype] if source.dtype != target.dtype else changes
+                        or [target.layout])
+
+    def _append(self, layer: Layer, choice: Choice, sources: list[str]) -> None:
+        self.program.steps.append(Step(layer, choice.algorithm, choice.variant, choice.device,
+                                       sources, layer.outputs, choice.rejected,
+                                       choice.trials))
+        self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
+
+
+def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec) -> Layer:
+    """The layer that copies a value into another layout or precision."""
+    what = "layout" if source.dtype == spec.dtype else "precision"
+    return Layer(target, "copy", [name], [target], [spec], convert(source, spec),
+                 source=f"change of {what} of {name!r}", inserted=True)

@@ -1,0 +1,84 @@
+"""The choice of an algorithm and a variant for every layer of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant
+from gossamer.plan.choose.builder import Builder, Choice
+from gossamer.plan.choose.cheapest import Cheapest, best_alone
+from gossamer.plan.choose.eligibility import eligible, first_in_order
+from gossamer.plan.program import Layer, Program
+from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import TensorSpec, default_spec
+
+
+def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec],
+           outputs: Iterable[str], constants: Mapping[str, np.ndarray], device: Device,
+           tuner: Tuner | None = None, *, only: str | None = None,
+           sparse_threshold: float | None = None,
+           less_precise: Collection[str] | None = None) -> Program:
+    """A program for the layers.
+
+    With a tuner every candidate is measured, and the layers' choices together with the changes
+    of layout between them are the cheapest (see labelling.py). Without one: the first algorithm
+    that supports the problem, in its first config, with the layouts that move the fewest bytes.
+    only: the name of an algorithm that is taken wherever it can be, others elsewhere.
+    sparse_threshold: layers of more sparsity than this take an algorithm that skips zeros, the
+    others a dense one, where there are both; these are not compared with each other.
+    less_precise: the layers that need not be float32 where the tuner allows that; None: all.
+    A layer that no algorithm of the device supports runs on the host; raises UnsupportedError
+    when the host cannot compute it either.
+    """
+    outputs = list(outputs)
+    specs = _default_specs(layers, inputs, constants)
+    if tuner is None:
+        builder = Builder(batch, inputs, constants,
+                          lambda builder, layer: first_choice(builder, layer, device, only,
+                                                              sparse_threshold))
+    else:
+        chosen = Cheapest(layers, specs, [*inputs, *constants], outputs, device, tuner, only,
+                          sparse_threshold, less_precise).choices()
+
+        def decide(builder: Builder, layer: Layer) -> Choice:
+            if layer.name in chosen:
+                return chosen[layer.name]
+            return best_alone(layer, device, tuner)
+
+        builder = Builder(batch, inputs, constants, decide)
+    for layer in layers:
+        builder.add(layer)
+    return builder.finish({name: specs[name] for name in outputs})
+
+
+def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],
+                   constants: Mapping[str, np.ndarray]) -> dict[str, TensorSpec]:
+    """Every value of the network as problems state it."""
+    specs = dict(inputs)
+    specs.update({name: default_spec(array.shape, str(array.dtype))
+                  for name, array in constants.items()})
+    for layer in layers:
+        stated = layer.output_specs if layer.problem is None else layer.problem.outputs
+        specs.update({name: default_spec(spec.shape, spec.dtype)
+                      for name, spec in zip(layer.outputs, stated, strict=True)})
+    return specs
+
+
+def first_choice(builder: Builder, layer: Layer, device: Device, only: str | None = None,
+                 sparse_threshold: float | None = None) -> Choice:
+    """The first algorithm that supports the problem, in its first config, with the layouts that
+    move the fewest bytes. `only` and the threshold leave some of them, as choose() says."""
+    able, place, reasons = eligible(layer, device, only, sparse_threshold)
+    first, variants = first_in_order(layer, able, place)
+    reasons.update({other.name: f"comes after {first.name}" for other in able
+                    if place is device and other is not first})
+
+    def moved(variant: Variant) -> int:
+        return sum(spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
+                   if not builder.specs[name].same_memory(spec)
+                   and (name, spec) not in builder.copies)
+
+    return Choice(first, min(variants, key=moved), place, reasons)

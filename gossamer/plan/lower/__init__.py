@@ -1,0 +1,1 @@
+"""From nodes of a graph to problems of ops."""

@@ -1,0 +1,178 @@
+"""From nodes to problems: the only place, with the rules of lower_products.py, that knows both the
+graph's ops and the ops' problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gossamer.errors import UnsupportedError
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.ops.algorithm import WeightsInfo
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.copy import problem as copying
+from gossamer.ops.elementwise.problem import cast
+from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.pad.problem import PadProblem
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
+from gossamer.plan.lower.state import Lowering
+from gossamer.plan.program import Layer
+from gossamer.tensor import default_spec
+
+
+def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
+          ) -> tuple[list[Layer], dict[str, np.ndarray]]:
+    """The layers of a graph in order, and the constants that they read as run-time values.
+
+    known: what was found out about the weights, by node; filled here, and the same at every
+    batch size of one graph.
+    Raises UnsupportedError that names the node where no problem expresses it.
+    """
+    lowering = Lowering(static, {} if known is None else known)
+    for node in static.nodes:
+        rule = _RULES.get(node.op)
+        if rule is None:
+            raise UnsupportedError(f"{static.graph.file}: {node.source or node.name}: no kernel "
+                                   f"computes {node.op!r}")
+        try:
+            rule(lowering, node)
+        except ValueError as error:
+            raise UnsupportedError(
+                f"{static.graph.file}: {node.source or node.name}: {error}") from None
+    for info in static.graph.outputs:
+        if info.name in static.constants:
+            lowering.constants[info.name] = static.constants[info.name]
+    return lowering.layers, lowering.constants
+
+
+def _elementwise(lowering: Lowering, node: Node) -> None:
+    lowering.expression(node, node.inputs, node.attributes["expression"])
+
+
+def _cast(lowering: Lowering, node: Node) -> None:
+    source = lowering.spec(node.inputs[0])
+    lowering.add(node, cast(source, node.attributes["dtype"]), node.inputs)
+
+
+def _pool(lowering: Lowering, node: Node) -> None:
+    a = node.attributes
+    lowering.add(node, PoolProblem(
+        lowering.spec(node.inputs[0]), a["kind"], tuple(a["kernel"]), tuple(a["strides"]),
+        tuple(a["pads"]), tuple(a["dilations"]), bool(a["ceil_mode"]),
+        bool(a["count_include_pad"])), node.inputs[:1])
+
+
+def _reduce(lowering: Lowering, node: Node) -> None:
+    a = node.attributes
+    lowering.add(node, ReduceProblem(lowering.spec(node.inputs[0]), a["kind"], tuple(a["axes"]),
+                                     bool(a["keepdims"])), node.inputs[:1])
+
+
+def _concat(lowering: Lowering, node: Node) -> None:
+    parts = tuple(lowering.spec(name) for name in node.inputs)
+    axis = node.attributes["axis"] % len(parts[0].shape)
+    lowering.add(node, ConcatProblem(parts, axis), node.inputs)
+
+
+def _split(lowering: Lowering, node: Node) -> None:
+    source = lowering.spec(node.inputs[0])
+    axis = node.attributes["axis"] % len(source.shape)
+    parts = copying.split(source, axis, node.attributes["sizes"])
+    for index, (problem, output) in enumerate(zip(parts, node.outputs, strict=True)):
+        if output in lowering.read:
+            lowering.add(node, problem, node.inputs[:1], outputs=[output],
+                         name=f"{node.name}.{index}")
+
+
+def _slice(lowering: Lowering, node: Node) -> None:
+    a = node.attributes
+    source = lowering.spec(node.inputs[0])
+    # in a graph -1 stands before the first element; for slice_ it counts from the last
+    ends = [-source.shape[axis] - 1 if end < 0 else end
+            for end, axis in zip(a["ends"], a["axes"], strict=True)]
+    lowering.add(node, copying.slice_(source, a["starts"], ends, a["axes"], a["steps"]),
+                 node.inputs[:1])
+
+
+def _reshape(lowering: Lowering, node: Node) -> None:
+    lowering.reshape(node, node.inputs[0], node.outputs[0],
+                     lowering.static.shapes[node.outputs[0]])
+
+
+def _transpose(lowering: Lowering, node: Node) -> None:
+    lowering.add(node, copying.transpose(lowering.spec(node.inputs[0]),
+                                         node.attributes["permutation"]), node.inputs[:1])
+
+
+def _expand(lowering: Lowering, node: Node) -> None:
+    lowering.add(node, copying.expand(lowering.spec(node.inputs[0]),
+                                      lowering.static.shapes[node.outputs[0]]), node.inputs[:1])
+
+
+def _pad(lowering: Lowering, node: Node) -> None:
+    a = node.attributes
+    lowering.add(node, PadProblem(lowering.spec(node.inputs[0]), tuple(a["pads"]), a["mode"],
+                                  float(a.get("value") or 0.0)), node.inputs[:1])
+
+
+def _resize(lowering: Lowering, node: Node) -> None:
+    """Ranks 3 to 4: a missing height stands as 1."""
+    a = node.attributes
+    source = lowering.spec(node.inputs[0])
+    sizes, scales = tuple(a["sizes"]), tuple(a["scales"])
+    rules = (a["mode"], a["coordinates"], a["nearest_mode"])
+    if len(source.shape) == 4:
+        lowering.add(node, ResizeProblem(source, sizes, scales, *rules), node.inputs[:1])
+        return
+    if len(source.shape) != 3:
+        raise ValueError(f"resizes the spatial dimensions of rank 3 or 4, got {source}")
+    n, c, w = source.shape
+    lifted, result = f"{node.name} lifted", f"{node.name} resized"
+    lowering.reshape(node, node.inputs[0], lifted, (n, c, 1, w))
+    problem = ResizeProblem(default_spec((n, c, 1, w), source.dtype), (1, *sizes), (1.0, *scales),
+                            *rules)
+    lowering.add(node, problem, [lifted], outputs=[result], name=result)
+    lowering.define(result, problem.outputs[0].shape, source.dtype)
+    lowering.reshape(node, result, node.outputs[0], lowering.static.shapes[node.outputs[0]])
+
+
+def _softmax(lowering: Lowering, node: Node) -> None:
+    source = lowering.spec(node.inputs[0])
+    axis = node.attributes["axis"] % len(source.shape)
+    lowering.add(node, SoftmaxProblem(source, axis, bool(node.attributes["log"])),
+                 node.inputs[:1])
+
+
+def _gather(lowering: Lowering, node: Node) -> None:
+    data, indices = node.inputs
+    source = lowering.spec(data)
+    lowering.add(node, GatherProblem(source, lowering.spec(indices),
+                                     node.attributes["axis"] % len(source.shape)), [data, indices])
+
+
+_RULES: dict[str, Callable[[Lowering, Node], Any]] = {
+    "cast": _cast,
+    "concat": _concat,
+    "conv2d": conv2d,
+    "conv_transpose2d": conv_transpose2d,
+    "elementwise": _elementwise,
+    "expand": _expand,
+    "gather": _gather,
+    "gemm": gemm,
+    "matmul": matmul,
+    "pad": _pad,
+    "pool": _pool,
+    "reduce": _reduce,
+    "reshape": _reshape,
+    "resize": _resize,
+    "slice": _slice,
+    "softmax": _softmax,
+    "split": _split,
+    "transpose": _transpose,
+}

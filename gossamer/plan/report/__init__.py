@@ -1,0 +1,1 @@
+"""What a plan runs where, as rows, text and a page."""

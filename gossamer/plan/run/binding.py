@@ -1,0 +1,69 @@
+"""What goes into a call of a plan and what comes out: inputs that fit, outputs in the caller's
+arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.array_library import library
+from gossamer.errors import InputError
+from gossamer.model.graph import Graph
+from gossamer.plan.store.tuning_file import counted
+
+
+def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
+    """Raises InputError unless there are as many inputs as the graph takes."""
+    if len(inputs) != len(graph.inputs):
+        names = ", ".join(repr(info.name) for info in graph.inputs)
+        raise InputError(f"{graph.name} takes {counted(len(graph.inputs), 'input')} ({names}), "
+                         f"got {len(inputs)}")
+
+
+def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
+    """The batch size of the inputs. Raises InputError where they do not fit the graph's."""
+    check_count(graph, inputs)
+    batch: int | None = None
+    for info, array in zip(graph.inputs, inputs, strict=True):
+        wanted = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected an "
+                             f"array of shape {wanted} and dtype {info.dtype}")
+        fits = len(array.shape) == len(info.shape) and all(
+            size is None or size == have
+            for size, have in zip(info.shape, array.shape, strict=True))
+        if not fits:
+            got = "x".join(map(str, array.shape)) or "scalar"
+            raise InputError(f"input {info.name!r} has shape {got}, expected {wanted}")
+        if array.dtype != np.dtype(info.dtype):
+            raise InputError(f"input {info.name!r} has dtype {array.dtype}, expected "
+                             f"{info.dtype}; convert it with .astype({info.dtype!r})")
+        if info.shape and info.shape[0] is None:
+            if batch not in (None, array.shape[0]):
+                raise InputError(f"input {info.name!r} has batch {array.shape[0]}, another "
+                                 f"input has {batch}")
+            batch = array.shape[0]
+    return 1 if batch is None else batch
+
+
+def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The caller's arrays, with the results copied into them."""
+    targets = out if isinstance(out, (tuple, list)) else (out,)
+    if len(targets) != len(results):
+        raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")
+    for target, result in zip(targets, results, strict=True):
+        wanted = f"the output {tuple(result.shape)} and {result.dtype}"
+        if not hasattr(target, "shape") or not hasattr(target, "dtype"):
+            raise InputError(f"out holds a {type(target).__name__}, {wanted}")
+        if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
+            raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
+                             f"{wanted}")
+        if library(target) == "jax" or not getattr(
+                getattr(target, "flags", None), "writeable", True):
+            raise InputError(f"out holds a {type(target).__name__} that cannot be written; give "
+                             "one that can, or leave out away")
+    for target, result in zip(targets, results, strict=True):
+        target[...] = result
+    return tuple(targets)

@@ -1,0 +1,308 @@
+"""One running instance of a plan at one batch size: its buffers, workspace and captured graph."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gossamer import debug
+from gossamer.device.base import Buffer, Device
+from gossamer.device.registry import find
+from gossamer.errors import InputError
+from gossamer.measure import Task, Timing, Work, interleave
+from gossamer.ops.algorithm import State, Weights
+from gossamer.plan.program import Program, Step
+from gossamer.plan.report.report import shown
+from gossamer.plan.run.memory import Lifetime, place
+from gossamer.plan.tune.prepare import Build, Made, build, side_by_side
+
+_MOST_FOREIGN = 8
+"""Captured graphs kept for inputs at addresses of other libraries."""
+_VECTOR_BYTES = 16
+"""Kernels load four floats at once; a view of another library's array may start anywhere."""
+
+
+class Context:
+    """Holds everything that one execution writes. Threads, batch sizes and streams each take
+    their own; one context serves one execution at a time."""
+
+    def __init__(self, name: str, program: Program, device: Device,
+                 weights: Callable[[Step], Weights], stream: Any = None) -> None:
+        self.program = program
+        self.device = device
+        self.stream = stream
+        self._lock = threading.Lock()
+        self._buffers = self._allocate(name)
+        self._constants = {value: device.upload(array, f"constant {value!r}")
+                           for value, array in program.constants.items()}
+        self.builds: list[Build | None] = []
+        """What preparing each step took; None where there is nothing to compute."""
+        self._works = [self._work(step, built) for step, built in zip(
+            program.steps, self._built(program.steps, weights), strict=True)]
+        self._graph: Callable[..., None] | None = None
+        self._executions = 0
+        self._foreign: OrderedDict[tuple[int, ...], Callable[..., None] | None] = OrderedDict()
+        self._last_stream = stream
+        self.foreign_copies = 0
+        """Copies within the device that arrays of other libraries have cost."""
+
+    @property
+    def constant_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._constants.values())
+
+    @property
+    def batch(self) -> int:
+        return self.program.batch
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name for NumPy inputs; one copy each way.
+
+        Raises InputError for a missing input, or one of another shape or dtype than this
+        context's batch size takes.
+        """
+        self._check(inputs)
+        with self._lock:
+            self._follow(self.stream)
+            for name, value in self.program.inputs.items():
+                self.device.write(self.buffer(value), inputs[name], self.stream)
+            self._execute_or_show(self.stream)
+            results = {}
+            for name, value in self.program.outputs.items():
+                spec = self.program.specs[value]
+                results[name] = np.empty(spec.shape, spec.stored_dtype)
+                self.device.read(self.buffer(value), results[name], self.stream)
+            return results
+
+    def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
+                      stream: Any) -> None:
+        """Reads and writes device memory in the stream's order. Inputs at addresses seen before
+        are read in place by a graph captured for them; others, and all outputs, cost one copy
+        within the device."""
+        with self._lock:
+            self._follow(stream)
+            graph = self._graph_for(inputs)
+            if graph is not None:
+                graph(stream)
+            else:
+                self.foreign_copies += len(self.program.inputs)
+                for name, value in self.program.inputs.items():
+                    self.device.copy(self.buffer(value), inputs[name],
+                                     self.program.specs[value].nbytes, stream)
+                self._execute_or_show(stream)
+            given = {self.program.root(value): inputs[name]
+                     for name, value in self.program.inputs.items()}
+            self.foreign_copies += len(self.program.outputs)
+            for name, value in self.program.outputs.items():
+                # an output may be an input, which a graph that reads in place left where it was
+                source = given.get(self.program.root(value)) or self.buffer(value)
+                self.device.copy(outputs[name], source, self.program.specs[value].nbytes, stream)
+
+    def _graph_for(self, inputs: Mapping[str, Buffer]) -> Callable[..., None] | None:
+        """A graph that reads these inputs in place, captured when they come a second time."""
+        if not self._is_capturable() or debug.level() >= 2:
+            return None
+        key = tuple(buffer.handle for buffer in inputs.values())  # type: ignore[attr-defined]
+        if any(handle % _VECTOR_BYTES for handle in key):
+            return None
+        if key in self._foreign:
+            self._foreign.move_to_end(key)
+            if self._foreign[key] is None and self._executions:
+                own = self._buffers
+                # by address alone: whoever passes it again vouches for the memory
+                bare = {self.program.root(value): self.device.wrap(  # type: ignore[attr-defined]
+                    inputs[name].handle, inputs[name].nbytes, None)  # type: ignore[attr-defined]
+                    for name, value in self.program.inputs.items()}
+                self._buffers = {**own, **bare}
+                try:
+                    self._foreign[key] = self.device.capture(self._run_steps)
+                finally:
+                    self._buffers = own
+        else:
+            self._foreign[key] = None
+            while len(self._foreign) > _MOST_FOREIGN:
+                self._foreign.popitem(last=False)
+        return self._foreign[key]
+
+    def _check(self, inputs: Mapping[str, np.ndarray]) -> None:
+        for name, value in self.program.inputs.items():
+            spec = self.program.specs[value]
+            if name not in inputs:
+                raise InputError(f"input {name!r} is missing; this network takes "
+                                 f"{', '.join(map(repr, self.program.inputs))}")
+            array = inputs[name]
+            if tuple(array.shape) != spec.shape or array.dtype != spec.stored_dtype:
+                raise InputError(f"input {name!r} is {'x'.join(map(str, array.shape))} "
+                                 f"{array.dtype}, a context of batch {self.batch} takes {spec}")
+
+    def _follow(self, stream: Any) -> None:
+        """Makes the stream wait for the last one that used these buffers."""
+        if self.device.api == "cuda" and self._last_stream is not stream:
+            self.device.wait(stream, self._last_stream)  # type: ignore[attr-defined]
+        self._last_stream = stream
+
+    def execute(self, stream: Any = None) -> None:
+        """Queues all steps over the buffers as they are. The first execution loads kernels; the
+        second is captured, where the device has graphs and no step runs on the host, and from
+        then on the graph is replayed."""
+        self._execute(self.stream if stream is None else stream)
+
+    def _execute(self, stream: Any) -> None:
+        if self._graph is not None:
+            self._graph(stream)
+            return
+        if self._executions == 1 and self._is_capturable():
+            self._graph = self.device.capture(self._run_steps)
+            assert self._graph is not None
+            self._graph(stream)
+        else:
+            self._run_steps(stream)
+        self._executions += 1
+
+    def buffer(self, value: str) -> Buffer:
+        root = self.program.root(value)
+        return self._constants[root] if root in self._constants else self._buffers[root]
+
+    def profile(self, *, repeats: int = 10) -> list[Timing]:
+        """The time of every step, each over the data that the steps before it made."""
+        with self._lock:
+            self._follow(None)
+            self._fill_inputs()
+            timings = []
+            for step, _, work in self._works:
+                task = Task(self.device, work, captured=step.device is self.device)
+                timings += interleave([task], repeats=repeats, budget_us=2e5)
+            return timings
+
+    def end_to_end(self, *, repeats: int = 20) -> Timing:
+        """The time of one whole execution, inputs and outputs resident on the device."""
+        with self._lock:
+            return interleave([self.ready()], repeats=repeats, sample_us=2e4)[0]
+
+    def ready(self) -> Task:
+        """One whole execution as work to be timed, after two that load and capture what it needs:
+        for a context that nobody else uses meanwhile."""
+        self._follow(None)
+        self._fill_inputs()
+        self._execute(None)
+        self._execute(None)
+        # a graph cannot be captured in another
+        return Task(self.device, self._execute, captured=False)
+
+    def _fill_inputs(self) -> None:
+        """Writes random numbers where no input has been given yet."""
+        if self._executions:
+            return
+        for value in self.program.inputs.values():
+            spec = self.program.specs[value]
+            numbers = np.random.default_rng(0).standard_normal(spec.shape)
+            self.device.write(self.buffer(value), numbers.astype(spec.stored_dtype))
+
+    def _is_capturable(self) -> bool:
+        return self.device.limits.graph and all(
+            step.device is self.device for step in self.program.steps)
+
+    def _run_steps(self, stream: Any) -> None:
+        for _, _, work in self._works:
+            work(stream)
+
+    def _execute_or_show(self, stream: Any) -> None:
+        """Executes; at debug level 2 the steps run one by one and tell what they did."""
+        if debug.level() < 2:
+            self.execute(stream)
+            return
+        for step, state, work in self._works:
+            elapsed = self.device.time(work, stream)
+            debug.show(shown(step, elapsed, state, debug.level()))
+        self._executions += 1
+
+    def _allocate(self, name: str) -> dict[str, Buffer]:
+        program = self.program
+        lifetimes = _lifetimes(program)
+        offsets, total = place(lifetimes, self.device.alignment)
+        purpose = f"activations of {name} at batch {program.batch}"
+        arena = self.device.empty(max(total, self.device.alignment), purpose)
+        self.activation_bytes = total
+        self.workspace_bytes = max((step.variant.workspace for step in program.steps
+                                    if step.device is self.device), default=0)
+        self._workspace = None
+        if self.workspace_bytes:
+            self._workspace = self.device.empty(self.workspace_bytes,
+                                                f"workspace of {name} at batch {program.batch}")
+        return {value: arena.view(offset, lifetimes[value].nbytes)
+                for value, offset in offsets.items()}
+
+    def _built(self, steps: Sequence[Step],
+               weights: Callable[[Step], Weights]) -> Sequence[Callable[[], Made]]:
+        """For each step what makes it ready, or raises what came of that."""
+        def make(step: Step, constants: Weights) -> Made:
+            return build(step.algorithm, constants, step.problem, step.variant, step.device)
+
+        makers = [partial(make, step, weights(step)) for step in steps]
+        apart = [index for index, step in enumerate(steps)
+                 if step.device is self.device and not _is_empty(step)]
+        built = side_by_side(self.device, [makers[index] for index in apart],
+                             [bool(steps[index].algorithm.vendor) for index in apart])
+        ready = dict(zip(apart, built, strict=True))
+        return [ready.get(index, make) for index, make in enumerate(makers)]
+
+    def _work(self, step: Step, built: Callable[[], Made]) -> tuple[Step, State, Work]:
+        if _is_empty(step):
+            self.builds.append(None)
+            return step, State(step.problem, step.variant, step.device), lambda stream: None
+        state, made = built()
+        self.builds.append(made)
+        if step.device is not self.device:
+            return step, state, _host_work(step, state, self.device,
+                                           [self.buffer(value) for value in step.inputs],
+                                           [self.buffer(value) for value in step.outputs])
+
+        def work(stream: Any) -> None:
+            step.algorithm.launch(state, [self.buffer(value) for value in step.inputs],
+                                  [self.buffer(value) for value in step.outputs],
+                                  self._workspace, stream)
+
+        return step, state, work
+
+
+def _is_empty(step: Step) -> bool:
+    """Whether there is nothing to compute."""
+    return all(spec.size == 0 for spec in step.variant.outputs)
+
+
+def _lifetimes(program: Program) -> dict[str, Lifetime]:
+    """Of every value that has memory of its own in the arena. Inputs and outputs are alive until
+    after the last step, so that an execution can be repeated."""
+    first: dict[str, int] = {program.root(value): -1 for value in program.inputs.values()}
+    last = dict(first)
+    for index, step in enumerate(program.steps):
+        for value in step.outputs:
+            first.setdefault(program.root(value), index)
+        for value in (*step.inputs, *step.outputs):
+            last[program.root(value)] = index
+    for value in (*program.inputs.values(), *program.outputs.values()):
+        last[program.root(value)] = len(program.steps)
+    return {value: Lifetime(max(program.specs[value].nbytes, 1), start, last[value])
+            for value, start in first.items()}
+
+
+def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
+               outputs: Sequence[Buffer]) -> Work:
+    """A step of another device's program on the host, between two copies."""
+    host = find("host")
+    own_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
+    own_outputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.outputs]
+    workspace = host.empty(step.variant.workspace, step.layer.name)
+
+    def work(stream: Any) -> None:
+        for own, buffer in zip(own_inputs, inputs, strict=True):
+            device.read(buffer, own.array((own.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+        step.algorithm.launch(state, own_inputs, own_outputs, workspace)
+        for own, buffer in zip(own_outputs, outputs, strict=True):
+            device.write(buffer, own.array((own.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+
+    return work

@@ -1,0 +1,59 @@
+"""Arrays of other libraries through a plan: in and out by DLPack, on the caller's stream."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.array_library import library
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+
+
+def is_foreign(array: Any) -> bool:
+    """Whether an array comes from a library that speaks DLPack, NumPy apart."""
+    return not isinstance(array, np.ndarray) and (
+        hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__"))
+
+
+def on_host(array: Any) -> np.ndarray:
+    """A foreign array that lies in host memory, as a NumPy array over the same memory.
+
+    Raises InputError where it lies elsewhere.
+    """
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"an input of type {type(array).__name__} is not in host memory "
+                         f"({error}); move it there, or run on the device that holds it") from None
+
+
+def holds(device: Device, array: Any) -> bool:
+    """Whether a foreign array lies in the memory of this CUDA device."""
+    if device.api != "cuda":
+        return False
+    from gossamer.device.cuda.dlpack import cuda_index
+
+    return cuda_index(array) is not None
+
+
+def callers_stream(array: Any) -> Any:
+    """The stream on which the array's library works now; None where it has no such notion."""
+    name = library(array)
+    if name == "torch":
+        return sys.modules[name].cuda.current_stream(array.device)
+    if name == "cupy":
+        return sys.modules[name].cuda.get_current_stream()
+    return None
+
+
+def like_on_host(array: Any, result: np.ndarray) -> Any:
+    """A result as an array of the library of `array`, over the same memory where it can be."""
+    name = library(array)
+    if name == "torch":
+        return sys.modules[name].from_numpy(result)
+    if name == "jax":
+        return sys.modules[name].numpy.asarray(result)
+    return result

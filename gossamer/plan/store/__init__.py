@@ -1,0 +1,1 @@
+"""What is kept on disk: saved plans and stored measurements."""

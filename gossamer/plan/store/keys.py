@@ -1,0 +1,157 @@
+"""Names of problems and algorithms that stay the same from one process to the next."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import DIALECT, Device
+from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.tensor import TensorSpec
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_FOLLOWED = ("gossamer.ops.registry", "gossamer.expression", "gossamer.device.cuda.ptx",
+             "gossamer.device.cuda.nvjitlink")
+_LIBRARIES = {
+    "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+    "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
+               "nvidia-cusparse-cu12"),
+    "scipy": ("scipy",),
+}
+"""Modules that compute for an algorithm, and the packages that hold their code."""
+
+
+def canonical(problem: Problem) -> dict[str, Any]:
+    """Every field of a problem as JSON values: equal problems give equal text."""
+    return {"op": problem.op, **_plain(problem)}
+
+
+def problem_key(problem: Problem) -> str:
+    """32 hexadecimal digits; another for every other problem."""
+    text = json.dumps(canonical(problem), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def layout_text(spec: TensorSpec) -> str:
+    """What a variant settles of a tensor: 'NCHW', 'NHWC float16 c8 b1,1,1,1' (channels rounded
+    up to 8, a border of 1)."""
+    text = spec.layout
+    if spec.dtype != "float32":
+        text += f" {spec.dtype}"
+    if spec.channel_multiple != 1:
+        text += f" c{spec.channel_multiple}"
+    if any(spec.border):
+        text += " b" + ",".join(map(str, spec.border))
+    return text
+
+
+def source_hash(algorithm: Algorithm) -> str:
+    """Changes with an algorithm's Python files and kernels, and with the packages of the
+    libraries they call."""
+    return _source_hash(type(algorithm).__module__)
+
+
+def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
+    """Versions of the packages that an algorithm calls, by package, and of the vendor's library
+    that the device has, which may be another than the package brought."""
+    _, versions = sources(type(algorithm).__module__)
+    own = algorithm.version(device)
+    return {**versions, algorithm.vendor: own} if own else versions
+
+
+def identity(algorithm: Algorithm, device: Device) -> str:
+    """Changes with all that an algorithm runs on a device: its source hash, and the version of
+    the vendor's library."""
+    own = algorithm.version(device)
+    return f"{source_hash(algorithm)} {algorithm.vendor} {own}" if own else source_hash(algorithm)
+
+
+def sources(module: str) -> tuple[list[Path], dict[str, str]]:
+    """The files that say what a module's algorithms do (its own, those that it imports from
+    gossamer.ops.registry, their kernels, the dialect), and the versions of the libraries they call."""
+    files = {DIALECT}
+    versions: dict[str, str] = {}
+    waiting = [Path(str(sys.modules[module].__file__))]
+    while waiting:
+        path = waiting.pop()
+        if path in files:
+            continue
+        files.add(path)
+        for name in _names(path):
+            kernel = path.parent / name
+            if kernel.suffix in (".cl", ".cu", ".h") and kernel.is_file():
+                files.add(kernel)
+            elif name.startswith(_FOLLOWED):
+                waiting += _module_files(name)
+            else:
+                versions.update(_versions(name.partition(".")[0]))
+    return sorted(files), versions
+
+
+@functools.cache
+def _source_hash(module: str) -> str:
+    files, versions = sources(module)
+    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
+    for path in files:
+        digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def _names(path: Path) -> tuple[str, ...]:
+    """What a module imports, and its strings that could name a file or a module."""
+    return tuple(dict.fromkeys(_each_name(ast.parse(path.read_text(encoding="utf-8")))))
+
+
+def _each_name(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) \
+                and re.fullmatch(r"[\w.]+", node.value):
+            yield node.value
+
+
+def _module_files(name: str) -> list[Path]:
+    path = _PACKAGE.parent.joinpath(*name.split("."))
+    return [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
+
+
+@functools.cache
+def _versions(module: str) -> dict[str, str]:
+    found = {}
+    for package in _LIBRARIES.get(module, ()):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"a problem holds {value!r}, which has no fixed text")

@@ -1,0 +1,248 @@
+"""Saved plans: one zip file that holds the graph, its constants and the choices of each batch."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.expression import Expression, Step
+from gossamer.io.output_files import replacing
+from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
+from gossamer.plan.store.tuning_cache import toolkit
+
+SUFFIX = ".plan"
+FORMAT = "gossamer plan"
+VERSION = 3
+_AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
+_BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
+        NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
+"""What comes of reading a file that save() did not write, or that was changed since."""
+
+
+def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same where the plan is loaded, and whether it is strict. No date: equal
+    plans make equal files. algorithms: those that the plan takes, as used_algorithms() gives
+    them."""
+    return {
+        "format": FORMAT, "version": VERSION,
+        "device": {"api": device.api, "description": device.description,
+                   "units": device.limits.units, "name": device.name},
+        "made_by": {"driver": device.driver, "toolkit": toolkit(device),
+                    "gossamer": gossamer.__version__, "algorithms": algorithms},
+        "strict": strict,
+    }
+
+
+def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[str, Any]) -> None:
+    """Writes a file, whole or not at all. Raises InputError that names the path."""
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        arrays = _Arrays(archive)
+        plain = _encode_graph(graph, arrays)
+        for name, value in (("plan", head), ("graph", plain), ("choices", choices)):
+            text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+            archive.writestr(_entry(f"{name}.json"), text)
+
+
+def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
+    """Header, graph and choices of a file that this gossamer wrote. Raises InputError with what
+    is wrong and what to do."""
+    try:
+        with open(path, "rb") as file, checked(path):
+            if file.read(2) != b"PK":
+                raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
+            with zipfile.ZipFile(file) as archive:
+                head = _header(path, archive)
+                arrays = [_array(_content(archive, f"weights/{index}.npy"))
+                          for index in range(sum(name.startswith("weights/")
+                                                 for name in archive.namelist()))]
+                graph = _decode_graph(json.loads(_content(archive, "graph.json")), arrays)
+                graph.file = str(path)
+                return head, graph, json.loads(_content(archive, "choices.json"))
+    except OSError as error:
+        raise InputError(f"{path}: the plan cannot be read: {error.strerror or error}") from None
+
+
+@contextmanager
+def checked(path: Path) -> Iterator[None]:
+    """Turns the errors that come of a damaged file into one that names it."""
+    try:
+        yield
+    except _BAD as error:
+        raise InputError(f"{path}: is corrupt or cut short ({type(error).__name__}: {error}); "
+                         f"{_AGAIN}") from error
+
+
+def check_device(path: Path, head: Mapping[str, Any], device: Device) -> None:
+    """Raises InputError unless the plan was made on such a device, with this driver."""
+    here = header(device, False, {})
+    for key in ("api", "description", "units"):
+        if head["device"][key] != here["device"][key]:
+            there, now = ("{description} ({api}, {units} units)".format_map(each["device"])
+                          for each in (head, here))
+            raise InputError(f"{path}: was made for {there}, {device.name} is {now}: its times "
+                             f"do not hold there; {_AGAIN}")
+    for key in ("driver", "toolkit"):
+        if head["made_by"][key] != here["made_by"][key]:
+            raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, now "
+                             f"it is {here['made_by'][key] or 'none'}; {_AGAIN}")
+
+
+def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
+    """Raises InputError unless what the plan takes, and the libraries that it calls, are what
+    they were: a choice may name something else in another version. algorithms: as of header()."""
+    made = head["made_by"]["algorithms"]
+    for name, here in algorithms.items():
+        there = made[name]
+        for library in sorted({*there["libraries"], *here["libraries"]}):
+            versions = [each["libraries"].get(library, "none") for each in (there, here)]
+            if versions[0] != versions[1]:
+                raise InputError(f"{path}: was made with {library} {versions[0]}, now it is "
+                                 f"{versions[1]}; {_AGAIN}")
+        if there["source"] != here["source"]:
+            raise InputError(f"{path}: was made before gossamer's {name} was changed; {_AGAIN}")
+
+
+def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    if "plan.json" not in archive.namelist():
+        raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
+    head = json.loads(_content(archive, "plan.json"))
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
+    if head["version"] != VERSION:
+        age = "a newer" if head["version"] > VERSION else "an older"
+        raise InputError(f"{path}: was written by {age} gossamer (plan format "
+                         f"{head['version']}, this one reads {VERSION}); {_AGAIN}")
+    if head["made_by"]["gossamer"] != gossamer.__version__:
+        raise InputError(f"{path}: was made by gossamer {head['made_by']['gossamer']}, this is "
+                         f"{gossamer.__version__}; {_AGAIN}")
+    return head
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """The same bytes whenever it is written."""
+    return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+
+
+def _content(archive: zipfile.ZipFile, name: str) -> bytes:
+    info = archive.getinfo(name)
+    # only stored, so that a small file cannot ask for much memory
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        raise ValueError(f"{name} is compressed or encrypted")
+    return archive.read(info)
+
+
+class _Arrays:
+    """Arrays as entries of the file, equal ones once."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._indices: dict[bytes, int] = {}
+
+    def index(self, array: np.ndarray) -> int:
+        buffer = io.BytesIO()
+        # keeps the order of dimensions in memory too: a product may round otherwise in another
+        np.lib.format.write_array(buffer, array, allow_pickle=False)
+        data = buffer.getvalue()
+        key = hashlib.sha256(data).digest()
+        if key not in self._indices:
+            self._indices[key] = len(self._indices)
+            self._archive.writestr(_entry(f"weights/{self._indices[key]}.npy"), data)
+        return self._indices[key]
+
+
+def _array(data: bytes) -> np.ndarray:
+    stream = io.BytesIO(data)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0,
+               (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran, dtype = readers[np.lib.format.read_magic(stream)](stream)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
+        raise ValueError(f"weights of {dtype} {shape} in {len(data)} bytes")
+    flat = np.frombuffer(data, dtype, offset=stream.tell()).copy()
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
+    return {
+        "name": graph.name, "warnings": graph.warnings,
+        "fixed_batch": graph.fixed_batch, "meaning": asdict(graph.meaning),
+        "inputs": [asdict(info) for info in graph.inputs],
+        "outputs": [asdict(info) for info in graph.outputs],
+        "nodes": [{**vars(node), "attributes": {
+            name: _encode(value, arrays) for name, value in node.attributes.items()}}
+            for node in graph.nodes],
+        "constants": [[name, arrays.index(array)] for name, array in graph.constants.items()],
+    }
+
+
+def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
+    inputs, outputs = ([ValueInfo(info["name"], tuple(info["shape"]), info["dtype"],
+                                  tuple(info["labels"])) for info in plain[key]]
+                       for key in ("inputs", "outputs"))
+    nodes = [Node(**{**node, "attributes": {
+        name: _decode(value, arrays) for name, value in node["attributes"].items()}})
+        for node in plain["nodes"]]
+    said = plain["meaning"]
+    meaning = Meaning(tuple(said["classes"]), said["scores"],
+                      said["picture"] and (said["picture"][0], said["picture"][1]),
+                      said["brightness"])
+    return Graph(plain["name"], inputs, outputs, nodes,
+                 {name: arrays[index] for name, index in plain["constants"]},
+                 warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
+                 meaning=meaning)
+
+
+def _encode(value: Any, arrays: _Arrays) -> Any:
+    """An attribute as JSON; what JSON lacks is a dict of one key."""
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item, arrays) for item in value]}
+    if isinstance(value, list):
+        return [_encode(item, arrays) for item in value]
+    if isinstance(value, Expression):
+        steps = [[step.function, list(step.arguments), _encode(step.constants, arrays)]
+                 for step in value.steps]
+        return {"expression": [value.inputs, steps, list(value.outputs)]}
+    if isinstance(value, np.generic):
+        return {"scalar": arrays.index(np.asarray(value))}
+    if isinstance(value, np.ndarray):
+        return {"array": arrays.index(value)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"an attribute is {value!r}, which has no form in a saved plan")
+
+
+def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tuple":
+        return tuple(_decode(item, arrays) for item in content)
+    if kind == "expression":
+        inputs, steps, outputs = content
+        return Expression(inputs, tuple(
+            Step(function, tuple(arguments), _decode(constants, arrays))
+            for function, arguments, constants in steps), tuple(outputs))
+    if kind == "scalar":
+        return arrays[content][()]
+    if kind == "array":
+        return arrays[content]
+    if kind == "float":
+        return float(content)
+    raise ValueError(f"an attribute of the kind {kind!r}")

@@ -1,0 +1,275 @@
+"""Stored measurements: what was measured once on a device is not measured again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_info
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.device.kernel_cache import cache_folder, write_atomically
+from gossamer.measure import Timing
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.registry import OPS
+from gossamer.plan.store.keys import canonical, identity, problem_key
+from gossamer.plan.store.tuning_file import (
+    FORMAT,
+    VERSION,
+    BadFile,
+    Candidate,
+    Measured,
+    candidate,
+    counted,
+    decode,
+    decode_plan,
+    encode,
+    encode_plan,
+    locked,
+    parse,
+    set_aside,
+    sweep,
+)
+from gossamer.plan.store.tuning_text import Texts
+
+__all__ = ["Candidate", "Measured", "TuningCache", "candidate", "tuning_folder"]
+
+Section = dict[str, Any]
+"""Problems and plans by key, as in the file."""
+
+
+def tuning_folder() -> Path:
+    return cache_folder() / "tuning"
+
+
+class TuningCache:
+    """The measurements made on one device, in one file, which other processes may read and add
+    to at the same time. Used by one thread at a time.
+
+    The file has one section for each combination of driver, toolkit and gossamer version that
+    measured; only the one of today is read. Where the file cannot be read or written, what is
+    put is kept in memory.
+    """
+
+    def __init__(self, device: Device, folder: Path | None = None) -> None:
+        self._place = device
+        self._device = {"api": device.api, "description": device.description,
+                        "units": device.limits.units}
+        self._made_by = {"driver": device.driver, "toolkit": toolkit(device),
+                         "gossamer": gossamer.__version__}
+        self.path = (folder or tuning_folder()) / file_name(device)
+        self._content: dict[str, Any] | None = None
+        self._text: bytes | None = None
+        """Of the file when it held that content; reading a large one takes long."""
+        self._unwritten: Section = {"problems": {}, "plans": {}}
+        self._texts = Texts()
+        self._said: dict[str, None] = {}
+        self._foreign: dict[str, str] = {}
+        self._outdated: dict[tuple[str, str], None] = {}
+
+    def get(self, problem: Problem) -> list[Measured] | None:
+        """What was measured of the problem's candidates by the algorithms as they are now, in a
+        fixed order; None when nothing was. A candidate that is missing was never measured."""
+        if self._content is None:
+            self._content = self._load()
+        key = problem_key(problem)
+        sources = _sources(problem.op, self._place)
+        found: dict[Candidate, Measured] = {}
+        for section in (self._section(self._content), self._unwritten):
+            for name, stored in section["problems"].get(key, {}).get("algorithms", {}).items():
+                if stored["source"] == sources.get(name):
+                    for line in stored["candidates"]:
+                        measured = decode(name, line)
+                        found[measured.candidate] = measured
+                elif name in sources:
+                    self._outdated[name, key] = None
+        if not found and key not in self._foreign:
+            self._note_other_sections(key)
+        return [found[each] for each in sorted(found)] or None
+
+    def put(self, problem: Problem, measured: Sequence[Measured]) -> None:
+        """Adds measurements by the algorithms as they are now; a candidate that was there is
+        replaced. On disk, beside what other processes have put, when this returns.
+
+        Raises ValueError for an algorithm that the problem's op does not have.
+        """
+        known = _sources(problem.op, self._place)
+        algorithms: dict[str, Any] = {}
+        for each in measured:
+            if each.algorithm not in known:
+                raise ValueError(f"{problem.op} has no algorithm {each.algorithm}")
+            algorithms.setdefault(each.algorithm, {
+                "source": known[each.algorithm], "candidates": []},
+            )["candidates"].append(encode(each))
+        if algorithms:
+            _merge(self._unwritten["problems"], {problem_key(problem): {
+                "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
+                "algorithms": algorithms}})
+            self._write()
+
+    def get_plan(self, key: str) -> Timing | None:
+        """What a whole plan took from end to end; None when it was not timed. key: names all
+        that it runs, the sources of its algorithms included."""
+        if self._content is None:
+            self._content = self._load()
+        for section in (self._unwritten, self._section(self._content)):
+            if line := section.get("plans", {}).get(key):
+                return decode_plan(line)
+        return None
+
+    def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
+        """Adds what whole plans took, by key, each with a description for people; what was there
+        is replaced. On disk, as after put(), when this returns."""
+        if timings:
+            self._unwritten["plans"].update(
+                {key: encode_plan(*described) for key, described in timings.items()})
+            self._write()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all that was put is on disk."""
+        return not any(self._unwritten.values())
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should be told so far: bad files, measurements that no longer count."""
+        lines = list(self._said)
+        for difference, number in Counter(self._foreign.values()).items():
+            if difference:
+                lines.append(f"measurements of {counted(number, 'layer')} were made with "
+                             f"{difference}: measured again")
+        for name, number in Counter(name for name, _ in self._outdated).items():
+            lines.append(f"measurements of {counted(number, 'layer')} by {name} were made before "
+                         "it was changed: measured again")
+        return lines
+
+    def _write(self) -> None:
+        with locked(self.path.parent) as lock:
+            if lock == "busy":
+                self._say(f"another process keeps {self.path.parent} locked: measurements are "
+                          "in memory only until it is free")
+                return
+            content = self._read(lock)
+            if content is None:
+                return
+            section = self._section(content)
+            _merge(section["problems"], self._unwritten["problems"])
+            section.setdefault("plans", {}).update(self._unwritten["plans"])
+            if lock == "held":
+                sweep(self.path.parent)
+            data = self._texts.of(content)
+            if write_atomically(self.path, data):
+                self._unwritten = {"problems": {}, "plans": {}}
+                self._content, self._text = content, data
+
+    def _load(self) -> dict[str, Any]:
+        """The file's content. The lock is only taken when there is something to set aside."""
+        try:
+            return self._parsed()
+        except (FileNotFoundError, NotADirectoryError):
+            return self._empty()
+        except (OSError, BadFile):
+            with locked(self.path.parent) as lock:
+                return self._read(lock) or self._empty()
+
+    def _parsed(self) -> dict[str, Any]:
+        if self.path.exists() and not self.path.is_file():
+            raise BadFile("foreign", "is no file")
+        data = self.path.read_bytes()
+        if self._content is not None and data == self._text:
+            return self._content
+        content = parse(data)
+        if content["device"] != self._device:
+            raise BadFile("foreign", "was measured on another device "
+                                     f"({content['device']['description']})")
+        return content
+
+    def _read(self, lock: str) -> dict[str, Any] | None:
+        """The file's content, empty when there is none or a bad one was set aside; None when the
+        file must stay as it is."""
+        try:
+            return self._parsed()
+        except (FileNotFoundError, NotADirectoryError):
+            return self._empty()
+        except OSError as error:
+            self._say(f"{self.path} cannot be read ({error.strerror}): what it holds is measured "
+                      "again, and not kept")
+            return None
+        except BadFile as bad:
+            try:
+                if lock == "busy":
+                    raise OSError(0, "another process keeps the folder locked")
+                name = set_aside(self.path, bad.kind)
+            except OSError as error:
+                self._say(f"{self.path} {bad}, and cannot be set aside ({error.strerror}): "
+                          "measured again, and not kept")
+                return None
+            self._say(f"{self.path} {bad}: set aside as {name}, measured again")
+            return self._empty()
+
+    def _empty(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, "device": self._device, "sections": []}
+
+    def _section(self, content: dict[str, Any]) -> Section:
+        """The section that this process reads and adds to."""
+        for section in content["sections"]:
+            if section["made_by"] == self._made_by:
+                return section  # type: ignore[no-any-return]
+        content["sections"].append({"made_by": self._made_by, "problems": {}})
+        return content["sections"][-1]  # type: ignore[no-any-return]
+
+    def _note_other_sections(self, key: str) -> None:
+        assert self._content is not None
+        differences = [
+            [f"{name} {there or 'none'}, now {here or 'none'}"
+             for name, here in self._made_by.items()
+             if (there := section["made_by"].get(name, "")) != here]
+            for section in self._content["sections"] if key in section["problems"]]
+        nearest = min(differences, key=len, default=[])
+        self._foreign[key] = " and ".join(nearest)
+
+    def _say(self, line: str) -> None:
+        self._said[line] = None
+
+
+def file_name(device: Device) -> str:
+    """The same for every device of one kind: 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.json'."""
+    identity = f"{device.api}\0{device.description}\0{device.limits.units}"
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
+    return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
+
+
+def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:
+    """Adds problems to others; of the same candidate, the added measurement stays."""
+    for key, entry in added.items():
+        algorithms = target.setdefault(key, {**entry, "algorithms": {}})["algorithms"]
+        for name, new in entry["algorithms"].items():
+            old = algorithms.get(name)
+            lines = [*new["candidates"]]
+            if old is not None and old["source"] == new["source"]:
+                lines = [*old["candidates"], *lines]
+            merged = {decode(name, line).candidate: line for line in lines}
+            algorithms[name] = {"source": new["source"],
+                                "candidates": [merged[each] for each in sorted(merged)]}
+
+
+def _sources(op: str, device: Device) -> dict[str, str]:
+    return {algorithm.name: identity(algorithm, device) for algorithm in OPS[op].algorithms}
+
+
+def toolkit(device: Device) -> str:
+    """What comes from this installation, not from the driver, and decides how fast kernels are:
+    CUDA's compiler; on the host the threads of BLAS; "" where nothing does."""
+    if device.api == "host":
+        pools = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+        return f"BLAS with {counted(max(pools, default=1), 'thread')}"
+    if device.api != "cuda":
+        return ""
+    from gossamer.device.cuda import nvrtc
+
+    return f"NVRTC {nvrtc.version()}"

@@ -1,0 +1,284 @@
+"""The file of one device's measurements: its text, its lock, and what is done with a bad one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from gossamer.measure import Timing
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.store.keys import layout_text
+from gossamer.plan.tune.prepare import Build
+
+try:
+    import fcntl
+except ImportError:  # Windows: two writers at once may lose each other's latest entries there
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = "gossamer measurements"
+VERSION = 1
+_DIGITS = 4
+_LOCK_SECONDS = 10.0
+_TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
+
+Candidate = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
+"""Algorithm, config, input and output layouts, precision."""
+
+
+def candidate(algorithm: Algorithm, variant: Variant) -> Candidate:
+    """What tells a variant of an algorithm from the other candidates for a problem."""
+    return (algorithm.name, variant.label, tuple(map(layout_text, variant.inputs)),
+            tuple(map(layout_text, variant.outputs)), variant.precision)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one candidate: its times (warm, and cold where taken) and its error
+    against the reference, or why it is excluded. Numbers are rounded to four digits, so that
+    what is read back equals what was measured. Raises ValueError without a time or a failure,
+    and for times that cannot be.
+
+    samples: of which the times are the quartiles. weights: a digest of the constants with which
+    it was checked. build_s, build_cached, device_bytes: what preparing it took when it was
+    measured, as of Build; None where that is not known."""
+
+    algorithm: str
+    config: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    median_us: float | None = None
+    p25_us: float | None = None
+    p75_us: float | None = None
+    cold_us: float | None = None
+    error: float | None = None
+    failure: str | None = None
+    samples: int = 0
+    weights: str = ""
+    build_s: float | None = None
+    build_cached: bool = False
+    device_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.median_us is None and self.failure is None:
+            raise ValueError(f"{self.algorithm} has neither a time nor a failure")
+        for name in (*_TIMES, "error"):
+            value = getattr(self, name)
+            if value is not None:
+                if name != "error" and not 0 <= value < math.inf:
+                    raise ValueError(f"{self.algorithm} has {name} {value}")
+                object.__setattr__(self, name, _rounded(value))
+
+    @staticmethod
+    def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
+           cold_us: float | None = None, error: float | None = None,
+           failure: str | None = None, weights: str = "",
+           build: Build | None = None) -> Measured:
+        name, config, inputs, outputs, precision = candidate(algorithm, variant)
+        return Measured(
+            name, config, inputs, outputs, precision,
+            median_us=timing.median_us if timing else None,
+            p25_us=timing.p25_us if timing else None,
+            p75_us=timing.p75_us if timing else None,
+            cold_us=cold_us, error=error, failure=failure,
+            samples=timing.repeats if timing else 0, weights=weights,
+            build_s=build.seconds if build else None,
+            build_cached=build.from_cache if build else False,
+            device_bytes=build.nbytes if build else None)
+
+    @property
+    def candidate(self) -> Candidate:
+        """As of `candidate(algorithm, variant)`."""
+        return (self.algorithm, self.config, self.inputs, self.outputs, self.precision)
+
+
+_FIELDS = {field.name for field in fields(Measured)} - {"algorithm"}
+_LATER = {"samples": 0, "weights": "", "build_s": None, "build_cached": False,
+          "device_bytes": None}
+"""What older files do not have."""
+_TIMING = tuple(field.name for field in fields(Timing))
+
+
+class BadFile(Exception):
+    """A file that holds no measurements of ours; `kind` is one word for its new name."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def encode(measured: Measured) -> dict[str, Any]:
+    """One candidate as JSON; the algorithm's name stands above it in the file."""
+    line = {name: getattr(measured, name) for name in _FIELDS}
+    line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))
+    if measured.error is not None and not math.isfinite(measured.error):
+        line["error"] = str(measured.error)
+    return line
+
+
+def decode(algorithm: str, line: dict[str, Any]) -> Measured:
+    """Raises ValueError for what encode() did not write."""
+    line = {**_LATER, **line}
+    if set(line) != _FIELDS:
+        raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
+    inputs, outputs, error = line["inputs"], line["outputs"], line["error"]
+    texts = [line["config"], line["precision"], line["weights"]]
+    if line["failure"] is not None:
+        texts.append(line["failure"])
+    if not all(isinstance(each, list) for each in (inputs, outputs)) or not all(
+            isinstance(each, str) for each in (*texts, *inputs, *outputs)):
+        raise ValueError(f"a candidate of {algorithm} is described by other than text")
+    times = {name: line[name] for name in _TIMES}
+    if not all(value is None or type(value) in (int, float) for value in times.values()):
+        raise ValueError(f"a candidate of {algorithm} has the times {times}")
+    if type(line["samples"]) is not int or line["samples"] < 0:
+        raise ValueError(f"a candidate of {algorithm} has {line['samples']} samples")
+    cached, nbytes = line["build_cached"], line["device_bytes"]
+    if type(cached) is not bool or (nbytes is not None
+                                    and (type(nbytes) is not int or nbytes < 0)):
+        raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
+    return Measured(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
+                    error=None if error is None else float(error), failure=line["failure"],
+                    samples=line["samples"], weights=line["weights"], build_cached=cached,
+                    device_bytes=nbytes, **times)
+
+
+def rounded(timing: Timing) -> Timing:
+    """The timing as it is read back after it was stored."""
+    return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
+                  timing.repeats)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{float(value):.{_DIGITS - 1}e}")
+
+
+def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
+    """The time of a whole plan as JSON."""
+    return {"plan": description, **asdict(rounded(timing))}
+
+
+def decode_plan(line: dict[str, Any]) -> Timing:
+    """Raises ValueError for what encode_plan() did not write."""
+    if set(line) != {"plan", *_TIMING} or not isinstance(line["plan"], str):
+        raise ValueError(f"a plan has the fields {', '.join(sorted(line))}")
+    numbers = [line[name] for name in _TIMING]
+    if not all(type(each) in (int, float) and 0 <= each < math.inf for each in numbers):
+        raise ValueError(f"a plan has the times {numbers}")
+    return rounded(Timing(*numbers))
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The content of a file, checked throughout. Raises BadFile."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadFile("corrupt", f"is corrupt or cut short ({error})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BadFile("foreign", "is no file of measurements of gossamer's")
+    version = content.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise BadFile("newer", f"was written by a newer gossamer (format {version}, "
+                               f"this one reads {VERSION})")
+    try:
+        _check(content)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadFile("corrupt", f"is damaged ({type(error).__name__}: {error})") from None
+    return content
+
+
+def _check(content: dict[str, Any]) -> None:
+    if content["version"] != VERSION:
+        raise ValueError(f"its format is {content['version']!r}")
+    device = content["device"]
+    if not all(isinstance(device[name], str) for name in ("api", "description")):
+        raise TypeError("its device has no name")
+    for section in content["sections"]:
+        if not all(isinstance(text, str) for text in section["made_by"].values()):
+            raise TypeError("it does not say what the measurements were made by")
+        for problem in section["problems"].values():
+            if not isinstance(problem["problem"], str):
+                raise TypeError("a problem has no description")
+            for name, algorithm in problem["algorithms"].items():
+                if not isinstance(algorithm["source"], str):
+                    raise TypeError(f"{name} has no source hash")
+                for line in algorithm["candidates"]:
+                    decode(name, line)
+        for line in section.get("plans", {}).values():
+            decode_plan(line)
+
+
+def count(section: dict[str, Any]) -> tuple[int, int, int]:
+    """Problems, candidates and whole plans of a section."""
+    problems = section["problems"].values()
+    candidates = sum(len(algorithm["candidates"]) for problem in problems
+                     for algorithm in problem["algorithms"].values())
+    return len(problems), candidates, len(section.get("plans", {}))
+
+
+def counted(number: int, word: str) -> str:
+    """'1 layer', '2 layers'."""
+    return f"{number} {word}" + "s" * (number != 1)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[Literal["held", "busy", "absent"]]:
+    """The folder's lock: held by us, by another process (which has kept it too long), or absent
+    because the folder or its file system has none."""
+    descriptor = None
+    with contextlib.suppress(OSError):
+        if fcntl is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    if descriptor is None:
+        yield "absent"
+        return
+    try:
+        state = _acquire(descriptor)
+        try:
+            yield state
+        finally:
+            if state == "held":
+                # a forked child may have the descriptor too: closing ours would not unlock
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int) -> Literal["held", "busy", "absent"]:
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return "held"
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return "busy"
+            time.sleep(0.002)
+        except OSError:
+            return "absent"
+
+
+def sweep(folder: Path) -> None:
+    """Removes what killed writers left; only for the holder of the lock."""
+    for path in folder.glob(".partial-*"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def set_aside(path: Path, kind: str) -> str:
+    """Gives a bad file a name that says what it is, never that of another. Raises OSError."""
+    number = 1
+    while True:
+        target = path.with_name(f"{path.name}.{kind}" + (f"-{number}" if number > 1 else ""))
+        if not os.path.lexists(target):
+            path.rename(target)
+            return target.name
+        number += 1

@@ -1,0 +1,1 @@
+"""Candidates: prepared, checked against the reference, and timed."""

@@ -1,0 +1,106 @@
+"""What a network's outputs should be: computed in float64, layer by layer, nothing folded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.errors import GossamerError
+from gossamer.model.batch_axis import along_batch
+from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import resolve
+from gossamer.ops.algorithm import WeightsInfo
+from gossamer.ops.registry import OPS
+from gossamer.plan.lower.rules import lower
+from gossamer.plan.program import Layer
+from gossamer.plan.run.binding import batch_of
+
+Arrays = Mapping[str, np.ndarray]
+"""Inputs or outputs of a network by name."""
+
+_Lowered = tuple[Sequence[Layer], Arrays]
+
+_BYTES_AT_ONCE = 2**28
+"""For the values of the images that are computed together."""
+
+
+def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
+    """The outputs in float64. Images are computed a few at a time where each stands for itself,
+    and values are dropped after their last reader. Raises InputError where the inputs do not fit
+    the graph."""
+    images = batch_of(graph, [inputs[info.name] for info in graph.inputs])
+    by_image = {info.name for info in graph.inputs if info.shape[:1] == (None,)}
+    mixing, outputs_by_image = along_batch(graph, images)
+    lowered = _lowered(graph, images, apart=bool(by_image) and mixing is None)
+    parts: list[dict[str, np.ndarray]] = []
+    first = 0
+    while first < images or not parts:
+        count = min(max(lowered), images - first)
+        values = {name: array[first:first + count] if name in by_image else array
+                  for name, array in inputs.items()}
+        parts.append(_computed(*lowered[count], values, [info.name for info in graph.outputs]))
+        first += count
+    return {name: np.concatenate([part[name] for part in parts])
+            if len(parts) > 1 and name in outputs_by_image else array
+            for name, array in parts[0].items()}
+
+
+def _lowered(graph: Graph, images: int, *, apart: bool) -> dict[int, _Lowered]:
+    """The layers by the number of images that they compute together: as many as there is memory
+    for where images are apart, and what is left over; else all."""
+    known: dict[str, WeightsInfo] = {}
+    whole = lower(resolve(graph, images), known)
+    nbytes = sum(8 * spec.size for layer in whole[0] for spec in layer.output_specs)
+    if not apart or nbytes <= _BYTES_AT_ONCE:
+        return {images: whole}
+    count = max(1, _BYTES_AT_ONCE * images // nbytes)
+    try:
+        return {each: lower(resolve(graph, each), known)
+                for each in (count, images % count) if each}
+    except GossamerError:  # written for one batch size alone
+        return {images: whole}
+
+
+def _computed(layers: Sequence[Layer], constants: Arrays, inputs: Arrays,
+              outputs: Sequence[str]) -> dict[str, np.ndarray]:
+    last = {name: index for index, layer in enumerate(layers) for name in layer.inputs}
+    values: dict[str, np.ndarray] = dict(constants)
+    values.update({name: array.astype(np.float64) if array.dtype.kind == "f" else array
+                   for name, array in inputs.items()})
+    for index, layer in enumerate(layers):
+        arrays = [values[name] for name in layer.inputs]
+        if layer.problem is None:
+            values[layer.outputs[0]] = arrays[0].reshape(layer.output_specs[0].shape)
+        else:
+            results = OPS[layer.op].reference(layer.problem, arrays, layer.weights)
+            values.update(zip(layer.outputs, results, strict=True))
+        for name in (*layer.inputs, *layer.outputs):
+            if last.get(name, index) == index and name not in outputs:
+                values.pop(name, None)
+    return {name: values[name] for name in outputs}
+
+
+def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = None) -> float:
+    """The largest, over the images, of |y - expected| / |expected| in 2-norms; of |y| itself
+    where an image's is 0; infinite where a number of one is not finite and the other's is not
+    the same.
+
+    images: that lie one after another; None: one in each row, or a single one of one dimension.
+    Raises ValueError where the shapes differ.
+    """
+    if y.shape != expected.shape:
+        raise ValueError(f"the output has shape {y.shape}, expected {expected.shape}")
+    if not y.size:
+        return 0.0
+    if images is None:
+        images = len(y) if y.ndim > 1 else 1
+    y, expected = (each.astype(np.float64).reshape(images, -1) for each in (y, expected))
+    finite = np.isfinite(expected)
+    if not (np.array_equal(y[~finite], expected[~finite], equal_nan=True)
+            and np.isfinite(y[finite]).all()):
+        return math.inf
+    y, expected = np.where(finite, y, 0.0), np.where(finite, expected, 0.0)
+    difference, size = (np.linalg.norm(each, axis=1) for each in (y - expected, expected))
+    return float((difference / np.where(size > 0, size, 1.0)).max())

@@ -1,0 +1,97 @@
+"""Labelled samples in .npz files of NumPy: arrays x and y to train on, or x_train and y_train, and
+x_test and y_test."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.cli.show import shape_text
+from gossamer.errors import GossamerWarning, InputError
+from gossamer.train.data.dataset import Dataset, are_pixels, has_grey_levels, picture_shape
+
+_TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
+_DAMAGED = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+
+
+def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
+    """The arrays x and y, or x_train and y_train; and x_test and y_test where there are such.
+
+    x: (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width); y: (n,)
+    labels, whole numbers or texts. `limit`: the most samples of either part. Files that hold
+    Python objects are refused, and nothing in them is run."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+        with np.load(path, allow_pickle=False) as arrays:
+            training = [pair for pair in _TRAINING if names.issuperset(pair)]
+            if len(training) > 1:
+                raise InputError(f"{path}: has the arrays x, y and x_train, y_train; expected one "
+                                 "of the two pairs to train on")
+            if training:
+                return (_part(path, arrays, *training[0], limit),
+                        _part(path, arrays, *_TEST, limit) if _has_test(path, names) else None)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except _DAMAGED as error:
+        raise InputError(f"{path}: is no .npz file, or a damaged one ({error})") from None
+    raise InputError(f"{path}: has the arrays {', '.join(sorted(names)) or '(none)'}; expected x "
+                     "and y, or x_train and y_train")
+
+
+def _has_test(path: Path, names: set[str]) -> bool:
+    """Whether there are samples to test on; warns where only half of what makes them is there."""
+    missing = [name for name in _TEST if name not in names]
+    if len(missing) == 1:
+        (there,) = {*_TEST} - {*missing}
+        warnings.warn(f"{path}: has {there} and no {missing[0]}: nothing of it is tested on",
+                      GossamerWarning, stacklevel=4)
+    return not missing
+
+
+def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) -> Dataset:
+    x, y = (_array(path, arrays, name) for name in (x_name, y_name))
+    if x.ndim < 2 or x.size == 0 or not (x.dtype == bool or np.issubdtype(x.dtype, np.floating)
+                                         or np.issubdtype(x.dtype, np.integer)):
+        raise InputError(f"{path}: {x_name} is {shape_text(x.shape)} {x.dtype}, expected numbers "
+                         "of shape (samples, features) or (samples, height, width)")
+    if y.shape not in ((len(y),), (len(y), 1)) or y.dtype.kind not in "iufUb":
+        hint = f"; save {y_name}.argmax(axis=1)" if y.ndim == 2 else ""
+        raise InputError(f"{path}: {y_name} is {shape_text(y.shape)} {y.dtype}, expected one "
+                         f"label a sample{hint}")
+    y = y.reshape(-1)
+    if len(x) != len(y):
+        raise InputError(f"{path}: {x_name} has {len(x)} samples, {y_name} has {len(y)} labels")
+    if y.dtype.kind != "U":
+        values = y.astype(np.float64)
+        # NaN is unlike itself
+        wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
+        if wrong.size:
+            raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected a whole "
+                             "number that names a class")
+        y = y.astype(np.int64)
+    sides = tuple(size for size in x.shape[1:] if size > 1) if x.ndim == 4 else x.shape[1:]
+    grey = x.dtype == np.uint8 and has_grey_levels(x)
+    x, y = x[:limit], y[:limit]
+    with np.errstate(over="ignore"):  # what becomes infinite is told below
+        x = x.reshape(len(x), -1).astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    if wrong.size:
+        raise InputError(f"{path}: {x_name}[{wrong[0]}] has a NaN or infinite number")
+    shape = (sides[0], sides[1]) if len(sides) == 2 else picture_shape(x.shape[1])
+    return Dataset(x, y, shape, grey or are_pixels(x, shape), str(path))
+
+
+def _array(path: Path, arrays: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(arrays[name])
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise InputError(f"{path}: {name} holds pickled Python objects, expected an array of "
+                             f"numbers or texts; save {name}.astype(...)") from None
+        raise

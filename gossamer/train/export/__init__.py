@@ -1,0 +1,1 @@
+"""What training leaves: the network as ONNX, and the curve as a picture."""

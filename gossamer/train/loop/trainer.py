@@ -1,0 +1,192 @@
+"""Passes over data that stay on one device, from the first to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer
+from gossamer.ops.algorithm import Weights
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.registry import OPS
+from gossamer.tensor import TensorSpec
+from gossamer.train.data.samples import Samples
+from gossamer.train.loop.algorithm_choice import Choice
+
+
+class Trainer:
+    """Networks of the same sizes, each with its own parameters, settings and order of samples.
+
+    problem: one pass over the data. parameters: the first ones, as the problem's inputs say.
+    `begun` and `accepted` count the passes. Raises OutOfMemoryError where the device has no room.
+    """
+
+    def __init__(self, problem: BackpropProblem, data: Samples, parameters: np.ndarray,
+                 choice: Choice) -> None:
+        self.problem = problem
+        self.choice = choice
+        self._device = device = choice.device
+        self._pieces = _pieces(problem, choice)
+        self._x, self._targets = data.on(device, *self._pieces[0].variant.inputs[:2])
+        self._settings = device.empty(problem.inputs[3].nbytes, "the learning rates")
+        self._parameters = device.upload(parameters, "the parameters")
+        self._previous = [device.upload(parameters, "the parameters before a pass")
+                          for _ in range(2)]
+        space = sum(_aligned(piece.problem.inputs[2], device.alignment) for piece in self._pieces)
+        self._order = device.empty(space, "the order of the samples")
+        self._losses = device.empty(space, "the samples' losses")
+        self._means = device.empty(len(self._pieces) * self._mean_bytes, "the mean losses")
+        self._known: dict[str, np.ndarray] = {}
+        self.begun = self.accepted = 0
+
+    @property
+    def _mean_bytes(self) -> int:
+        """Of a piece's mean losses, with what keeps the next ones aligned."""
+        return _aligned(self._pieces[0].mean.outputs[0], self._device.alignment)
+
+    def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
+        """The networks' mean losses (networks,) float64 in one pass, which is to be accepted.
+
+        order: (networks, samples) int32. settings: (networks, 3) float32. Neither is copied to
+        the device again where it is the same object as before.
+        """
+        device = self._device
+        self._write("order", self._order, order, self._in_pieces)
+        self._write("settings", self._settings, settings, np.ascontiguousarray)
+        size = self._parameters.nbytes
+        device.copy(self._previous[1], self._previous[0], size)
+        device.copy(self._previous[0], self._parameters, size)
+        self.begun += 1
+        offset = 0
+        for index, piece in enumerate(self._pieces):
+            spec = piece.problem.outputs[1]
+            losses = self._losses.view(offset, spec.nbytes)
+            piece.run(self, self._order.view(offset, spec.nbytes), losses)
+            piece.average(losses, self._means.view(index * self._mean_bytes,
+                                                   piece.mean.outputs[0].nbytes))
+            offset += _aligned(spec, device.alignment)
+        means = np.empty((len(self._pieces), self._mean_bytes // 4), np.float32)
+        device.read(self._means, means)
+        shares = [piece.problem.samples / self.problem.samples for piece in self._pieces]
+        return np.array(shares) @ means[:, :self.problem.networks].astype(np.float64)
+
+    def losses(self) -> np.ndarray:
+        """(networks, samples): each sample's in the last pass."""
+        stored = np.empty(self._losses.nbytes // 4, np.float32)
+        self._device.read(self._losses, stored)
+        losses = np.empty(self.problem.outputs[1].shape, np.float32)
+        for part, columns in self._parts():
+            losses[:, columns] = stored[part].reshape(len(losses), -1)
+        return losses
+
+    def accept(self) -> None:
+        """Counts the pass that run() made; without that parameters() are those before it."""
+        self.accepted = self.begun
+
+    def parameters(self) -> np.ndarray:
+        """(networks, parameter_count) after the last pass that was accepted."""
+        self._device.synchronize()
+        return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
+
+    def before(self, passes: int) -> np.ndarray:
+        """The parameters before the last pass (1), or before the one before it (2)."""
+        return self._read(self._previous[passes - 1])
+
+    def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
+        self.choice.algorithm.launch(
+            piece.state, [self._x, self._targets, order, self._settings, self._parameters],
+            [self._parameters, losses], piece.workspace, stream)
+
+    def _read(self, buffer: Buffer) -> np.ndarray:
+        found = np.empty(self.problem.outputs[0].shape, np.float32)
+        self._device.read(buffer, found)
+        return found
+
+    def _write(self, name: str, buffer: Buffer, array: np.ndarray,
+               stored: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Writes what is not there already."""
+        if self._known.get(name) is not array:
+            self._device.write(buffer, stored(array))
+            self._known[name] = array
+
+    def _in_pieces(self, order: np.ndarray) -> np.ndarray:
+        """Each piece's (networks, samples) in one run, as its problem wants it."""
+        stored = np.zeros(self._order.nbytes // 4, np.int32)
+        for part, columns in self._parts():
+            stored[part] = order[:, columns].ravel()
+        return stored
+
+    def _parts(self) -> list[tuple[slice, slice]]:
+        """Of each piece: where its values lie in memory, and which samples they belong to."""
+        found, start, column = [], 0, 0
+        for piece in self._pieces:
+            spec = piece.problem.inputs[2]
+            found.append((slice(start, start + spec.size),
+                          slice(column, column + piece.problem.samples)))
+            start += _aligned(spec, self._device.alignment) // 4
+            column += piece.problem.samples
+        return found
+
+
+class _Piece:
+    """Some samples of a pass that are trained on together: one launch of the algorithm."""
+
+    def __init__(self, problem: BackpropProblem, choice: Choice) -> None:
+        device = choice.device
+        self.problem = problem
+        self.variant = choice.variant(problem)
+        self.state = choice.algorithm.prepare(Weights({}, device, "training"), problem,
+                                              self.variant, device)
+        self.workspace = device.empty(self.variant.workspace, "training's workspace") if (
+            self.variant.workspace) else None
+        self.mean = ReduceProblem(problem.outputs[1], "mean", (1,), keepdims=False)
+        reduce = next(algorithm for algorithm in OPS["reduce"].algorithms
+                      if algorithm.supports(self.mean, device) is None)
+        self._average = reduce, reduce.prepare(Weights({}, device), self.mean, next(iter(
+            reduce.variants(self.mean, device))), device)
+        # one kernel gains nothing from being recorded
+        self.recordable = device.limits.graph and len(self.state.launches) != 1
+        self._graph: Callable[..., None] | None = None
+        self._runs = 0
+        self._own: tuple[Buffer, Buffer] | None = None
+
+    def run(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
+        """Trains; from the second time on as a graph, which has an order and losses of its own."""
+        if not self.recordable or self._runs == 0:
+            trainer.launch(self, order, losses, None)
+        else:
+            self._replay(trainer, order, losses)
+        self._runs += 1
+
+    def average(self, losses: Buffer, means: Buffer) -> None:
+        algorithm, state = self._average
+        algorithm.launch(state, [losses], [means], None)
+
+    def _replay(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
+        device = trainer.choice.device
+        if self._own is None:
+            self._own = (device.empty(order.nbytes, "the order of a graph's samples"),
+                         device.empty(losses.nbytes, "the losses of a graph's samples"))
+        own_order, own_losses = self._own
+        if self._graph is None:
+            self._graph = device.capture(
+                lambda stream: trainer.launch(self, own_order, own_losses, stream))
+            assert self._graph is not None
+        device.copy(own_order, order, order.nbytes)
+        self._graph()
+        device.copy(losses, own_losses, losses.nbytes)
+
+
+def _pieces(problem: BackpropProblem, choice: Choice) -> list[_Piece]:
+    """The launches of a pass in order; those of as many samples are the same object."""
+    length = min(choice.samples, problem.samples)
+    pieces = [_Piece(problem.of_samples(length), choice)] * (problem.samples // length)
+    rest = problem.samples % length
+    return [*pieces, _Piece(problem.of_samples(rest), choice)] if rest else pieces
+
+
+def _aligned(spec: TensorSpec, alignment: int) -> int:
+    return -(-spec.nbytes // alignment) * alignment

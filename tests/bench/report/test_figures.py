@@ -1,0 +1,145 @@
+"""Figures and summary of the sparse suites, from rows as if somebody had measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gossamer.bench.report import figures, plots
+from gossamer.bench.report.sparse_summary import LAYERS, NETWORKS, newest, summary
+from gossamer.bench.rows import Row, append_rows
+from gossamer.cli.app import app
+from gossamer.errors import InputError
+from tests.bench.rows import row
+
+TIMES = {"gossamer": 10.0, "gossamer:direct_sparse/untiled": 60.0,
+         "gossamer:direct_sparse/tiled": 40.0, "gossamer:direct_sparse_table": 20.0,
+         "gossamer:direct_sparse_compiled": 10.0,
+         "cublas-lowering": 50.0, "cusparse-lowering": 70.0, "cudnn": 30.0}
+
+
+def case(name: str, batch: int = 64, density: float = 0.1, *, factor: float = 1.0,
+         suite: str = LAYERS, run: str = "run", date: str = "2026-01-02",
+         **times: float) -> list[Row]:
+    """Rows of every contender; those in `times` have other times, times factor."""
+    return [row(name_, factor * time, suite=suite, case=name, batch=batch, density=density,
+                run_id=run, date=f"{date}T00:00:00+00:00")
+            for name_, time in {**TIMES, **times}.items()]
+
+
+def line(text: str, *cells: str) -> list[str]:
+    """The cells of the one line of a table that begins with these."""
+    start = f"| {' | '.join(cells)} |"
+    (found,) = [each for each in text.splitlines() if each.startswith(start)]
+    return found.strip("| ").split(" | ")
+
+
+def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
+    rows = [*case("caffenet/conv2", density=0.15), *case("alexnet/conv3", cudnn=120.0),
+            *case("googlenet/a/3x3", density=0.16, cudnn=1e6)]
+    text = summary(newest(rows, LAYERS), [])
+    assert line(text, "all", "64", "2") == ["all", "64", "2", "fp32", "5.00", "7.00", "6.00"]
+    assert line(text, "caffenet, googlenet, resnet50", "64", "1")[4:] == ["5.00", "7.00", "3.00"]
+    assert "95% sparsity" not in text
+    # of the forms all layers count, and those of the published comparison apart
+    assert line(text, "alexnet, caffenet: conv2 to conv5", "64") == [
+        "alexnet, caffenet: conv2 to conv5", "64", "2", "1.50", "2.00", "4.00", "4.00",
+        "1.00"]
+    assert line(text, "googlenet", "64", "1")[3] == "1.50"
+
+
+def test_precisions_are_compared_within_one_run() -> None:
+    """gossamer's line of a precision allows those before it, a peer's column does not."""
+    def less_precise(contender: str, precision: str, time: float, date: str = "2026-01-02") -> Row:
+        return row(contender, time, suite=LAYERS, case="alexnet/conv2", batch=1, density=0.04,
+                   precision=precision, date=f"{date}T00:00:00+00:00")
+
+    rows = [*case("alexnet/conv2", 1, 0.04), less_precise("cudnn", "tf32", 20.0),
+            less_precise("cudnn", "fp16", 8.0), less_precise("gossamer", "fp16", 5.0),
+            *case("alexnet/conv3", 1, 0.04)]
+    older = case("alexnet/conv2", 1, 0.04, factor=0.1, run="old", date="2026-01-01", cudnn=1e4)
+    text = summary(newest([*older, *rows], LAYERS), []).split("## ")[2]
+    assert text.startswith("Layers of 95% sparsity")
+    assert line(text, "all", "1", "2", "fp32")[4:] == [
+        "5.00", "7.00", "3.00", "2.00 (1)", "0.80 (1)", f"{math.sqrt(0.8 * 3):.2f}"]
+    own = math.sqrt(2)
+    assert line(text, "all", "1", "2", "fp16")[4:] == [
+        f"{5 * own:.2f}", f"{7 * own:.2f}", f"{3 * own:.2f}", "4.00 (1)", "1.60 (1)",
+        f"{math.sqrt(1.6 * 3):.2f}"]
+    assert not any(each.startswith("| all | 1 | 2 | tf32") for each in text.splitlines())
+
+
+def test_networks_are_told_with_the_best_dense_plan() -> None:
+    rows = case("resnet50", suite=NETWORKS, density=0.5, **{"gossamer:im2col_gemm": 25.0})
+    text = summary([], newest(rows, NETWORKS))
+    assert line(text, "resnet50", "64") == [
+        "resnet50", "64", "50.0%", "fp32", "10.0", "5.00", "7.00", "3.00", "2.50"]
+
+
+def test_runs_without_gossamer_say_nothing() -> None:
+    rows = [each for each in case("alexnet/conv2") if each.contender != "gossamer"]
+    assert newest(rows, LAYERS) == []
+
+
+def bench(*words: object) -> Any:
+    return CliRunner().invoke(app, ["bench", *map(str, words)])
+
+
+def test_one_command_draws_all_figures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [each for batch in (1, 64) for name in ("alexnet/conv2", "alexnet/conv3")
+            for each in case(name, batch)]
+    rows += [each for name in ("caffenet", "resnet50") for each in case(name, suite=NETWORKS)]
+    append_rows(tmp_path / "rows.jsonl", rows)
+    folder = tmp_path / "figures"
+    done = bench("--table", tmp_path / "rows.jsonl", "--figures", folder)
+    assert done.exit_code == 0, done.output
+    names = {"time-per-layer-alexnet.png", "speed-up-per-layer-alexnet.png",
+             "speed-up-by-batch.png", "speed-up-per-network.png", "summary.md"}
+    assert {path.name for path in (folder / "chip-cuda").iterdir()} == names
+    assert done.stdout.count("written: ") == len(names)
+    for name in names - {"summary.md"}:
+        assert (folder / "chip-cuda" / name).read_bytes().startswith(b"\x89PNG")
+    assert "# Sparse convolution on Chip through CUDA" in (
+        folder / "chip-cuda" / "summary.md").read_text()
+
+
+def test_bars_are_the_times_and_speeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(figures, "_png", lambda figure: drawn.setdefault(
+        figure.get_suptitle() + figure.axes[0].get_ylabel(), figure) and b"")
+    figures.write(case("alexnet/conv2") + case("alexnet/conv3", factor=2.0), tmp_path)
+    times, speeds, means = drawn.values()
+    heights = [bar.get_height() for bar in times.axes[0].patches]
+    assert heights == [60, 120, 40, 80, 20, 40, 10, 20, 10, 20]
+    assert [bar.get_height() for bar in speeds.axes[0].patches] == [5, 5, 7, 7]
+    assert [each.get_text() for each in speeds.axes[0].get_xticklabels()] == ["conv2", "conv3"]
+    assert [list(each.get_ydata()) for each in means.axes[0].lines[:3]] == [
+        [pytest.approx(speed)] for speed in (5, 7, 3)]
+
+
+def test_rows_that_no_figure_shows_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [row("gossamer", 1.0, suite=LAYERS, case="alexnet/conv2", batch=1,
+                           density=0.1)])
+    done = bench("--table", path, "--figures", tmp_path / "figures")
+    assert done.exit_code == 0 and "no figure could be drawn" in done.stderr
+    assert [line.endswith("summary.md") for line in done.stdout.splitlines()] == [True]
+
+
+def test_what_cannot_be_drawn_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "--figures goes with --table PATH" in bench(
+        "gemm", "--figures", tmp_path / "figures").stderr
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [row("gossamer", 1.0)])
+    assert "there are no rows of the suites sparse-layers and sparse-networks" in bench(
+        "--table", path, "--figures", tmp_path / "figures").stderr
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="--figures needs matplotlib"):
+        figures.write(case("alexnet/conv2"), tmp_path)
+    assert not (tmp_path / "figures").exists()

@@ -1,0 +1,116 @@
+"""Whole networks: the plan, and the plans that force one algorithm."""
+
+from __future__ import annotations
+
+import gzip
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+
+from gossamer.bench import contest
+from gossamer.bench.rows import Stamp
+from gossamer.bench.suites.catalogue import select
+from gossamer.bench.suites.networks import network_case
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.errors import InputError
+from gossamer.expression import apply
+from gossamer.model.graph import Node
+from gossamer.model.onnx_writer import to_onnx
+from tests.bench.conftest import PEAKS, setting
+from tests.bench.networks import tiny
+from tests.conftest import is_slow
+from tests.tolerances import tolerance
+
+STAMP = Stamp({}, "gossamer bench", None, "run")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """The tiny network as a file, and packed under another name."""
+    content = to_onnx(tiny().graph).SerializeToString()
+    plain, packed = tmp_path / "tiny.onnx", tmp_path / "Small.onnx.gz"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    return [plain, packed]
+
+
+def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> None:
+    case = network_case("suite", tiny(), 2, setting(find("host"), tmp_path, ["onnxruntime"],
+                                                    ["fp32", "fp16"]), families=True)
+    result = contest.run(case, PEAKS, STAMP)
+    rows = {row.contender: row for row in result.rows}
+    assert {"gossamer", "gossamer:host_im2col", "gossamer:host_depthwise",
+            "gossamer:host_gemm"} <= set(rows)
+    assert ("onnxruntime" in rows) == bool(find_spec("onnxruntime"))
+    assert "host_depthwise" in rows["gossamer:host_depthwise"].config
+    assert "host_depthwise" not in rows["gossamer:host_im2col"].config
+    # nothing of the host is less precise: each plan is there once
+    assert {row.precision for row in result.rows} == {"fp32"} and len(rows) == len(result.rows)
+    assert all(row.error < tolerance("network") for row in result.rows)
+    assert result.absent["gossamer:im2col_gemm"].startswith(
+        "computes no layer: host compiles no kernels")
+    # it has no product of two variables
+    assert "gossamer:numpy" not in {*result.absent, *rows}
+    assert not result.failed
+
+
+def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:
+    if is_slow(device):
+        pytest.skip("simulators are not measured")
+    case = network_case("suite", tiny(), 1, setting(device, tmp_path), families=True)
+    name = "im2col_gemm" if device.compiles else "host_im2col"
+    (alternative,) = case.contenders[f"gossamer:{name}"]()
+    ready = alternative.make()
+    ready.work(None)
+    device.synchronize()
+    assert ready.contender == f"gossamer:{name}" and name in ready.config
+    assert ready.output(1).shape == (1, 5)
+
+
+def test_layers_that_ran_elsewhere_are_told(tmp_path: Path) -> None:
+    case = network_case("suite", tiny(), 1, setting(find("host"), tmp_path))
+    assert case.notes == ()
+
+
+def test_nothing_is_known_of_what_follows_a_sign(tmp_path: Path) -> None:
+    place = setting(find("host"), tmp_path)
+    plain = network_case("suite", tiny(), 1, place)
+    assert plain.most_error == {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
+    network = tiny()
+    network.graph.nodes[2] = Node("elementwise", "2", ["1.out"], ["2.out"],
+                                  {"expression": apply("sign")})
+    binary = network_case("suite", network, 1, place)
+    assert binary.most_error["fp32"] == 1e-4 and min(
+        binary.most_error[name] for name in ("tf32", "fp16")) > 2
+
+
+def test_files_are_cases_by_their_names(files: list[Path], tmp_path: Path) -> None:
+    items = select(["networks"], [1, 2], models=files)
+    assert [(item.name, item.batch) for item in items] == [
+        ("tiny", 1), ("tiny", 2), ("Small", 1), ("Small", 2)]
+    case = items[3].make(setting(find("host"), tmp_path, ["onnxruntime", "torch-eager"]))
+    result = contest.run(case, PEAKS, STAMP)
+    assert "gossamer" in {row.contender for row in result.rows}
+    assert ("onnxruntime" in {row.contender for row in result.rows}) == bool(
+        find_spec("onnxruntime"))
+    assert result.absent["torch-eager"] == "Small is not written down in PyTorch"
+
+
+def test_models_that_cannot_be_cases(files: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--model .*tiny.onnx: goes with the suite networks"):
+        select(["gemm"], [1], models=files)
+    twin = tmp_path / "tiny.onnx.gz"
+    twin.write_bytes(files[1].read_bytes())
+    with pytest.raises(InputError, match="there is another file for the case 'tiny'"):
+        select(["networks"], [1], models=[files[0], twin])
+    with pytest.raises(InputError, match=r"missing\.onnx"):
+        select(["networks"], [1], models=[tmp_path / "missing.onnx"])
+    two = to_onnx(tiny().graph)
+    two.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, ["N", 3]))
+    (tmp_path / "two.onnx").write_bytes(two.SerializeToString())
+    with pytest.raises(InputError, match="expected one float32 input whose batch alone is open, it "
+                                         "has 'x' float32 Nx3x8x8, 'more' float32 Nx3"):
+        select(["networks"], [1], models=[tmp_path / "two.onnx"])

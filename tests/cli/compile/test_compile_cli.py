@@ -1,0 +1,122 @@
+"""The verb `compile`: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from gossamer.cli import compile
+from gossamer.plan.tune.tuner import Tuner
+from tests.cli.compile.command import Run, compile_
+from tests.model.onnx_models import model, save
+
+
+def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network: Path) -> None:
+    result = compile_(run, network, "--batch", "1,3")
+    assert result.exit_code == 0, result.output
+    for heading in ("layer", "problem", "density", "algorithm", "us", "quartiles", "dense us",
+                    "speed-up", "error"):
+        assert heading in result.stdout
+    for batch in (1, 3):
+        assert re.search(rf"^end to end, batch {batch}: \d+\.\d us$", result.stdout, re.M)
+    assert re.search(r"^classes +3x8 to 3x4|^classes ", result.stdout, re.M)
+    assert re.search(r"^\d+ candidates measured, 0 from the cache$", result.stdout, re.M)
+
+
+def test_the_second_compilation_measures_nothing_and_saves_the_same(
+        run: Run, network: Path, tmp_path: Path) -> None:
+    counts, ends, builds = [], [], []
+    for name in ("a", "b"):
+        result = compile_(run, network, "--json", "-o", tmp_path / f"{name}.plan")
+        assert result.exit_code == 0, result.output
+        described = json.loads(result.stdout)
+        counts.append((described["measured"], described["reused"]))
+        (report,) = described["reports"]
+        ends.append((report["end_to_end_us"], report["end_to_end_cached"]))
+        builds.append([(row["build_s"], row["build_when"]) for row in report["rows"]])
+        assert report["build_s"] == sum(row["build_s"] for row in report["rows"])
+    assert counts[0][0] > 0 == counts[0][1]
+    assert counts[1] == counts[0][::-1]
+    assert ends == [(ends[0][0], False), (ends[0][0], True)] and ends[0][0] > 0
+    assert builds[0] == builds[1] and {when for _, when in builds[0]} == {"measured"}
+    text = compile_(run, network).stdout
+    assert re.search(r"^built in [\d.]+ [mu]?s when measured \(slowest: ", text, re.M)
+    assert f"end to end, batch 1: {ends[0][0]:.1f} us (from the cache)\n" in text
+    assert (tmp_path / "a.plan").read_bytes() == (tmp_path / "b.plan").read_bytes()
+
+
+def test_how_many_layers_take_less_than_float32_is_told(run: Run, network: Path) -> None:
+    # the host computes in float32 only
+    result = compile_(run, network, "--precision", "fp16")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^precision fp16 allowed: 0 of \d+ layers in less than float32$",
+                     result.stdout, re.M)
+    assert "allowed:" not in compile_(run, network).stdout
+
+
+def test_times_from_crowded_processors_are_told(
+        run: Run, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = itertools.count(0, 1000.0)
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+    crowded = compile_(run, network)
+    assert crowded.exit_code == 0, crowded.output
+    assert re.search(r"^notice: the processors were wanted elsewhere: in .* s of sampling, threads "
+                     r"waited \d+000\.0 s for one; .* `gossamer cache clear`", crowded.stderr, re.M)
+    known = compile_(run, network)
+    assert known.exit_code == 0 and known.stderr == ""
+
+
+def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: Path) -> None:
+    assert compile_(run, network).exit_code == 0
+    (stored,) = (tmp_path / "cache" / "tuning").glob("*.json")
+    stored.write_text("{")
+    result = compile_(run, network, "--batch", "1,2")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("is corrupt or cut short") == 1
+    assert "corrupt" not in result.stdout
+    stored.write_text("{")
+    described = json.loads(compile_(run, network, "--json").stdout)
+    (notice,) = described["notices"]
+    assert notice.startswith(f"{stored} is corrupt")
+    assert notice in described["reports"][0]["notes"]
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--effort", "huge"], "--effort huge: expected one of quick, normal, max"),
+    (["--precision", "fp8"], "--precision fp8: expected one of fp32, tf32, fp16"),
+    (["--batch", "1,x"], "--batch 1,x: expected sizes of 1 or more, like 1,8"),
+    (["--batch", "0"], "--batch 0: expected sizes of 1 or more"),
+    (["--batch", ""], "--batch : expected sizes of 1 or more"),
+    (["-o", "a.zip"], "--output a.zip: expected a name that ends in .plan"),
+    (["-o", "absent/a.plan"], "--output absent/a.plan: there is no folder absent"),
+    (["--html", "a.txt"], "--html a.txt: expected a name that ends in .html"),
+    (["--shape", "4,6,5"], "4"),
+])
+def test_wrong_options_are_refused_before_anything_is_measured(
+        run: Run, network: Path, words: list[str], message: str,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tuner, "measure", None)
+    result = compile_(run, network, *words)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_a_network_without_a_batch_takes_none(run: Run, tmp_path: Path) -> None:
+    path = save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": []}, {"y": None}), tmp_path)
+    assert compile_(run, path).exit_code == 0
+    result = compile_(run, path, "--batch", "4")
+    assert f"--batch 4: {path} has no batch; leave --batch out" in result.stderr
+
+
+def test_the_bar_counts_what_it_is_told_of() -> None:
+    with compile._progress() as follow:
+        follow.total = 2
+        for line in ("first", "second [x]", "copy", "whole"):
+            follow.note(line)
+        task = follow._progress.tasks[0]
+        assert (task.completed, task.total, task.description) == (3, 4, "whole")

@@ -1,0 +1,56 @@
+"""The option --explain: every candidate of a layer."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+import gossamer
+from gossamer.plan.report.html import build_text
+from tests.cli.compile.command import Run, compile_
+from tests.model.onnx_models import model, save, weights
+
+
+def test_explain_shows_every_candidate_with_a_reason(run: Run, network: Path) -> None:
+    result = compile_(run, network, "--explain", "second", "--explain", "classes")
+    assert result.exit_code == 0, result.output
+    described = json.loads(compile_(run, network, "--json").stdout)
+    for row in described["reports"][0]["rows"]:
+        explained = f"\n{row['layer']} ({row['op']} " in result.stdout
+        assert explained == (row["layer"] in ("second", "classes"))
+        assert [each["reason"] for each in row["candidates"]].count("taken") == 1
+        for each in row["candidates"]:
+            assert each["reason"] and (each["median_us"] is not None or each["reason"] != "taken")
+            assert (each["build_s"] is None) == (each["median_us"] is None)
+            if explained:
+                assert each["reason"] in result.stdout and build_text(each) in result.stdout
+        for name, reason in row["rejected"].items():
+            if explained:
+                assert re.search(rf"^{name} .*{re.escape(reason)}", result.stdout, re.M)
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("secnd", "close to it: 'second'"),
+    ("clas", "close to it: 'classes'"),
+    ("qqq", "`gossamer compile` without --explain lists them"),
+    ("x as NHWC", "--explain x as NHWC: the network has no such layer"),
+])
+def test_an_unknown_layer_is_refused(run: Run, network: Path, name: str, message: str) -> None:
+    result = compile_(run, network, "--explain", name)
+    assert result.exit_code == 2
+    assert message in result.stderr and result.stdout == ""
+
+
+def test_names_of_layers_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
+    odd = "[red]a/b[/red] %s {x}"
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], odd)], {"x": ["N", 3, 4, 4]},
+                  {"y": 4}, {"w": weights(2, 3, 1, 1)})
+    path = save(proto, tmp_path)
+    result = compile_(run, path, "--explain", odd, "-o", tmp_path / "odd.plan")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(odd) == 2
+    assert gossamer.Plan.load(tmp_path / "odd.plan").program(1).steps[0].layer.name == odd

@@ -1,0 +1,61 @@
+"""The page that --html writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gossamer.plan.report.html import page
+from gossamer.plan.report.report import Report
+from tests.cli.compile.command import Run, compile_
+from tests.cli.compile.page import Page
+
+
+def test_the_page_of_a_file_whose_name_is_no_utf_8(
+        run: Run, network: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "sm\udce4ll.onnx"
+    try:
+        odd.write_bytes(network.read_bytes())
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    result = compile_(run, odd, "--html", tmp_path / "a.html")
+    assert result.exit_code == 0, result.output
+    assert "sm\\udce4ll.onnx" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_the_page_stands_alone_and_says_it_all(run: Run, network: Path, tmp_path: Path) -> None:
+    result = compile_(run, network, "--html", tmp_path / "a.html")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "a.html").read_text()
+    described = json.loads(compile_(run, network, "--json").stdout)
+    found = Page(text)
+    assert found.links == [] and "url(" not in text and "@import" not in text
+    assert "script" not in found.tags
+    assert max(found.widths) == 100.0 and min(found.widths) >= 0
+    for row in described["reports"][0]["rows"]:
+        assert row["layer"] in found.text and row["problem"] in found.text
+        for each in row["candidates"]:
+            assert each["reason"] in found.text
+        for reason in row["rejected"].values():
+            assert reason in found.text
+
+
+def test_the_page_escapes_names() -> None:
+    name = '<script>alert("1")</script> & \'x\''
+    row = {"layer": name, "op": name, "problem": name, "density": None, "algorithm": name,
+           "config": name, "precision": "fp32", "layout": name, "device": name, "flops": 0,
+           "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None,
+           "best_dense_us": None, "speedup": None, "build_s": None, "build_when": None,
+           "build_cached": None, "device_bytes": None, "skips_zeros": False,
+           "rejected": {name + "2": name},
+           "candidates": [{"algorithm": name, "config": name, "layouts": [name],
+                           "precision": name, "median_us": None, "p25_us": None, "p75_us": None,
+                           "cold_us": None, "error": float("nan"), "build_s": 1.0,
+                           "build_cached": True, "device_bytes": 0, "reason": name}]}
+    facts = {"model": name, "device": name, "description": name, "effort": name,
+             "precision": name, "measured": 1, "reused": 0}
+    found = Page(page(facts, [Report(name, 1, [row], [name])]))
+    assert "script" not in found.tags
+    assert found.text.count(name) >= 8

@@ -1,0 +1,81 @@
+"""Ctrl-C while candidates are measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer.plan.tune.tuner import Tuner
+from tests.cli.compile.command import Run, compile_
+
+
+def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
+                                        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measure, calls = Tuner.measure, []
+
+    def interrupted(self: Tuner, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return measure(self, *arguments)
+
+    monkeypatch.setattr(Tuner, "measure", interrupted)
+    result = compile_(run, network, "-o", tmp_path / "a.plan")
+    assert result.exit_code == 130
+    kept = re.search(r"^error: interrupted: (\d+) candidates? measured, kept in (.*) for the next",
+                     result.stderr)
+    assert kept and int(kept[1]) > 0 and Path(kept[2]).is_file()
+    assert not (tmp_path / "a.plan").exists()
+    monkeypatch.undo()
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    described = json.loads(compile_(run, network, "--json").stdout)
+    assert described["reused"] >= int(kept[1]) and described["measured"] > 0
+
+
+def test_ctrl_c_does_not_claim_what_was_not_kept(
+        run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure, calls = Tuner.measure, []
+
+    def interrupted(self: Tuner, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == after[0]:
+            raise KeyboardInterrupt
+        return measure(self, *arguments)
+
+    after = [1]
+    monkeypatch.setattr(Tuner, "measure", interrupted)
+    result = compile_(run, network)
+    assert result.stderr == "error: interrupted: 0 candidates measured\n"
+    (tmp_path / "cache").write_text("no folder")
+    calls.clear()
+    after[0] = 3
+    result = compile_(run, network)
+    assert result.exit_code == 130
+    assert re.search(r"^error: interrupted: [1-9]\d* candidates? measured, not kept: .*"
+                     r"tuning.*json cannot be written$", result.stderr, re.M)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_real_ctrl_c_exits_with_130(network: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(
+            [sys.executable, "-c", "from gossamer.cli.console import main; main()", "compile",
+             str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
+            env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "cache").glob("tuning/*.json")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("error: interrupted: ")

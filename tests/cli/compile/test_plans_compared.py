@@ -1,0 +1,90 @@
+"""What the verb `compile` says of plans that it compares from end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import helper
+
+from gossamer.measure import Timing
+from gossamer.plan.choose import baseline_plans
+from gossamer.plan.tune.tuner import Trial
+from tests.cli.compile.command import Run, compile_
+from tests.cli.compile.page import Page
+from tests.model.onnx_models import model, save, weights
+
+
+@pytest.fixture
+def separable(tmp_path: Path) -> Path:
+    """A network for which the host has two families; the one that is slower layer by layer is
+    faster as a whole."""
+    node = helper.make_node
+    proto = model([node("Conv", ["x", "w0"], ["a"], "thin", group=3, pads=[1, 1, 1, 1]),
+                   node("Conv", ["a", "w1"], ["y"], "mix")], {"x": ["N", 3, 6, 5]}, {"y": 4},
+                  {"w0": weights(3, 1, 3, 3), "w1": weights(4, 3, 1, 1)})
+    return save(proto, tmp_path)
+
+
+@pytest.fixture
+def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Whole programs take 50 us in all with host_im2col alone and 100 us otherwise; the result
+    counts what is timed."""
+    timed: list[int] = []
+
+    def interleave(tasks: Any, **options: Any) -> list[Timing]:
+        timed.append(len(tasks))
+        names = [{step.algorithm.name for step in task.work.__self__.program.steps}
+                 for task in tasks]
+        return [Timing(time, time - 1, time + 1, 5)
+                for time in (50.0 if each == {"host_im2col"} else 100.0 for each in names)]
+
+    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    cost = Trial.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Trial, "cost", property(
+        lambda self: cost(self) * (1e-3 if self.algorithm.name == "host_depthwise" else 1.0)))
+    return timed
+
+
+def test_plans_of_one_algorithm_are_compared_from_end_to_end(
+        run: Run, separable: Path, wholes: list[int], tmp_path: Path) -> None:
+    html = tmp_path / "a.html"
+    result = compile_(run, separable, "--explain", "thin", "--html", html)
+    assert result.exit_code == 0, result.output
+    rows = ["measured choice +100.0 +99.0 to 101.0 +100.0 us against 50.0 us",
+            "host_depthwise wherever it can +100.0 +99.0 to 101.0 +the same as measured choice",
+            "host_im2col wherever it can +50.0 +49.0 to 51.0 +taken: the fastest"]
+    assert re.search("^plan +us end to end +quartiles +outcome\n" + "\n".join(rows)
+                     + "\n\nend to end, batch 1: 50.0 us\nof 50.0 us end to end: .*on the host",
+                     result.stdout, re.M)
+    why = "but the plan that takes host_im2col wherever it can is faster as a whole"
+    assert re.search(rf"^host_depthwise .*{why}$", result.stdout, re.M)
+    assert wholes == [2]
+    again = compile_(run, separable, "--json")
+    assert wholes == [2]
+    (report,) = json.loads(again.stdout)["reports"]
+    assert [plan["median_us"] for plan in report["plans"]] == [100.0, 100.0, 50.0]
+    assert sum(report["shares"].values()) == pytest.approx(1)
+    found = Page(html.read_text())
+    for plan in report["plans"]:
+        assert plan["plan"] in found.text and plan["outcome"] in found.text
+    assert any(text.startswith("of 50.0 us end to end: ") for text in found.text)
+
+
+def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
+        run: Run, separable: Path, wholes: list[int], tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(tasks: Any, **options: Any) -> list[Timing]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(baseline_plans, "interleave", interrupted)
+        result = compile_(run, separable, "-o", tmp_path / "a.plan")
+    assert result.exit_code == 130
+    kept = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)
+    assert kept and not (tmp_path / "a.plan").exists()
+    described = json.loads(compile_(run, separable, "--json").stdout)
+    assert (described["measured"], described["reused"]) == (0, int(kept[1])) and wholes == [2]

@@ -1,0 +1,69 @@
+"""`run` with what the verb `compile` saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import gossamer
+from gossamer.io.images import PRESETS
+from gossamer.model import zoo
+from gossamer.plan.tune.tuner import Tuner
+from tests.cli.compile.command import Run, compile_
+from tests.plan.small import assert_close, expected, images
+
+
+def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_(run, network, "-o", tmp_path / "small.plan").exit_code == 0
+    monkeypatch.setattr(Tuner, "measure", None)
+    x = images(2)
+    np.save(tmp_path / "x.npy", x)
+    result = run("run", tmp_path / "small.plan", "--input", tmp_path / "x.npy", "--output",
+                 tmp_path / "y.npy", "--table")
+    assert result.exit_code == 0, result.output
+    assert "batch 2 was not planned: the choices are those of batch 1" in result.stdout
+    assert "end to end, batch 2" in result.stdout
+    y = np.load(tmp_path / "y.npy")
+    assert_close(y, expected(x))
+    np.testing.assert_array_equal(y, gossamer.Plan.load(tmp_path / "small.plan")(x))
+
+
+def test_run_prepares_photos_for_a_plan_as_for_its_network_of_the_zoo(
+        run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_(run, network, "-o", tmp_path / "small.plan").exit_code == 0
+    photo = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    words = ["run", tmp_path / "small.plan", "--image", tmp_path / "photo.png", "--strict"]
+    unknown = run(*words)
+    assert unknown.exit_code == 0 and "photos are prepared as for ImageNet" in unknown.stderr
+    name = gossamer.load(str(network)).name
+    monkeypatch.setitem(zoo.MODELS, name, SimpleNamespace(preprocessing=PRESETS["none"]))
+    known = run(*words)
+    assert known.exit_code == 0 and known.stderr == ""
+    assert known.stdout != unknown.stdout
+
+
+def test_run_refuses_a_plan_that_is_none_and_shapes_of_one(run: Run, network: Path,
+                                                           tmp_path: Path) -> None:
+    plan = tmp_path / "small.plan"
+    assert compile_(run, network, "-o", plan).exit_code == 0
+    np.save(tmp_path / "x.npy", images(1))
+    result = run("run", plan, "--shape", "3,6,5", "--input", tmp_path / "x.npy")
+    assert result.exit_code == 2
+    assert "--shape 3,6,5: the shapes of a saved plan are settled" in result.stderr
+    plan.write_bytes(plan.read_bytes()[:500])
+    result = run("run", plan, "--input", tmp_path / "x.npy")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {plan}: is corrupt or cut short")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_plan_given_for_a_network_is_told_apart(run: Run, tmp_path: Path) -> None:
+    result = run("inspect", tmp_path / "a.plan")
+    assert result.exit_code == 2
+    assert "a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load" in result.stderr

@@ -1,0 +1,170 @@
+"""`gossamer bench` on the command line."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gossamer.bench import peaks
+from gossamer.bench.report import plots
+from gossamer.bench.rows import KEYS, read_rows
+from gossamer.bench.suites import catalogue
+from gossamer.bench.suites.networks import network_case
+from gossamer.bench.work import Files, Item
+from gossamer.cli.app import app
+from gossamer.device.registry import find
+from gossamer.plan.store.tuning_cache import file_name, tuning_folder
+from tests.bench.conftest import PEAKS
+from tests.bench.networks import tiny
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+    def suite(batch: int, files: Files) -> list[Item]:
+        return [Item("tiny", name, batch, lambda setting, name=name: network_case(
+                    "tiny", dataclasses.replace(tiny(), name=name), batch, setting))
+                for name in ("tiny", "little")]
+
+    monkeypatch.setitem(catalogue.SUITES, "tiny", suite)
+    monkeypatch.setattr(peaks, "measure_peaks", lambda device, precisions: PEAKS)
+
+
+def bench(*words: object) -> Any:
+    return CliRunner().invoke(app, ["bench", *map(str, words)])
+
+
+def test_rows_table_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/gossamer", "bench", "tiny", "--batch", "1,2"])
+    path, readme = tmp_path / "host" / "tiny.jsonl", tmp_path / "README.md"
+    done = bench("tiny", "--device", "host", "--batch", "1,2", "--against",
+                 "torch-graph,onnxruntime", "-o", path, "--commit", "abc")
+    assert done.exit_code == 0, done.output
+    (heading,) = [line for line in done.stdout.splitlines() if line.startswith("tiny, batch 2:")]
+    assert float(heading.split(", took ")[1].removesuffix(" s")) > 0
+    assert "absent: torch-graph: " in done.stdout
+    rows = read_rows(path)
+    assert {row.batch for row in rows if row.contender == "gossamer"} == {1, 2}
+    assert {row.commit for row in rows} == {"abc"} and len({row.run_id for row in rows}) == 1
+    assert rows[0].command == "gossamer bench tiny --batch 1,2"
+    readme.write_text("<!-- bench:tiny -->\n<!-- /bench -->\n")
+    assert bench("--table", tmp_path / "host", "--into", readme).exit_code == 0
+    assert bench("--table", path).stdout.strip() in readme.read_text()
+
+
+def test_json() -> None:
+    done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--json",
+                 "--case", "tin")
+    document = json.loads(done.stdout)
+    ((row,),) = [result["rows"] for result in document["results"]]
+    assert tuple(row) == KEYS and document["peak_flops"] == PEAKS.flops
+
+
+def test_a_bad_file_of_measurements_is_told_once() -> None:
+    words = ("tiny", "--device", "host", "--batch", "1", "--against", "none", "--precision",
+             "fp32,fp16", "--json", "--case", "tin")
+    path = tuning_folder() / file_name(find("host"))
+    path.parent.mkdir()
+    path.write_text("{")
+    done = bench(*words)
+    assert done.exit_code == 0 and json.loads(done.stdout)["results"]
+    assert done.stderr.count(f"{path} is corrupt or cut short") == 1
+    assert "corrupt" not in bench(*words).stderr
+
+
+def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows, sheet, picture = (tmp_path / name for name in ("rows.jsonl", "rows.csv", "rows.png"))
+    done = bench("tiny", "--device", "host", "--batch", "2", "--against", "onnxruntime", "-o", rows,
+                 "--csv", sheet, "--plot", picture)
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stdout.splitlines() if "geometric mean" in line]
+    assert line.startswith("tiny, batch 2, fp32, ") and "over 2 cases" in line
+    with open(sheet) as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == [*KEYS, "share_of_light"]
+    assert [line["case"] for line in lines] == [row.case for row in read_rows(rows)]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    again, part = tmp_path / "again" / "rows.png", tmp_path / "part.csv"
+    done = bench("--table", rows, "--case", "lit", "--plot", again, "--csv", part)
+    assert done.exit_code == 0 and again.stat().st_size > 0
+    with open(part) as file:
+        assert {line["case"] for line in csv.DictReader(file)} == {"little"}
+    assert "little" not in bench("--table", rows, "--case", "tin").stdout
+    assert "has no rows of gemm; its suites: tiny" in bench("gemm", "--table", rows).stderr
+    assert "leave SUITE and --case out" in bench("--table", rows, "--case", "tin", "--into",
+                                                 tmp_path / "README.md").stderr
+
+
+def test_precisions_come_in_their_order(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "rows.jsonl"
+    done = bench("tiny", "--device", "host", "--batch", "2", "--against", "torch-eager", "--case",
+                 "tin", "--precision", "fp16,fp32", "-o", path)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert [line.split(",")[0] for line in lines if line.startswith("fp")] == ["fp32", "fp16"]
+    assert {(row.contender, row.precision) for row in read_rows(path)} == {
+        ("gossamer", "fp32"), ("torch-eager", "fp32"), ("torch-eager", "fp16")}
+
+
+def test_markdown_of_what_was_measured() -> None:
+    done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--markdown")
+    assert done.stdout.startswith("**little, fp32, ") and "**tiny, fp32, " in done.stdout
+
+
+def test_without_matplotlib_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    done = bench("tiny", "--device", "host", "--plot", tmp_path / "rows.png")
+    assert done.exit_code == 2 and "pip install matplotlib" in done.stderr
+    assert not done.stdout and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("words", "reason"), [
+    ((), "no suite given; there are: mobilenet"),
+    (("yolo",), "no suite 'yolo'"),
+    (("tiny", "--batch", "0"), "--batch 0: expected sizes of 1 or more"),
+    (("tiny", "--batch", "one"), "--batch one"),
+    (("tiny", "--against", "caffe"), "no peer 'caffe'; expected some of torch-eager"),
+    (("tiny", "--precision", "fp8"), "--precision fp8: expected some of fp32, tf32, fp16"),
+    (("tiny", "-o", "rows.csv"), "ends in .jsonl"),
+    (("tiny", "--precision", "fp32,"), "--precision fp32,: expected some of fp32, tf32, fp16"),
+    (("tiny", "--model", "x.onnx"), "--model x.onnx: goes with the suite networks"),
+    (("tiny", "--data", "x"), "--data x: goes with the suite sparse-layers or sparse-networks"),
+    (("tiny", "--sparsity", "0.8"), "--sparsity 0.8: goes with the suite sparse-layers"),
+    (("sparse-layers", "--sparsity", "85"), "--sparsity 85: expected a share of zeros, like 0.85"),
+    (("networks", "--model", "x.onnx"), "x.onnx"),
+    (("tiny", "--device", "tpu:0"), "there is no device 'tpu:0'"),
+    (("tiny", "--into", "README.md"), "--into goes with --table"),
+    (("tiny", "--case", "big"), "--case big: no case of tiny has that in its name; there are: "
+                                "tiny, little"),
+    (("tiny", "--effort", "some"), "--effort some: expected quick, normal, max"),
+    (("tiny", "--csv", "rows.txt"), "--csv rows.txt: expected a name that ends in .csv"),
+    (("tiny", "--plot", "rows.svg"), "--plot rows.svg: expected a name that ends in .png"),
+    (("tiny", "--json", "--markdown"), "give one of them"),
+    (("--table", "no-such-file"), "no-such-file: cannot be read"),
+])
+def test_bad_input_is_one_line(words: tuple[str, ...], reason: str) -> None:
+    done = bench(*words)
+    assert done.exit_code == 2 and not done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and reason in line
+
+
+def test_simulators_are_not_measured() -> None:
+    from tests.conftest import is_slow, working_devices
+
+    slow = [device.name for device in working_devices().values() if is_slow(device)]
+    if not slow:
+        pytest.skip("no simulator works here")
+    assert "times mean nothing" in bench("tiny", "--device", slow[0]).stderr

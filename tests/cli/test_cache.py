@@ -1,0 +1,154 @@
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+import gossamer
+from gossamer.cli.app import app
+from gossamer.device.kernel_cache import cached
+from gossamer.device.registry import find
+from gossamer.measure import Timing
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.store.tuning_cache import Measured, TuningCache
+
+NAME = OPS["gemm"].algorithms[0].name
+ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",
+          "limits": SimpleNamespace(units=4)}
+
+
+class Abacus(SimpleNamespace):
+    """A device, which is a key to what is kept of it."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def fill(device, *rows):
+    stored = TuningCache(device)
+    for each in rows:
+        stored.put(GemmProblem(each, 2, 3), [
+            Measured(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0) for size in (8, 16)])
+    stored.put_plans({"key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
+    return stored.path
+
+
+@pytest.fixture
+def full(folder):
+    """Measurements of two devices and by two drivers, a bad file, and two kernels."""
+    host = fill(find("host"), 1)
+    abacus = fill(Abacus(**ABACUS), 1, 2)
+    fill(Abacus(**{**ABACUS, "driver": "beads 2.0"}), 1)
+    bad = abacus.with_name(abacus.name + ".corrupt-2")
+    bad.write_text("bad")
+    for key in ("one", "two"):
+        cached((key,), lambda: b"kernel")
+    return SimpleNamespace(host=host, abacus=abacus, bad=bad)
+
+
+def run(*words):
+    result = CliRunner().invoke(app, ["cache", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def test_nothing_there(folder):
+    assert run("list").splitlines() == [f"folder: {folder}", "no measurements",
+                                        "0 compiled kernels, 0 B of at most 1 GiB"]
+    assert json.loads(run("list", "--json")) == {
+        "folder": str(folder), "measurements": [], "kernels": {
+            "number": 0, "bytes": 0, "most_bytes": 2**30}}
+    assert run("clear", "--kernels").splitlines() == [
+        f"no measurements in {folder / 'tuning'}", "removed 0 compiled kernels, 0 B"]
+    assert not folder.exists()
+
+
+def test_list(full):
+    lines = run("list").splitlines()
+    (line,) = [line for line in lines if full.host.name in line]
+    assert find("host").description in line and f"gossamer {gossamer.__version__}" in line
+    assert sum("beads 1.0" in line for line in lines) == 1
+    assert sum("beads 2.0" in line for line in lines) == 1
+    assert any(full.bad.name in line and "set aside: corrupt" in line for line in lines)
+    assert lines[-1].startswith("2 compiled kernels")
+
+
+def test_list_as_json(full):
+    listed = json.loads(run("list", "--json"))
+    files = {each.pop("file"): each for each in listed["measurements"]}
+    assert set(files) == {full.host.name, full.abacus.name, full.bad.name}
+    assert files[full.abacus.name] == {
+        "bytes": full.abacus.stat().st_size, "device": "Abacus 3000", "layers": 3,
+        "candidates": 6, "plans": 2, "problem": None, "sections": [
+            {"made_by": f"driver beads {driver}, gossamer {gossamer.__version__}",
+             "layers": layers, "candidates": 2 * layers, "plans": 1}
+            for driver, layers in (("1.0", 2), ("2.0", 1))]}
+    assert files[full.bad.name]["problem"] == "set aside: corrupt"
+    assert listed["kernels"] == {"number": 2, "bytes": 2 * 38, "most_bytes": 2**30}
+
+
+@pytest.mark.parametrize("text, problem", [("{}", "no file of measurements"), ("", "corrupt")])
+def test_list_names_bad_files_and_leaves_them(full, text, problem):
+    full.abacus.write_text(text)
+    assert problem in run("list")
+    assert full.abacus.read_text() == text
+
+
+def test_clear_all(full, folder):
+    lines = run("clear").splitlines()
+    assert f"removed {full.host}: 1 layer, 2 candidates, 1 plan" in lines
+    assert f"removed {full.abacus}: 3 layers, 6 candidates, 2 plans" in lines
+    assert f"removed {full.bad}: set aside: corrupt" in lines and len(lines) == 3
+    assert [name for name in os.listdir(folder / "tuning") if not name.startswith(".")] == []
+    assert len(list((folder / "kernels").iterdir())) == 2
+
+
+def test_clear_kernels_too(full, folder):
+    assert "removed 2 compiled kernels, 76 B" in run("clear", "--kernels").splitlines()
+    assert list((folder / "kernels").iterdir()) == []
+
+
+def test_clear_one_device(full):
+    (line,) = run("clear", "--device", "host").splitlines()
+    assert str(full.host) in line
+    assert not full.host.exists() and full.abacus.exists() and full.bad.exists()
+    (line,) = run("clear", "--device", "host").splitlines()
+    assert line.startswith("no measurements of host")
+
+
+def test_clear_one_file(full):
+    run("clear", "--device", full.abacus.name)
+    assert full.host.exists() and not full.abacus.exists() and full.bad.exists()
+
+
+def fails(*words):
+    result = CliRunner().invoke(app, ["cache", *map(str, words)])
+    assert result.exit_code == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_clear_an_unknown_device(full):
+    assert "abacus" in fails("clear", "--device", "abacus")
+    assert full.host.exists() and full.abacus.exists()
+
+
+def test_what_cannot_be_removed_is_named(full):
+    full.host.unlink()
+    full.host.mkdir()
+    line = fails("clear", "--device", "host")
+    assert f"{full.host}: cannot be removed" in line
+
+
+def test_a_file_for_a_folder(folder):
+    folder.write_text("mine")
+    assert "no measurements" in run("list")
+    assert folder.read_text() == "mine"

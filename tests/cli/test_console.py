@@ -1,0 +1,126 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.cli.command_line import save_network, script
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return save_network(tmp_path / "tiny.onnx")
+
+
+def test_console_script(tmp_path):
+    done = script("inspect", tmp_path / "absent.onnx")
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "absent.onnx" in done.stderr
+
+
+def test_as_a_module(tiny):
+    """Where the script is not on the path."""
+    done = subprocess.run([sys.executable, "-m", "gossamer", "inspect", tiny],
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, script("inspect", tiny).stdout)
+
+
+@pytest.mark.parametrize("words, expected", [
+    ("run", "error: missing argument 'MODEL'; `gossamer run --help` shows how it is used"),
+    ("run tiny.onnx --batch 0", "error: --batch 0: expected 1 or more"),
+    ("run tiny.onnx --batch=-3", "error: --batch -3: expected 1 or more"),
+    ("run tiny.onnx --top few", "error: --top few: expected a whole number"),
+    ("run tiny.onnx --scale big", "error: --scale big: expected a number"),
+    ("walk", "error: no such command 'walk'; `gossamer --help` shows how it is used"),
+    ("run x --depth 3", "error: no such option: --depth"),
+])
+def test_wrong_usage_is_one_line_and_exit_code_2(words, expected):
+    done = script(*words.split())
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(expected)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("words", ["--help", "--version", "cache list"])
+def test_full_standard_output(words):
+    with open("/dev/full", "w") as full:
+        done = script(*words.split(), stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_results_that_cannot_be_printed_are_not_written_either(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    with open("/dev/full", "w") as full:
+        done = script("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
+                      tmp_path / "y.npy", stdout=full)
+    assert done.returncode == 2 and not (tmp_path / "y.npy").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+@pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams(redirected):
+    command = Path(sys.executable).with_name("gossamer")
+    done = subprocess.run(f"{command} cache list {redirected}", shell=True, capture_output=True,
+                          text=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_characters_that_standard_output_lacks_are_replaced(tmp_path):
+    path = save_network(tmp_path / "n.onnx", weights={}, outputs=(("y", None),),
+                        nodes=[helper.make_node("Relu", ["x"], ["y"], name="größe\nneu")])
+    done = script("inspect", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.splitlines()[1].startswith("gr??e\\nneu")
+
+
+@pytest.mark.parametrize("words", ["--help", "cache list"])
+def test_reader_that_leaves_is_no_fault(words):
+    command = Path(sys.executable).with_name("gossamer")
+    with subprocess.Popen([command, *words.split()], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert process.returncode == 141 and errors == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="named pipes and signals of POSIX")
+def test_a_signal_ends_the_script_with_130(tiny, tmp_path):
+    os.mkfifo(tmp_path / "x.npy")
+    code = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from gossamer.cli.console import main; main()")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "run", tiny, "--input", tmp_path / "x.npy"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:
+        writer = None
+        while writer is None and process.poll() is None:
+            # opens as soon as the process waits for the array
+            with contextlib.suppress(OSError):
+                writer = os.open(tmp_path / "x.npy", os.O_WRONLY | os.O_NONBLOCK)
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        os.close(writer)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["error: interrupted"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_signal_during_the_imports_ends_the_script_with_130():
+    code = ("import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name == 'gossamer.model.readers.registry': os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "from gossamer.cli.console import main; main()")
+    done = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")

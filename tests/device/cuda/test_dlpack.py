@@ -1,0 +1,162 @@
+"""Arrays in and out by DLPack. What needs memory of a GPU runs where there is one."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+
+arrays = pytest.importorskip("gossamer.device.cuda.dlpack", exc_type=ImportError)
+
+
+class Foreign:
+    """An array of a library that speaks DLPack and nothing else."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.asked: list[Any] = []
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        self.asked.append(stream)
+        return self.array.__dlpack__(stream=stream, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+class Interface:
+    """An array that speaks the CUDA array interface and nothing else."""
+
+    def __init__(self, array: Any, **changes: Any) -> None:
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **changes}
+        self.array = array
+
+
+def _device_array(device: Device, values: np.ndarray, stream: Any = None) -> Any:
+    buffer = device.empty(values.nbytes, "a test", stream)
+    device.write(buffer, values, stream)
+    return arrays.DeviceArray(buffer, values.shape, values.dtype, stream)
+
+
+def test_library_is_the_package_of_the_type() -> None:
+    assert arrays.library(np.zeros(1)) == "numpy"
+    assert arrays.library([]) == "builtins"
+
+
+def test_host_arrays_lie_on_no_cuda_device() -> None:
+    assert arrays.cuda_index(np.zeros(1)) is None
+    assert arrays.cuda_index(Foreign(np.zeros(1))) is None
+    assert arrays.cuda_index([1]) is None
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (5,), (), (1, 4, 1, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint32", "int64", "bool"])
+def test_round_trip(cuda: Device, shape: tuple[int, ...], dtype: str) -> None:
+    values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    foreign = Foreign(_device_array(cuda, values))
+    stream = cuda.create_stream()
+    taken = arrays.incoming(foreign, cuda, stream)
+    assert foreign.asked == [stream.handle]
+    assert (taken.shape, taken.dtype) == (values.shape, values.dtype)
+    np.testing.assert_array_equal(taken.numpy(), values)
+
+
+def test_exported_memory_outlives_the_array(cuda: Device) -> None:
+    values = np.arange(1000, dtype=np.float32)
+    stream = cuda.create_stream()
+    taken = arrays.incoming(Foreign(_device_array(cuda, values, stream)), cuda)
+    gc.collect()
+    others = [cuda.upload(np.zeros(1000, np.float32), "a test") for _ in range(20)]
+    np.testing.assert_array_equal(taken.numpy(), values)
+    assert len({other.handle for other in others} - {taken.buffer.handle}) == 20
+
+
+def test_array_interface_is_read(cuda: Device) -> None:
+    values = np.arange(6, dtype=np.int32).reshape(2, 3)
+    taken = arrays.incoming(Interface(_device_array(cuda, values)), cuda)
+    np.testing.assert_array_equal(taken.numpy(), values)
+
+
+def test_wrong_arrays_are_refused_with_a_remedy(cuda: Device) -> None:
+    array = _device_array(cuda, np.zeros((2, 3), np.float32))
+    with pytest.raises(InputError, match=r"input 'x' is not contiguous.*contiguous"):
+        arrays.incoming(Interface(array, strides=(4, 8)), cuda, name="input 'x'")
+    with pytest.raises(InputError, match="dtype float32, expected int32"):
+        arrays.incoming(Foreign(array), cuda, dtype="int32")
+    with pytest.raises(InputError, match="dtype complex64"):
+        arrays.incoming(Interface(array, typestr="<c8"), cuda)
+    with pytest.raises(InputError, match="lies in host memory"):
+        arrays.incoming(np.zeros(3), cuda)
+
+
+def test_unit_dimensions_may_have_any_stride(cuda: Device) -> None:
+    array = _device_array(cuda, np.arange(3, dtype=np.float32).reshape(1, 3))
+    taken = arrays.incoming(Interface(array, strides=(400, 4)), cuda)
+    assert taken.numpy().tolist() == [[0, 1, 2]]
+
+
+def test_an_address_of_no_device_is_refused(cuda: Device) -> None:
+    interface = Interface(_device_array(cuda, np.zeros(3, np.float32)), data=(256, False))
+    with pytest.raises(InputError, match="lies in the memory of no CUDA device"):
+        arrays.incoming(interface, cuda)
+
+
+def test_results_for_unknown_libraries_are_device_arrays(cuda: Device) -> None:
+    result = _device_array(cuda, np.arange(3, dtype=np.float32))
+    assert np.asarray(result, np.float64).tolist() == [0, 1, 2]
+    assert arrays.like(Foreign(result), result) is result
+
+
+def test_torch_shares_memory_both_ways(cuda: Device) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    given = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
+    stream = cuda.create_stream()
+    taken = arrays.incoming(given, cuda, stream)
+    assert taken.buffer.handle == given.data_ptr()
+    back = arrays.like(given, taken)
+    assert back.data_ptr() == given.data_ptr()
+    assert torch.equal(back, given)
+    with pytest.raises(InputError, match=r"pass x\.contiguous\(\)"):
+        arrays.incoming(given.T, cuda, stream)
+
+
+def test_torch_streams_are_streams(cuda: Device) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    stream = torch.cuda.Stream()
+    assert cuda.stream_handle(stream) == stream.cuda_stream
+    with torch.cuda.stream(stream):
+        values = torch.full((1 << 20,), 3.0, device="cuda")
+        taken = arrays.incoming(values, cuda, stream)
+    assert (taken.numpy() == 3).all()
+
+
+def test_a_cupy_stream_lives_as_long_as_the_arrays_on_it(cuda: Device) -> None:
+    cupy = pytest.importorskip("cupy", reason="cupy is not installed", exc_type=ImportError)
+    values = np.arange(1000, dtype=np.float32)
+    result = _device_array(cuda, values, cuda.create_stream())
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        shared = arrays.like(cupy.zeros(1), result)
+    alive = weakref.ref(stream)
+    del stream, result
+    gc.collect()
+    assert alive() is not None
+    np.testing.assert_array_equal(cupy.asnumpy(shared), values)
+    del shared
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_is_no_stream_is_refused(cuda: Device) -> None:
+    with pytest.raises(InputError, match="a str is no CUDA stream"):
+        cuda.synchronize("default")

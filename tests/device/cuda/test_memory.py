@@ -1,0 +1,78 @@
+"""When memory of the device's pool goes back; needs no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+import pytest
+
+cuda_objects = pytest.importorskip("gossamer.device.cuda.objects", exc_type=ImportError)
+
+ADDRESS = 1000
+
+
+class Notes:
+    """A device that notes what it is told of streams, and when the memory at ADDRESS is freed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        usual = cuda_objects.driver.cuMemFreeAsync
+
+        def free(address: int, stream: int) -> Any:
+            if address != ADDRESS:
+                return usual(address, stream)
+            self.seen.append(("free", stream))
+
+        monkeypatch.setattr(cuda_objects.driver, "cuMemFreeAsync", free)
+
+    def current(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def stream_handle(self, stream: Any) -> int:
+        return 70 if stream is None else stream if isinstance(stream, int) else stream.handle
+
+    def wait(self, waiting: int, awaited: int) -> None:
+        self.seen.append(("wait", waiting, awaited))
+
+
+class Stream:
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    return Notes(monkeypatch)
+
+
+@pytest.mark.parametrize(("first", "again", "handle"), [
+    (None, 70, 70), (71, Stream(71), 71), (0, 1, 1),
+], ids=["own", "handle and object", "default"])
+def test_memory_of_one_stream_goes_back_in_its_order(
+        notes: Notes, first: Any, again: Any, handle: int) -> None:
+    memory = cuda_objects.StreamAllocation(notes, ADDRESS, first)
+    memory.used_on(again)
+    assert not notes.seen
+    del memory
+    assert notes.seen == [("free", handle)]
+
+
+def test_memory_goes_back_behind_all_streams_that_used_it(notes: Notes) -> None:
+    memory = cuda_objects.StreamAllocation(notes, ADDRESS, Stream(71))
+    memory.used_on(72)
+    del memory
+    assert notes.seen == [("wait", 70, 71), ("wait", 70, 72), ("free", 70)]
+
+
+def test_memory_keeps_the_streams_that_used_it(notes: Notes) -> None:
+    stream = Stream(71)
+    alive = weakref.ref(stream)
+    memory = cuda_objects.StreamAllocation(notes, ADDRESS, 71)
+    memory.used_on(stream)
+    memory.used_on(71)
+    del stream
+    assert alive() is not None
+    del memory
+    assert alive() is None

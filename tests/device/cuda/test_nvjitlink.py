@@ -1,0 +1,48 @@
+"""The assembler of PTX, in this process and in others; needs no GPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gossamer.device.cuda.ptx import PtxProgram
+from gossamer.errors import CompileError
+
+nvjitlink = pytest.importorskip("gossamer.device.cuda.nvjitlink", exc_type=ImportError)
+
+
+def test_an_error_of_the_assembler_is_told() -> None:
+    wrong = PtxProgram("wrong", ".visible .entry wrong() { no.such; }")
+    for apart in (False, True):
+        with pytest.raises(CompileError, match="known instruction: 'no'"):
+            nvjitlink.build(wrong, "sm_90", apart=apart)
+
+
+def test_a_process_apart_imports_what_this_one_does(tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what lies in the folder that it is started in."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('not that one')")
+    monkeypatch.chdir(tmp_path)
+    empty = PtxProgram("empty", ".visible .entry empty() { exit; }")
+    assert nvjitlink.build(empty, "sm_90", apart=True)[0][:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("script, told", [
+    ("import sys; sys.exit('first\\nlast')", "PTX failed with status 1: last"),
+    ("import os; os.kill(os.getpid(), 9)", "PTX was ended by signal 9; is there too little memory"),
+])
+def test_a_process_apart_that_fails_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(CompileError, match=told) as error:
+        nvjitlink.build(PtxProgram("any", ""), "sm_90", apart=True)
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    with pytest.raises(CompileError, match="cannot start a process that assembles PTX"):
+        nvjitlink.build(PtxProgram("any", ""), "sm_90", apart=True)

@@ -1,0 +1,146 @@
+"""Streams beside others: kept for each, a capture's own, and what runs in them on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device import base
+from gossamer.device.base import Buffer, Device, KernelSource
+
+cuda_objects = pytest.importorskip("gossamer.device.cuda.objects", exc_type=ImportError)
+cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
+
+SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
+
+
+class Stream:
+    def __init__(self, *arguments: object) -> None:
+        self.handle = next(_handles)
+
+
+_handles = itertools.count(1000)
+
+
+def test_a_stream_keeps_those_beside_it() -> None:
+    side = cuda_objects.SideStreams(Stream)
+    first, other = side.beside(1, 2), side.beside(2, 1)
+    assert len({*first, *other}) == 3
+    assert side.beside(1, 1) == first[:1] and side.beside(1, 3)[:2] == first
+    assert side.beside(2, 1) == other
+
+
+def test_streams_of_callers_that_are_gone_go_too() -> None:
+    side = cuda_objects.SideStreams(Stream)
+    kept = [weakref.ref(side.beside(handle, 1)[0]) for handle in range(100)]
+    gc.collect()
+    alive = [index for index, each in enumerate(kept) if each() is not None]
+    assert alive == list(range(68, 100))
+    assert side.beside(99, 1) == [kept[99]()]
+
+
+def test_threads_get_whole_sets() -> None:
+    side = cuda_objects.SideStreams(Stream)
+    start = threading.Barrier(8)
+
+    def ask(number: int) -> list[Stream]:
+        start.wait()
+        return side.beside(number % 4, 3)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(8)))
+    assert all(found[number] == found[number + 4] for number in range(4))
+    assert len({stream for each in found for stream in each}) == 12
+
+
+@pytest.fixture
+def deviceless(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A CUDA device whose driver only captures."""
+    device = cuda.CudaDevice.__new__(cuda.CudaDevice)
+    device.index, device._current = 0, nullcontext()
+    device._recording, device._stream = threading.local(), Stream()
+    device._side = cuda_objects.SideStreams(Stream)
+    monkeypatch.setattr(cuda, "CudaStream", Stream)
+    monkeypatch.setattr(cuda, "CudaGraph", lambda *arguments: "a graph")
+    done = (cuda.driver.CUresult.CUDA_SUCCESS,)
+    for name in ("cuStreamBeginCapture", "cuGraphDestroy"):
+        monkeypatch.setattr(cuda.driver, name, lambda *arguments: done)
+    monkeypatch.setattr(cuda.driver, "cuStreamEndCapture", lambda stream: (*done, "recorded"))
+    monkeypatch.setattr(cuda.CudaDevice, "stream_handle",
+                        lambda self, stream: (stream or self._stream).handle)
+    return device
+
+
+def test_a_capture_has_streams_of_its_own(deviceless: Any) -> None:
+    outside = deviceless.side_streams(None, 2)
+    inside: list[list[Stream]] = []
+
+    def work(stream: Stream) -> None:
+        inside.append(deviceless.side_streams(stream, 2))
+        inside.append(deviceless.side_streams(stream, 2))
+        # whatever stream is forked from, and whatever others do meanwhile
+        assert not {*deviceless.side_streams(None, 2)} & {*outside, *inside[0]}
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(deviceless.side_streams, None, 2).result() == outside
+
+    assert deviceless.capture(work) == deviceless.capture(work) == "a graph"
+    assert inside[0] == inside[1] and inside[2] == inside[3]
+    assert not {*inside[0]} & {*outside} and not {*inside[0]} & {*inside[2]}
+    assert deviceless.side_streams(None, 2) == outside
+
+
+def test_after_a_capture_that_failed_streams_are_those_of_before(deviceless: Any) -> None:
+    outside = deviceless.side_streams(None, 1)
+
+    def fail(stream: Stream) -> None:
+        deviceless.side_streams(stream, 1)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        deviceless.capture(fail)
+    assert deviceless.side_streams(None, 1) == outside
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_work_forks_and_joins_on_a_gpu(cuda: Device, captured: bool) -> None:
+    device: Any = cuda
+    kernel = device.compile(SELF_CHECK)
+
+    def run(_: int) -> np.ndarray:
+        buffers: list[Buffer] = [device.upload(np.ones(4096, np.float32), "a test")
+                                 for _ in range(4)]
+
+        def work(stream: Any) -> None:
+            for turn in range(3):
+                side = device.side_streams(stream, 3)
+                for own in side:
+                    device.wait(own, stream)
+                # each buffer in another stream than before, behind what that one did
+                moved = buffers[turn:] + buffers[:turn]
+                for buffer, own in zip(moved, [stream, *side], strict=True):
+                    device.launch(kernel, (64,), (64,), (buffer, 4096), stream=own)
+                for own in side:
+                    device.wait(stream, own)
+
+        own = device.create_stream()
+        if captured:
+            device.capture(work)(own)
+        else:
+            work(own)
+        result = np.empty((4, 4096), np.float32)
+        for buffer, row in zip(buffers, result, strict=True):
+            device.read(buffer, row, own)
+        return result
+
+    with ThreadPoolExecutor(4) as pool:
+        for result in pool.map(run, range(16)):
+            assert (result == 15).all()

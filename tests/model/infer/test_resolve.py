@@ -1,0 +1,213 @@
+"""Shapes of whole graphs: any batch size, shape arithmetic, open dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from gossamer.errors import InputError, ModelError
+from gossamer.expression import identity
+from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.infer.resolve import resolve, with_shapes
+from gossamer.model.passes.optimise import optimise
+from gossamer.model.readers.registry import load
+from tests.model.executor import execute
+from tests.model.onnx_models import Input, compare, model, runtime, save, weights
+from tests.tolerances import FLOAT32, normalised_error
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def make(op: str, inputs: Sequence[str], output: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), [output], **attributes)
+
+
+def classifier(batch: int | str, view: Sequence[int]) -> onnx.ModelProto:
+    """Convolution, pool, a reshape to `view`, and a product."""
+    return model(
+        [make("Conv", ["x", "w"], "a", strides=[2, 2]), make("GlobalAveragePool", ["a"], "b"),
+         make("Reshape", ["b", "view"], "c"), make("Gemm", ["c", "v"], "y")],
+        {"x": (batch, 3, 9, 9)}, {"y": None},
+        {"w": weights(6, 3, 3, 3), "v": weights(6, 5), "view": ints(*view)})
+
+
+def flatten_by_shape() -> onnx.ModelProto:
+    """x.view(x.shape[0], -1) as exporters write it."""
+    return model(
+        [make("Shape", ["x"], "s"), make("Gather", ["s", "zero"], "n", axis=0),
+         make("Unsqueeze", ["n", "axes"], "u"), make("Concat", ["u", "rest"], "t", axis=0),
+         make("Reshape", ["x", "t"], "y")],
+        {"x": ("N", 3, 4, 5)}, {"y": 2},
+        {"zero": np.array(0), "axes": ints(0), "rest": ints(-1)})
+
+
+def upsample_by_shape() -> onnx.ModelProto:
+    """Sizes computed from the input's shape, through Slice, Cast, Mul and Floor."""
+    return model(
+        [make("Shape", ["x"], "s"), make("Slice", ["s", "two", "four"], "hw"),
+         make("Cast", ["hw"], "f", to=TensorProto.FLOAT), make("Mul", ["f", "factor"], "g"),
+         make("Floor", ["g"], "h"), make("Cast", ["h"], "i", to=TensorProto.INT64),
+         make("Slice", ["s", "zero", "two"], "nc"), make("Concat", ["nc", "i"], "sizes", axis=0),
+         make("Resize", ["x", "", "", "sizes"], "y", mode="nearest",
+              coordinate_transformation_mode="asymmetric", nearest_mode="floor")],
+        {"x": ("N", 3, "H", "W")}, {"y": 4},
+        {"zero": ints(0), "two": ints(2), "four": ints(4), "factor": np.array([2, 1.5], "f4")})
+
+
+def masked_expand() -> onnx.ModelProto:
+    """ConstantOfShape, Equal, Where and Expand, as PyTorch writes x.expand(-1, 4, -1)."""
+    return model(
+        [make("ConstantOfShape", ["rank"], "ones",
+              value=helper.make_tensor("v", TensorProto.INT64, [1], [1])),
+         make("Mul", ["ones", "minus"], "m"), make("Equal", ["wanted", "m"], "e"),
+         make("Where", ["e", "ones", "wanted"], "shape"), make("Expand", ["x", "shape"], "y")],
+        {"x": ("N", 1, 5)}, {"y": 3},
+        {"rank": ints(3), "minus": ints(-1), "wanted": ints(-1, 4, -1)})
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+@pytest.mark.parametrize("proto", [
+    classifier("N", (0, -1)), classifier("N", (-1, 6)), flatten_by_shape(), masked_expand(),
+], ids=["zero", "minus_one", "shape", "expand"])
+def test_any_batch_runs(proto: onnx.ModelProto, batch: int, tmp_path: Path) -> None:
+    shape = [batch, *[d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim[1:]]]
+    x = Input(tuple(shape)).draw(3)
+    if batch:
+        compare(proto, {"x": x}, tmp_path)
+        return
+    one = resolve(load(save(proto, tmp_path)), 1)
+    none = resolve(load(save(proto, tmp_path)), 0)
+    assert execute(none, {"x": x})["y"].shape == (0, *one.shapes["y"][1:])
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_reshape_that_takes_zeros_literally(batch: int, tmp_path: Path) -> None:
+    """As newer exporters write every reshape; only a batch of 0 has a zero to take."""
+    proto = model([make("Shape", ["x"], "n", start=0, end=1),
+                   make("Concat", ["n", "rest"], "s", axis=0),
+                   make("Reshape", ["x", "s"], "y", allowzero=1)],
+                  {"x": ("N", 3, 4)}, {"y": 2}, {"rest": ints(12)})
+    assert resolve(load(save(proto, tmp_path)), batch).shapes["y"] == (batch, 12)
+
+
+@pytest.mark.parametrize("written", [1, 4])
+@pytest.mark.parametrize("batch", [0, 1, 3, 4])
+@pytest.mark.parametrize("view", [(None, -1), (None, 6), (-1, 6), (0, -1)])
+def test_a_file_of_one_batch_size_runs_at_others(
+    written: int, batch: int, view: tuple[int | None, int], tmp_path: Path
+) -> None:
+    fixed = [written if size is None else size for size in view]
+    graph = load(save(classifier(written, fixed), tmp_path))
+    assert graph.fixed_batch == written
+    assert graph.inputs[0].shape == (None, 3, 9, 9)
+    x = Input((batch, 3, 9, 9)).draw(1)
+    for version in (graph, optimise(graph)):
+        y = execute(resolve(version, batch), {"x": x})["y"]
+        assert y.shape == (batch, 5)
+        if batch:
+            expected = runtime(classifier("N", (0, -1)), {"x": x})[0]
+            assert normalised_error(y, expected) <= FLOAT32
+
+
+def test_channel_shuffle_of_one_batch_size(tmp_path: Path) -> None:
+    def shuffle(batch: int | str, leading: int) -> onnx.ModelProto:
+        return model(
+            [make("Reshape", ["x", "split"], "a"), make("Transpose", ["a"], "b",
+                                                        perm=[0, 2, 1, 3, 4]),
+             make("Reshape", ["b", "whole"], "y")],
+            {"x": (batch, 6, 4, 4)}, {"y": 4},
+            {"split": ints(leading, 2, 3, 4, 4), "whole": ints(leading, -1, 4, 4)})
+    x = Input((3, 6, 4, 4)).draw(0)
+    expected = runtime(shuffle("N", 0), {"x": x})[0]
+    y = execute(resolve(load(save(shuffle(1, 1), tmp_path)), 3), {"x": x})["y"]
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize(("nodes", "constants", "culprit"), [
+    ([make("Slice", ["x", "zero", "one", "zero"], "a"), make("Relu", ["a"], "y")],
+     {"zero": ints(0), "one": ints(1)}, "Slice"),
+    ([make("ReduceMean", ["x"], "y", axes=[0])], {}, "ReduceMean"),
+    ([make("Squeeze", ["x"], "a"), make("Relu", ["a"], "y")], {}, "Squeeze"),
+    ([make("Concat", ["x", "x"], "a", axis=0), make("Concat", ["a", "token"], "y", axis=1)],
+     {"token": weights(2, 1, 6)}, "Concat"),
+])
+def test_a_file_that_cannot_leave_its_batch_size_says_so(
+    nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], culprit: str, tmp_path: Path
+) -> None:
+    graph = load(save(model(nodes, {"x": (1, 5, 6)}, {"y": None}, constants), tmp_path))
+    assert resolve(graph, 1).shapes["y"]
+    with pytest.raises(ModelError, match=rf"{culprit} .*batch") as caught:
+        resolve(graph, 3)
+    assert "free batch dimension" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_squeeze_without_axes_leaves_the_batch(tmp_path: Path) -> None:
+    proto = model([make("Squeeze", ["x"], "y")], {"x": ("N", 1, 5, 1)}, {"y": None})
+    graph = load(save(proto, tmp_path))
+    assert [resolve(graph, batch).shapes["y"] for batch in (0, 1, 3)] == [(0, 5), (1, 5), (3, 5)]
+
+
+def test_inputs_without_a_batch_keep_their_shapes(tmp_path: Path) -> None:
+    proto = model([make("MatMul", ["a", "b"], "y")], {"a": (3, 4), "b": (4, 5)}, {"y": 2})
+    graph = load(save(proto, tmp_path))
+    assert [info.shape for info in graph.inputs] == [(3, 4), (4, 5)]
+    assert resolve(graph, 7).shapes["y"] == (3, 5)
+    line = load(save(model([make("Relu", ["x"], "y")], {"x": (6,)}, {"y": 1}), tmp_path))
+    assert resolve(line, 2).shapes["y"] == (6,)
+
+
+def test_open_dimensions_are_set_by_name(tmp_path: Path) -> None:
+    proto = upsample_by_shape()
+    graph = load(save(proto, tmp_path))
+    with pytest.raises(InputError, match=r"dimension 2 \(H\) open; set it with --shape x=3,SIZE"):
+        resolve(graph, 1)
+    x = Input((2, 3, 5, 6)).draw(0)
+    expected = runtime(proto, {"x": x})[0]
+    for version in (graph, optimise(graph)):
+        static = resolve(version, 2, {"x": (3, 5, 6)})
+        np.testing.assert_array_equal(execute(static, {"x": x})["y"], expected)
+        assert [node.op for node in static.nodes] == ["resize"]
+
+
+@pytest.mark.parametrize(("overrides", "text"), [
+    ({"z": (3, 5, 6)}, "no input 'z'; its inputs: x"),
+    ({"x": (4, 5, 6)}, r"cannot have shape \[4, 5, 6\]; the file says \[3, any, any\]"),
+    ({"x": (5, 6)}, "cannot have shape"),
+    ({"x": (3, 0, 6)}, "cannot have shape"),
+])
+def test_impossible_overrides(overrides: dict[str, tuple[int, ...]], text: str,
+                              tmp_path: Path) -> None:
+    graph = load(save(upsample_by_shape(), tmp_path))
+    with pytest.raises(InputError, match=text):
+        with_shapes(graph, overrides)
+
+
+def test_negative_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="batch is -1"):
+        resolve(load(save(classifier("N", (0, -1)), tmp_path)), -1)
+
+
+def test_an_output_that_is_an_input_or_a_constant(tmp_path: Path) -> None:
+    proto = model([make("Identity", ["x"], "y"), make("Identity", ["w"], "z")],
+                  {"x": ("N", 3)}, {"y": 2, "z": 1}, {"w": weights(4)})
+    compare(proto, {"x": Input((2, 3)).draw(0)}, tmp_path)
+
+
+def test_a_graph_may_give_concrete_attributes() -> None:
+    """As builders outside ONNX write them."""
+    graph = Graph("built", [ValueInfo("x", (None, 4, 3, 3))], [ValueInfo("y", (None, 2))], [
+        Node("reduce", "pool", ["x"], ["a"], {"kind": "mean", "axes": (2, 3), "keepdims": True}),
+        Node("reshape", "flat", ["a"], ["b"], {"shape": (0, -1)}),
+        Node("gemm", "head", ["b", "w"], ["y"],
+             {"trans_a": False, "trans_b": True, "epilogue": identity()}),
+    ], {"w": weights(2, 4)})
+    for batch in (0, 5):
+        assert resolve(optimise(graph), batch).shapes["y"] == (batch, 2)

@@ -1,0 +1,111 @@
+"""Batch norms go into the layer before them where they may, and stay exact where they may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gossamer.errors import ModelError
+from gossamer.expression import apply
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_batch_norm_goes_into_the_convolution(bias: bool, groups: int) -> None:
+    build = Builder()
+    build.apply("relu", build.norm(build.conv("x", bias=bias, groups=groups)), output="y")
+    (node,) = check(build, ["conv2d"])
+    assert functions(node) == ["add", "relu"]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_norm_goes_into_the_transposed_convolution(groups: int) -> None:
+    build = Builder()
+    inputs = ["x", build.constant(CHANNELS, 3, 2, 2), build.constant(3 * groups)]
+    up = build.add("conv_transpose2d", inputs, strides=(2, 2), pads=(0,) * 4, dilations=(1, 1),
+                   output_padding=(0, 0), groups=groups)
+    build.norm(up, "y", channels=3 * groups)
+    check(build, ["conv_transpose2d"])
+
+
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_batch_norm_goes_into_the_product(trans_b: bool) -> None:
+    build = Builder()
+    flat = build.add("flatten", ["x"], axis=1)
+    inner = CHANNELS * SIZE * SIZE
+    weight = build.constant(6, inner) if trans_b else build.constant(inner, 6)
+    product = build.add("gemm", [flat, weight, build.constant(6)], trans_a=False, trans_b=trans_b,
+                        epilogue=apply("add"))
+    build.apply("relu", build.norm(product, channels=6), output="y")
+    check(build, ["flatten", "gemm"])
+
+
+@pytest.mark.parametrize("behind", [
+    lambda b, x: b.apply("sign", x, output="y"),
+    lambda b, x: b.binarise(x, "y"),
+    lambda b, x: b.apply("sign", b.apply("relu", b.apply("add", x, "x")), output="y"),
+    lambda b, x: b.apply("sign", b.pool(x), output="y"),
+    lambda b, x: b.apply("sign", b.add("reshape", [x], shape=(0, -1)), output="y"),
+    lambda b, x: b.apply("floor", b.add("concat", [x, "x"], axis=1), output="y"),
+    lambda b, x: b.apply("sign", b.norm(x), output="y"),
+    lambda b, x: b.apply("sign", b.pool(x, kind="average"), output="y"),
+    lambda b, x: b.apply("sign", b.mean(x), output="y"),
+    lambda b, x: b.binarise(b.apply("sub", b.add("softmax", [x], axis=1, log=False),
+                                    b.scalar(0.25)), "y"),
+], ids=["sign", "where", "residual", "pool", "reshape", "concat", "norm", "average", "mean",
+        "softmax"])
+def test_batch_norm_that_feeds_a_sign_is_not_folded(behind: Callable[[Builder, str], str]) -> None:
+    build = Builder()
+    conv = build.conv("x")
+    weight = build.graph.nodes[0].inputs[1]
+    behind(build, build.norm(conv))
+    nodes = check(build)
+    assert weight in nodes[0].inputs
+    assert functions(nodes[0])[1:4] == ["sub", "mul", "add"]
+
+
+def test_batch_norm_is_folded_where_a_convolution_stands_before_the_sign() -> None:
+    build = Builder()
+    build.apply("sign", build.conv(build.norm(build.conv("x"))), output="y")
+    first, _ = check(build, ["conv2d", "conv2d"])
+    assert functions(first) == ["add"]
+
+
+def test_batch_norm_before_a_padded_convolution_stays_outside() -> None:
+    build = Builder()
+    build.conv(build.norm("x"), "y")
+    check(build, ["elementwise", "conv2d"])
+
+
+def test_batch_norm_of_a_value_that_others_read_stays_outside() -> None:
+    build = Builder()
+    conv = build.conv("x")
+    build.add("concat", [build.norm(conv), build.pool(conv)], "y", axis=1)
+    check(build, ["conv2d", "elementwise", "pool", "concat"])
+
+
+def test_batch_norm_of_the_mean_gives_the_shift() -> None:
+    """(x - mean) * scale + shift is exact at x = mean, as a folded scale and shift is not."""
+    build = Builder()
+    build.norm("x", "y")
+    mean, shift = (build.graph.constants[name] for name in (build.graph.nodes[0].inputs[3],
+                                                            build.graph.nodes[0].inputs[2]))
+    static = resolve(optimise(build.graph), 1)
+    x = np.broadcast_to(mean[:, None, None], (1, CHANNELS, SIZE, SIZE))
+    (node,) = static.nodes
+    operands = [x, *[static.constants[name] for name in node.inputs[1:]]]
+    (y,) = node.attributes["expression"].evaluate(*operands)
+    np.testing.assert_array_equal(y, np.broadcast_to(shift[:, None, None], y.shape))
+
+
+def test_a_batch_norm_of_other_channels_is_refused_when_resolving() -> None:
+    build = Builder()
+    build.norm(build.conv("x"), "y", channels=1)
+    better = optimise(build.graph)
+    with pytest.raises(ModelError, match="expected 1 channels"):
+        resolve(better, 1)

@@ -1,0 +1,214 @@
+"""Each rewrite happens where it should, does not where it must not, and keeps the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from gossamer.errors import ModelError
+from gossamer.expression import identity
+from gossamer.model.graph import ValueInfo
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from tests.model.executor import execute
+from tests.model.graph_builder import CHANNELS, SIZE, Builder, check
+from tests.tolerances import FLOAT32, normalised_error
+
+
+def test_equal_nodes_are_computed_once() -> None:
+    build = Builder()
+    values = [build.binarise("x"), build.binarise("x")]
+    build.add("concat", [build.pool(value) for value in values], "y", axis=1)
+    check(build, ["elementwise", "pool", "concat"])
+
+
+def test_equal_nodes_that_are_both_outputs_stay() -> None:
+    build = Builder(("y", "z"))
+    build.apply("relu", "x", output="y")
+    build.apply("relu", "x", output="z")
+    check(build, ["elementwise", "elementwise"])
+
+
+@pytest.mark.parametrize("outputs", [
+    (("a", "b"), ("c", "d", "e", "f")), (("a", ""), ("c", "d")), (("a", "b"), ("c", "")),
+], ids=["counts", "first absent", "second absent"])
+def test_splits_into_other_parts_are_not_equal(outputs: Sequence[tuple[str, ...]]) -> None:
+    build = Builder()
+    for names in outputs:
+        build.add("split", ["x"], axis=1, sizes=None)
+        build.graph.nodes[-1].outputs = list(names)
+    parts = [name for names in outputs for name in names if name]
+    build.add("concat", parts, "y", axis=1)
+    check(build, ["split", "split", "concat"])
+
+
+def test_equal_splits_are_computed_once() -> None:
+    build = Builder()
+    for names in ("ab", "cd"):
+        build.add("split", ["x"], axis=1, sizes=None)
+        build.graph.nodes[-1].outputs = list(names)
+    build.add("concat", ["a", "d", "c"], "y", axis=1)
+    *_, concat = check(build, ["split", "concat"])
+    assert concat.inputs == ["a", "b", "a"]
+
+
+def test_arrays_that_print_alike_are_not_equal() -> None:
+    """Two neighbours in float32 at 0.0123, which NumPy prints as 0.01234568."""
+    build = Builder()
+    value = np.float32(0.0123456789)
+    shape = build.add("shape", ["x"], start=0, end=None)
+    filled = [build.add("constant_of_shape", [shape], value=np.array(v, np.float32))
+              for v in (value, np.nextafter(value, np.float32(1)))]
+    build.add("concat", filled, "y", axis=1)
+    values = resolve(optimise(build.graph), 1).constants["y"]
+    assert len(np.unique(values)) == 2
+
+
+def test_a_scalar_that_widens_the_result_is_kept() -> None:
+    build = Builder()
+    build.apply("add", "x", build.scalar(2, 1, 1, 1, 1, 1), output="y")
+    (node,) = check(build, ["elementwise"])
+    assert len(node.inputs) == 2
+
+
+def test_constants_are_folded() -> None:
+    build = Builder()
+    weight = build.add("transpose", [build.constant(3, 3, CHANNELS, CHANNELS)],
+                       permutation=(3, 2, 0, 1))
+    doubled = build.apply("add", weight, weight)
+    build.add("conv2d", ["x", doubled], "y", strides=(1, 1), pads=(0,) * 4, dilations=(1, 1),
+              groups=1, epilogue=identity())
+    check(build, ["conv2d"])
+
+
+def test_zero_pads_go_into_the_convolution() -> None:
+    build = Builder()
+    padded = build.add("pad", ["x"], pads=(0, 0, 1, 0, 0, 0, 2, 1), mode="constant", value=0.0)
+    build.conv(padded, "y", pad=1)
+    (node,) = check(build, ["conv2d"])
+    assert node.attributes["pads"] == (2, 1, 3, 2)
+
+
+@pytest.mark.parametrize(("pads", "mode", "value"), [
+    ((0, 0, 1, 1, 0, 0, 1, 1), "constant", 1.0), ((0, 0, 1, 1, 0, 0, 1, 1), "edge", 0.0),
+    ((0, 0, -1, 0, 0, 0, 0, 0), "constant", 0.0),
+])
+def test_other_pads_stay(pads: tuple[int, ...], mode: str, value: float) -> None:
+    build = Builder()
+    build.conv(build.add("pad", ["x"], pads=pads, mode=mode, value=value), "y")
+    check(build, ["pad", "conv2d"])
+
+
+def test_matrix_product_becomes_a_gemm_with_an_epilogue() -> None:
+    build = Builder()
+    flat = build.add("flatten", ["x"], axis=1)
+    product = build.add("matmul", [flat, build.constant(CHANNELS * SIZE * SIZE, 3)])
+    build.apply("relu", build.apply("add", product, build.constant(3)), output="y")
+    check(build, ["flatten", "gemm"])
+
+
+def test_identities_and_dead_nodes_go() -> None:
+    build = Builder()
+    build.add("identity", [build.pool(build.add("identity", ["x"]))], "y")
+    build.conv("x")
+    check(build, ["pool"])
+
+
+@pytest.mark.parametrize("suffix", ["weight", "bias", "mean", "scale", "shift", "channels"])
+def test_new_constants_take_no_name_that_the_file_has(suffix: str) -> None:
+    build = Builder(("y", "z"))
+    x = np.random.default_rng(3).standard_normal((1, CHANNELS, SIZE, SIZE)).astype(np.float32)
+    outside = build.norm(build.pool(build.norm(build.conv("x"), "a")), "b")
+    scaled = build.apply("mul", build.conv(outside), build.constant(CHANNELS, 1, 1))
+    scale = build.graph.nodes[-1].inputs[1]
+    build.pool(scaled, "y")
+    values = []
+    for name in (f"{value}.{suffix}" for value in ("a", "b", scale)):
+        build.graph.constants[name] = build.graph.constants.pop(build.constant(SIZE, SIZE))
+        values.append(build.apply("max", "x", name))
+    build.add("concat", values, "z", axis=1)
+    graph = build.graph
+    expected = np.concatenate([np.maximum(x, graph.constants[node.inputs[1]])
+                               for node in graph.nodes[-4:-1]], axis=1)
+    found = execute(resolve(optimise(graph), 1), {"x": x})["z"]
+    assert normalised_error(found, expected) <= FLOAT32
+    check(build)
+
+
+def test_a_product_with_a_weight_that_is_no_matrix_is_refused_when_resolving() -> None:
+    build = Builder()
+    flat = build.add("flatten", ["x"], axis=1)
+    product = build.add("gemm", [flat, build.constant(CHANNELS * SIZE * SIZE)], trans_a=False,
+                        trans_b=False, epilogue=identity())
+    build.apply("relu", product, output="y")
+    better = optimise(build.graph)
+    with pytest.raises(ModelError, match="expected matrices"):
+        resolve(better, 1)
+
+
+def test_layers_without_output_channels_give_nothing() -> None:
+    build = Builder(("y", "z"))
+    none = build.apply("sign", build.norm(build.conv("x", out=0), channels=0), output="y")
+    build.conv(build.norm(build.conv(none, into=0, out=0), channels=0), "z", into=0, out=2)
+    check(build)
+    assert resolve(optimise(build.graph), 1).shapes["y"] == (1, 0, SIZE, SIZE)
+
+
+STEPS = ("conv", "depthwise", "norm", "relu", "sigmoid", "clip", "add", "mul", "channel", "scalar",
+         "max", "average", "binarise", "sign", "identity", "zero_pad", "gate", "concat",
+         "transposed")
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9), st.integers(0, 9)),
+                min_size=3, max_size=14), st.integers(0, 9))
+def test_random_graphs_keep_their_results(
+    steps: list[tuple[str, int, int]], second_output: int
+) -> None:
+    build = Builder()
+    values = ["x"]
+    for step, i, j in steps:
+        x, other = values[-1 - i % len(values)], values[-1 - j % len(values)]
+        values.append(_random_step(build, step, x, other))
+    build.graph.outputs = [ValueInfo(name, ()) for name in dict.fromkeys(
+        (values[-1], values[second_output % len(values)])) if name != "x"]
+    check(build)
+
+
+def _random_step(build: Builder, step: str, x: str, other: str) -> str:
+    if step == "conv":
+        return build.conv(x)
+    if step == "depthwise":
+        return build.conv(x, groups=CHANNELS, bias=False)
+    if step == "norm":
+        return build.norm(x)
+    if step == "clip":
+        return build.apply("clip", x, constants=(-1, 1))
+    if step in ("add", "mul", "max"):
+        return build.apply(step, x, other)
+    if step == "channel":
+        return build.apply("mul", build.constant(CHANNELS, 1, 1), x)
+    if step == "scalar":
+        return build.apply("sub", build.scalar(0.5, 1), x)
+    if step == "average":
+        return build.pool(x, kind="average")
+    if step == "binarise":
+        return build.binarise(x)
+    if step == "identity":
+        return build.add("identity", [x])
+    if step == "zero_pad":
+        padded = build.add("pad", [x], pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="constant", value=0.0)
+        return build.conv(padded, pad=0)
+    if step == "gate":
+        return build.apply("mul", x, build.apply("sigmoid", build.mean(other)))
+    if step == "concat":
+        return build.conv(build.add("concat", [x, other], axis=1), into=2 * CHANNELS, size=1)
+    if step == "transposed":
+        up = build.add("conv_transpose2d", [x, build.constant(CHANNELS, CHANNELS, 3, 3)],
+                       strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), output_padding=(0, 0),
+                       groups=1)
+        return build.apply("add", up, build.constant(CHANNELS, 1, 1))
+    return build.apply(step, x)

@@ -1,0 +1,216 @@
+"""What cannot be read or computed is refused in one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from gossamer.errors import GossamerError, InputError, ModelError, UnsupportedError
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from gossamer.model.readers.registry import load
+from tests.model.onnx_models import model, save, weights
+
+IMAGE = ("N", 4, 8, 8)
+
+
+def relu() -> onnx.ModelProto:
+    return model([helper.make_node("Relu", ["x"], ["y"], "act")], {"x": IMAGE}, {"y": 4})
+
+
+def refused(proto: onnx.ModelProto, folder: Path, kind: type[GossamerError] = ModelError) -> str:
+    """The message of the error that loading or resolving raises, whether optimised or not."""
+    path = save(proto, folder)
+    with pytest.raises(kind):
+        resolve(optimise(load(path)), 2)
+    with pytest.raises(kind) as caught:
+        resolve(load(path), 2)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message
+
+
+def node(op: str, inputs: list[str], name: str = "layer", **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, ["y"], name, **attributes)
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*absent\.onnx"):
+        load(tmp_path / "absent.onnx")
+
+
+def test_other_formats_and_names() -> None:
+    with pytest.raises(InputError, match=r"\.onnx or \.onnx\.gz"):
+        load("network.pth")
+    with pytest.raises(InputError, match="no_such_network"):
+        load("no_such_network")
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"not a network" * 9,
+    lambda data: data[:-1],
+])
+@pytest.mark.parametrize("suffix", [".onnx", ".onnx.gz"])
+def test_damaged_file(damage: Callable[[bytes], bytes], suffix: str, tmp_path: Path) -> None:
+    data = relu().SerializeToString()
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(damage(gzip.compress(data) if suffix.endswith("gz") else data))
+    with pytest.raises(ModelError, match="expected an ONNX model"):
+        load(path)
+
+
+def test_compressed_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx.gz"
+    path.write_bytes(gzip.compress(relu().SerializeToString()))
+    assert [n.op for n in load(path).nodes] == ["elementwise"]
+
+
+@pytest.mark.parametrize("opset", [8, 22])
+def test_opset_out_of_range(opset: int, tmp_path: Path) -> None:
+    proto = relu()
+    proto.opset_import[0].version = opset
+    assert f"opset {opset} is outside 9 to 21" in refused(proto, tmp_path, UnsupportedError)
+
+
+def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Warp", ["x"], ["a"], "first", domain="my.ops"),
+             helper.make_node("LSTM", ["a", "w", "w"], ["y"], "second", hidden_size=3)]
+    message = refused(model(nodes, {"x": IMAGE}, {"y": 4}, {"w": weights(2)}), tmp_path,
+                      UnsupportedError)
+    assert "Warp 'first' of domain 'my.ops'" in message
+    assert "LSTM 'second' of domain 'ai.onnx'" in message
+
+
+@pytest.mark.parametrize(("proto", "text"), [
+    (model([node("Resize", ["x", "", "s"], mode="cubic")], {"x": IMAGE}, {"y": 4},
+           {"s": np.ones(4, np.float32)}), "attribute mode is 'cubic'"),
+    (model([node("Relu", ["x"], slope=1.0)], {"x": IMAGE}, {"y": 4}), "attribute 'slope'"),
+    (model([node("Pad", ["x", "p"], mode="wrap")], {"x": IMAGE}, {"y": 4},
+           {"p": np.ones(8, np.int64)}), "attribute mode is 'wrap'"),
+    (model([node("Conv", ["x", "w"])], {"x": ("N", 4, 5, 5, 5)}, {"y": 5},
+           {"w": weights(2, 4, 3, 3, 3)}), "3 spatial dimensions"),
+    (model([node("Conv", ["x", "w"])], {"x": IMAGE, "w": (2, 4, 3, 3)}, {"y": 4}),
+     "expected a constant"),
+    (model([helper.make_node("MaxPool", ["x"], ["y", "i"], "layer", kernel_shape=[2, 2])],
+           {"x": IMAGE}, {"y": 4, "i": 4}, types={"i": TensorProto.INT64}),
+     "output 'i' is used"),
+    (model([node("MaxPool", ["x"], kernel_shape=[2, 2])], {"x": IMAGE}, {"y": 4},
+           types={"x": TensorProto.UINT8, "y": TensorProto.UINT8}), "computes with uint8"),
+    (model([helper.make_node("Cast", ["x"], ["z"], "layer", to=TensorProto.FLOAT8E5M2),
+            helper.make_node("Cast", ["z"], ["y"], "back", to=TensorProto.FLOAT)],
+           {"x": IMAGE}, {"y": 4}, opset=19), "casts to ONNX type"),
+    (model([node("Reshape", ["x", "s"])], {"x": IMAGE, "s": (2,)}, {"y": 2},
+           types={"s": TensorProto.INT64}), "which the data decides"),
+])
+def test_unsupported(proto: onnx.ModelProto, text: str, tmp_path: Path) -> None:
+    message = refused(proto, tmp_path)
+    assert text in message
+    assert "'layer'" in message
+
+
+@pytest.mark.parametrize(("proto", "text"), [
+    (model([node("Conv", ["x", "w"])], {"x": IMAGE}, {"y": 4}, {"w": weights(2, 3, 3, 3)}),
+     "input has 4 channels, expected 3"),
+    (model([node("Conv", ["x", "w"])], {"x": IMAGE}, {"y": 4}, {"w": weights(2, 4, 9, 3)}),
+     "kernel [9, 3]"),
+    (model([node("Conv", ["x", "w", "b"])], {"x": IMAGE}, {"y": 4},
+           {"w": weights(2, 4, 3, 3), "b": weights(3)}), "expected [2]"),
+    (model([node("Conv", ["x", "w"], group=3)], {"x": IMAGE}, {"y": 4},
+           {"w": weights(4, 2, 3, 3)}), "3 groups"),
+    (model([node("Gemm", ["x", "w"])], {"x": ("N", 4)}, {"y": 2}, {"w": weights(5, 3)}),
+     "expected 5"),
+    (model([node("Add", ["x", "w"])], {"x": IMAGE}, {"y": 4}, {"w": weights(3, 1, 1)}),
+     "do not broadcast"),
+    (model([node("Reshape", ["x", "s"])], {"x": IMAGE}, {"y": 2},
+           {"s": np.array([0, 100])}), "cannot reshape [2, 4, 8, 8] to [0, 100]"),
+    (model([node("Concat", ["x", "w"], axis=1)], {"x": IMAGE}, {"y": 4},
+           {"w": weights(2, 1, 8, 7)}), "cannot concatenate"),
+    (model([node("Softmax", ["x"], axis=4)], {"x": IMAGE}, {"y": 4}), "no axis 4"),
+    (model([node("BatchNormalization", ["x", "w", "w", "w", "w"])], {"x": IMAGE}, {"y": 4},
+           {"w": weights(3)}), "expected 3 channels"),
+    (model([helper.make_node("Conv", ["x", "k"], ["c"], "conv"),
+            node("BatchNormalization", ["c", "w", "w", "w", "w"])], {"x": IMAGE}, {"y": 4},
+           {"k": weights(5, 4, 3, 3), "w": weights(3)}), "expected 3 channels"),
+    (model([node("Relu", ["z"])], {"x": IMAGE}, {"y": 4}), "reads 'z', which no"),
+    (model([node("Relu", ["z"]), helper.make_node("Relu", ["y"], ["z"], "other")],
+           {"x": IMAGE}, {"y": 4}), "reads 'z' before Relu 'other' makes it"),
+    (model([helper.make_node("Relu", ["x"], ["y"], "first"), node("Neg", ["x"])], {"x": IMAGE},
+           {"y": 4}), "makes 'y', a name that is already taken"),
+])
+def test_malformed(proto: onnx.ModelProto, text: str, tmp_path: Path) -> None:
+    message = refused(proto, tmp_path)
+    assert text in message
+    assert "'layer'" in message
+
+
+def test_missing_output(tmp_path: Path) -> None:
+    proto = model([node("Relu", ["x"])], {"x": IMAGE}, {"z": 4})
+    assert "output 'z' is made by no node" in refused(proto, tmp_path)
+
+
+def test_damaged_weights(tmp_path: Path) -> None:
+    proto = model([node("Add", ["x", "w"])], {"x": IMAGE}, {"y": 4}, {"w": weights(4, 1, 1)})
+    proto.graph.initializer[0].raw_data = b"123"
+    assert "initializer 'w' is damaged" in refused(proto, tmp_path)
+
+
+def test_external_data(tmp_path: Path) -> None:
+    proto = model([node("Add", ["x", "w"])], {"x": IMAGE}, {"y": 4}, {"w": weights(4, 64, 64)})
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    np.testing.assert_array_equal(load(path).constants["w"], weights(4, 64, 64))
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelError, match="external data"):
+        load(path)
+
+
+def test_weights_that_are_not_numbers_are_named(tmp_path: Path) -> None:
+    broken = weights(2, 4, 3, 3)
+    broken[0, 0, 0, :2] = np.nan, np.inf
+    graph = load(save(model([node("Conv", ["x", "w"])], {"x": IMAGE}, {"y": 4}, {"w": broken}),
+                      tmp_path))
+    (warning,) = graph.warnings
+    assert "weights 'w' of Conv 'layer' hold 1 NaN and 1 infinite" in warning
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_other_floats_become_float32(dtype: str, tmp_path: Path) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    proto = model([node("Add", ["x", "w"])], {"x": IMAGE}, {"y": 4},
+                  {"w": weights(4, 1, 1).astype(dtype)}, types={"x": kind, "y": kind})
+    graph = load(save(proto, tmp_path))
+    assert graph.constants["w"].dtype == np.float32
+    assert graph.inputs[0].dtype == graph.outputs[0].dtype == "float32"
+    assert len(graph.warnings) == 3
+    assert all(dtype in warning for warning in graph.warnings)
+
+
+def test_damage_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
+    nodes = [node("Conv", ["x", "w"], auto_pad="SAME_UPPER", strides=[2, 2]),
+             helper.make_node("Split", ["y"], ["a", "b"], "split", axis=1),
+             helper.make_node("Pad", ["a", "p"], ["c"], "pad"),
+             helper.make_node("Slice", ["b", "i", "j"], ["d"], "slice")]
+    data = model(nodes, {"x": IMAGE}, {"c": 4, "d": 4}, {
+        "w": weights(4, 4, 3, 3), "p": np.arange(8), "i": np.array([0]), "j": np.array([2]),
+    }).SerializeToString()
+    random = np.random.default_rng(0)
+    path = tmp_path / "model.onnx"
+    refusals = 0
+    for _ in range(400):
+        damaged = bytearray(data)
+        for position in random.integers(0, len(data), 2):
+            damaged[position] = random.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            resolve(load(path), 2)
+        except GossamerError as error:
+            assert "\n" not in str(error)
+            refusals += 1
+    assert refusals > 50

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossamer.device.registry import find
+from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, BackpropProblem
+from gossamer.ops.backprop.reference import gradient, reference
+from tests.ops.harness import check
+
+ODD = [((1, 1), 3, 1), ((33, 1, 2), 5, 1), ((4, 3, 2), 0, 2), ((4, 3, 2), 3, 0),
+       ((20, 17, 9, 5), 4, 3)]
+"""Sizes, samples and networks."""
+
+_SIZES = [(7, 3), (6, 5, 3), (5, 4, 6, 3), (4, 5, 3, 4, 2)]
+
+
+@pytest.mark.parametrize("sizes", _SIZES)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_are_those_of_finite_differences(activation: str, loss: str,
+                                                   sizes: tuple[int, ...]) -> None:
+    problem = BackpropProblem(sizes, 3, 3, activation, loss, batch=3)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, sizes[0]))
+    targets = rng.random((3, sizes[-1]))
+    parameters = rng.standard_normal(problem.weight_count)
+
+    def mean_loss(values: np.ndarray) -> float:
+        return float(gradient(problem, problem.split(values), x, targets)[0].mean())
+
+    found = np.concatenate([part.ravel() for layer in gradient(
+        problem, problem.split(parameters), x, targets)[1] for part in layer])
+    step = 1e-6
+    by_difference = np.array([
+        (mean_loss(parameters + offset) - mean_loss(parameters - offset)) / (2 * step)
+        for offset in step * np.eye(problem.weight_count)])
+    assert np.linalg.norm(found - by_difference) <= 1e-7 * np.linalg.norm(by_difference)
+
+
+def test_the_published_step() -> None:
+    """w += rate * err * input, err = o (1 - o) (t - o)."""
+    problem = BackpropProblem((3, 2), 1, 1)
+    rng = np.random.default_rng(1)
+    x, t, w, b = rng.random((1, 3)), np.array([[1.0, 0.0]]), rng.random((2, 3)), rng.random(2)
+    o = 1 / (1 + np.exp(-(w @ x[0] + b)))
+    err = o * (1 - o) * (t[0] - o)
+    parameters, loss = reference(problem, [x, t, np.zeros((1, 1), np.int32),
+                                           np.array([[0.3, 0, 0]]),
+                                           np.concatenate([w.ravel(), b])[None]], {})
+    expected = np.concatenate([(w + 0.3 * np.outer(err, x[0])).ravel(), b + 0.3 * err])
+    np.testing.assert_allclose(parameters[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(loss, [[0.5 * ((t[0] - o) ** 2).sum()]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("velocity", [False, True])
+@pytest.mark.parametrize(("activation", "loss"), [
+    ("sigmoid", "squared_error"), ("tanh", "squared_error"), ("relu", "cross_entropy"),
+    ("sigmoid", "cross_entropy"), ("relu", "squared_error")])
+def test_the_host_trains_as_the_reference(activation: str, loss: str, velocity: bool,
+                                          batch: int) -> None:
+    problem = BackpropProblem((9, 5, 3), 6, 10, activation, loss, batch, velocity, networks=2)
+    check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize(("sizes", "samples", "networks"), ODD)
+def test_odd_sizes_on_the_host(sizes: tuple[int, ...], samples: int, networks: int) -> None:
+    problem = BackpropProblem(sizes, 5, samples, networks=networks)
+    check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
+
+
+def test_bad_problems_are_refused() -> None:
+    for wrong, said in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "a unit"),
+                        ({"activation": "cubic"}, "expected one of sigmoid"),
+                        ({"loss": "hinge"}, "expected one of squared_error"),
+                        ({"batch": 0}, "a batch of 1")):
+        with pytest.raises(ValueError, match=said):
+            BackpropProblem(**{"sizes": (3, 2), "rows": 1, "samples": 1, **wrong})

@@ -1,0 +1,340 @@
+"""The published forms of direct sparse convolution, and SciPy's on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.bench.sparse_files import read_sparse
+from gossamer.device.base import Device
+from gossamer.expression import apply
+from gossamer.ops.algorithm import Algorithm, Epilogue, Variant, Weights, WeightsInfo
+from gossamer.ops.conv2d import OP
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.csr.direct_sparse import DENSEST, DirectSparse, dealt
+from gossamer.ops.conv2d.sparse.host import SparseIm2col
+from gossamer.tensor import from_memory, to_memory
+from tests.conftest import is_slow
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
+from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.tolerances import normalised_error, tolerance
+
+SMALL = 64
+
+
+def sparse_weights(problem: Conv2dProblem, density: float, seed: int = 1) -> dict[str, np.ndarray]:
+    weights = random_weights(problem, seed)
+    kept = np.random.default_rng(seed + 1).random(weights["weight"].shape) < density
+    return {**weights, "weight": weights["weight"] * kept}
+
+
+def of(weights: dict[str, np.ndarray], problem: Conv2dProblem) -> Conv2dProblem:
+    """The problem with what is known of its weights."""
+    nonzero = weights["weight"] != 0
+    return replace(problem, weights_info=WeightsInfo(float(nonzero.mean()), "a pattern"))
+
+
+def algorithm_of(device: Device) -> Algorithm:
+    return DirectSparse() if device.compiles else SparseIm2col()
+
+
+def variants_of(problem: Conv2dProblem, device: Device, threads: int | None = None
+                ) -> list[Variant]:
+    """Those with so many work-items a group; on the host, which has no such, all."""
+    found = list(algorithm_of(device).variants(problem, device))
+    return [v for v in found if threads in (None, dict(v.config).get("threads", threads))]
+
+
+def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device,
+          variants: Sequence[Variant], inputs: Sequence[np.ndarray] | None = None,
+          algorithm: Algorithm | None = None) -> None:
+    """Every variant against the reference, outputs and workspace within guards. algorithm: the
+    published form on that device where none is given."""
+    algorithm = algorithm_of(device) if algorithm is None else algorithm
+    problem = of(weights, problem)
+    inputs = random_inputs(problem) if inputs is None else inputs
+    expected = OP.reference(problem, inputs, weights)[0]
+    held = Weights(weights, device, "the test")
+    assert variants
+    for variant in variants:
+        (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
+        error = normalised_error(actual, expected)
+        assert error <= tolerance("conv2d", variant.precision), (variant.label, variant.inputs[0])
+
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Conv2dProblem:
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
+    return Conv2dProblem(
+        draw(st.sampled_from([0, 1, 2, 3])), groups * draw(st.sampled_from([1, 3, 4])),
+        draw(st.integers(5, 9)), draw(st.integers(5, 9)),
+        groups * draw(st.sampled_from([1, 4, 5])), draw(pairs), draw(pairs), pads,
+        draw(st.tuples(*[st.integers(1, 2)] * 2)), groups, draw(st.sampled_from(EPILOGUES)))
+
+
+@given(problem=problems(), density=st.sampled_from([0.0, 0.1, 0.4, 0.7]),
+       choice=st.integers(0, 7))
+@settings(max_examples=40)
+def test_any_geometry(device: Device, problem: Conv2dProblem, density: float,
+                      choice: int) -> None:
+    variants = variants_of(problem, device, SMALL)
+    check(problem, sparse_weights(problem, density), device, [variants[choice % len(variants)]])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11])
+def test_kernel_sizes(device: Device, size: int) -> None:
+    problem = Conv2dProblem(1, 3, 13, 12, 4, (size, size), pads=(size // 2,) * 4)
+    check(problem, sparse_weights(problem, 0.2), device, variants_of(problem, device, SMALL)[:4])
+
+
+@pytest.mark.sanitize
+def test_every_form(compiled_device: Device) -> None:
+    """Rows longer than the smallest tile and outputs that fill no group."""
+    problem = Conv2dProblem(3, 16, 7, 6, 6, (3, 3), (2, 1), (1, 0, 1, 2), groups=2,
+                            epilogue=BIAS_RESIDUAL_RELU)
+    if is_slow(compiled_device):
+        problem = replace(problem, batch=1, out_channels=2, epilogue=BIAS_CLIP)
+    variants = variants_of(problem, compiled_device)
+    forms = {(v["variant"], v["threads"], dict(v.config).get("points")) for v in variants}
+    assert {("tiled", 256, 1), ("tiled", 256, 4), ("untiled", 256, None)} <= forms
+    assert {v.precision for v in variants} == {"fp32", "fp16"}
+    assert {v.inputs[0].layout for v in variants} == {"NCHW", "CHWN"}
+    if compiled_device.api != "cuda":
+        # a build is half a second: both layouts share one, and 16-bit floats change no loop
+        variants = [v for v in variants if v.precision == "fp32" or v["threads"] == SMALL]
+    check(problem, sparse_weights(problem, 0.6), compiled_device, variants)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5, 64, 67, 128])
+def test_odd_batches_and_those_that_fill_lines(device: Device, batch: int) -> None:
+    if is_slow(device) and batch > 5:
+        pytest.skip("Oclgrind interprets: small shapes only")
+    problem = Conv2dProblem(batch, 4, 5, 5, 3, (3, 3), pads=(1, 1, 1, 1))
+    check(problem, sparse_weights(problem, 0.3), device, variants_of(problem, device, SMALL))
+
+
+def test_more_groups_than_units(device: Device) -> None:
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: small shapes only")
+    problem = Conv2dProblem(7, 4, 8, 8, 75, (3, 3), pads=(1, 1, 1, 1))
+    check(problem, sparse_weights(problem, 0.3), device, variants_of(problem, device, SMALL)[:4])
+
+
+@pytest.mark.parametrize("parts", [1, 3, 5, 12])
+def test_rows_are_dealt_to_parts_of_like_work(parts: int) -> None:
+    lengths = np.random.default_rng(0).integers(0, 36, 24)
+    weight = np.zeros((24, 36), np.float32)
+    for row, length in zip(weight, lengths, strict=True):
+        row[:length] = 1
+    order = dealt(2, parts, {"weight": weight.reshape(24, 4, 3, 3)})
+    for first, group in zip((0, 12), order.reshape(2, -1), strict=True):
+        assert sorted(group) == list(range(first, first + 12))
+        dealt_to = [lengths[rows] for rows in np.split(
+            group, np.cumsum([-(-(12 - part) // parts) for part in range(parts - 1)]))]
+        assert all((np.diff(each) <= 0).all() for each in dealt_to)
+        assert np.ptp([each.sum() for each in dealt_to]) <= lengths.max()
+
+
+def test_large_images_with_a_residual(device: Device) -> None:
+    """On the host two are computed at once, and then the last alone."""
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: small shapes only")
+    problem = Conv2dProblem(3, 2, 20, 20, 4, (3, 3), pads=(1, 1, 1, 1),
+                            epilogue=BIAS_RESIDUAL_RELU)
+    check(problem, sparse_weights(problem, 0.4), device, variants_of(problem, device, SMALL)[:2])
+
+
+def test_layers_and_channels_of_zeros(device: Device) -> None:
+    problem = Conv2dProblem(2, 4, 5, 5, 6, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
+    weights = sparse_weights(problem, 0.4)
+    weights["weight"][[0, 3, 5]] = 0
+    check(problem, weights, device, variants_of(problem, device, SMALL))
+    weights["weight"][...] = 0
+    check(problem, weights, device, variants_of(problem, device, SMALL))
+
+
+def test_weights_without_zeros_are_refused_but_computed(device: Device) -> None:
+    problem = Conv2dProblem(1, 4, 6, 6, 5, (3, 3))
+    dense = random_weights(problem)
+    assert "density 1.00" in (algorithm_of(device).supports(of(dense, problem), device) or "")
+    check(problem, dense, device, variants_of(problem, device, SMALL))
+    info = WeightsInfo(DENSEST, "a pattern")
+    assert algorithm_of(device).supports(replace(problem, weights_info=info), device) is None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinite_weights(device: Device, value: float) -> None:
+    problem = Conv2dProblem(2, 3, 4, 4, 4, (3, 3), pads=(1, 1, 1, 1))
+    weights = sparse_weights(problem, 0.4)
+    weights["weight"][1, 2, 1, 1] = value
+    weights["weight"][3, 0, 0, 0] = value  # meets the padding: infinity times zero
+    with np.errstate(invalid="ignore"):
+        (expected,) = OP.reference(problem, random_inputs(problem), weights)
+        assert not np.isfinite(expected[:, 1]).all() and not np.isfinite(expected[:, 3]).all()
+        assert np.isfinite(expected[:, [0, 2]]).all()
+        check(problem, weights, device, variants_of(problem, device, SMALL)[:4])
+
+
+def test_one_set_of_weights_serves_every_input_size(device: Device) -> None:
+    problem = Conv2dProblem(1, 3, 6, 7, 4, (3, 3), pads=(1, 1, 1, 1))
+    weights = sparse_weights(problem, 0.4)
+    held = Weights(weights, device, "the test")
+    for each in (problem, replace(problem, height=9, width=5, batch=3)):
+        inputs = random_inputs(each)
+        for variant in variants_of(each, device, SMALL)[:4]:
+            (actual,) = run_variant(algorithm_of(device), each, variant, device, held, inputs)
+            (expected,) = OP.reference(each, inputs, weights)
+            assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
+
+
+def test_columns_are_stretched_as_published(compiled_device: Device) -> None:
+    """colidx = (c * H + r) * W + s over the padded input."""
+    problem = Conv2dProblem(1, 4, 6, 5, 3, (3, 2), pads=(1, 0, 2, 1))
+    weights = sparse_weights(problem, 0.5)
+    algorithm = DirectSparse()
+    variant = next(v for v in algorithm.variants(problem, compiled_device)
+                   if v.inputs[0].layout == "NCHW")
+    state = algorithm.prepare(Weights(weights, compiled_device), problem, variant,
+                              compiled_device)
+    height, width = 6 + 1 + 2, 5 + 0 + 1
+    _, c, r, s = np.nonzero(weights["weight"])
+    stretched = np.empty(len(c), np.int32)
+    compiled_device.read(state.data, stretched)
+    np.testing.assert_array_equal(stretched, (c * height + r) * width + s)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "CHWN"])
+def test_stretched_columns_serve_every_batch_size_where_they_can(
+        compiled_device: Device, layout: str) -> None:
+    problem = Conv2dProblem(2, 4, 6, 5, 3, (3, 3), pads=(1, 1, 1, 1))
+    held = Weights(sparse_weights(problem, 0.5), compiled_device)
+    made = []
+    for each in (problem, replace(problem, batch=3)):
+        variant = next(v for v in variants_of(each, compiled_device)
+                       if v.inputs[0].layout == layout and v.precision == "fp32")
+        made.append(DirectSparse().prepare(held, each, variant, compiled_device).data)
+    assert (made[0] is made[1]) == (layout == "NCHW")
+    first, second = (np.empty(buffer.nbytes // 4, np.int32) for buffer in made)
+    compiled_device.read(made[0], first)
+    compiled_device.read(made[1], second)
+    if layout == "CHWN":
+        np.testing.assert_array_equal(first // 2, second // 3)
+
+
+def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device) -> None:
+    """What a device takes of one kernel may be less than of others."""
+    for batch in (1, 64):
+        problem = Conv2dProblem(batch, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1))
+        threads = [v["threads"] for v in variants_of(problem, compiled_device)]
+        if compiled_device.api == "opencl":
+            assert threads == sorted(threads, key=lambda each: each > 256)
+        assert compiled_device.limits.group_size < 512 or max(threads) > 256
+
+
+def test_groups_start_at_their_channels(compiled_device: Device) -> None:
+    problem = Conv2dProblem(1, 6, 4, 4, 4, (1, 1), groups=2)
+    weights = sparse_weights(problem, 1.0)
+    algorithm = DirectSparse()
+    variant = next(v for v in algorithm.variants(problem, compiled_device)
+                   if v.inputs[0].layout == "NCHW")
+    state = algorithm.prepare(Weights(weights, compiled_device), problem, variant,
+                              compiled_device)
+    stretched = np.empty(12, np.int32)
+    compiled_device.read(state.data, stretched)
+    np.testing.assert_array_equal(stretched // 16, [0, 1, 2] * 2 + [3, 4, 5] * 2)
+
+
+def test_only_padded_inputs_need_workspace(device: Device) -> None:
+    plain = Conv2dProblem(2, 3, 5, 6, 4, (3, 3))
+    padded = replace(plain, pads=(1, 2, 0, 1))
+    if device.compiles:
+        assert {v.workspace for v in variants_of(plain, device)} == {0}
+        assert {v.workspace for v in variants_of(padded, device)
+                if v.precision == "fp32"} == {4 * 2 * 3 * (5 + 1) * (6 + 3)}
+    else:
+        (variant,) = variants_of(plain, device)
+        assert variant.workspace == 4 * 27 * 2 * plain.out_height * plain.out_width
+        (pointwise,) = variants_of(Conv2dProblem(1, 3, 5, 6, 4, (1, 1)), device)
+        assert pointwise.workspace == 0
+
+
+@pytest.mark.parametrize("problem, reason", [
+    (Conv2dProblem(2**12, 2**10, 2**5, 2**5, 1, (1, 1)), "32-bit"),
+    (Conv2dProblem(1, 1, 2**16 - 1, 2**14, 1, (1, 1), (8, 8), (0, 0, 2**16, 2**14)),
+     "padded input has 2^31"),
+    (Conv2dProblem(1, 2**15, 1, 1, 2**16, (1, 1)), "2^31 weights"),
+])
+def test_indices_beyond_32_bits_are_refused(compiled_device: Device, problem: Conv2dProblem,
+                                            reason: str) -> None:
+    sparse = replace(problem, weights_info=WeightsInfo(0.1, "a pattern"))
+    assert reason in (DirectSparse().supports(sparse, compiled_device) or "")
+
+
+def test_a_workspace_that_was_not_asked_for_is_left_alone(device: Device) -> None:
+    """As a plan gives it, which has one for all of its steps."""
+    problem = Conv2dProblem(1, 8, 32, 32, 4, (1, 1))
+    weights = sparse_weights(problem, 0.4)
+    (x,) = random_inputs(problem)
+    for variant in variants_of(problem, device, SMALL)[:2]:
+        assert variant.workspace == 0
+        state = algorithm_of(device).prepare(Weights(weights, device), problem, variant, device)
+        source = device.upload(to_memory(x, variant.inputs[0]), "an input")
+        target = device.empty(variant.outputs[0].nbytes, "an output")
+        algorithm_of(device).launch(state, [source], [target], device.empty(64, "a workspace"))
+        stored = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
+        device.read(target, stored)
+        (expected,) = OP.reference(problem, [x], weights)
+        assert normalised_error(from_memory(stored, variant.outputs[0]), expected) <= tolerance(
+            "conv2d", variant.precision)
+
+
+def test_reasons(device: Device) -> None:
+    problem = Conv2dProblem(1, 3, 5, 5, 4, (3, 3))
+    weights = sparse_weights(problem, 0.2)
+    other = SparseIm2col() if device.compiles else DirectSparse()
+    assert other.supports(of(weights, problem), device)
+    assert algorithm_of(device).supports(of(weights, problem), device) is None
+
+
+def test_a_plan_that_does_not_measure_stays_dense(device: Device) -> None:
+    problem = Conv2dProblem(1, 3, 5, 5, 4, (3, 3))
+    sparse = of(sparse_weights(problem, 0.2), problem)
+    able = [each for each in OP.algorithms if each.supports(sparse, device) is None]
+    assert able[0].dense and algorithm_of(device).name in {each.name for each in able}
+
+
+def test_the_published_forms_come_in_every_size_that_fits(compiled_device: Device) -> None:
+    problem = Conv2dProblem(64, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1))
+    configs = {v.label for v in DirectSparse().variants(problem, compiled_device)}
+    largest = compiled_device.limits.group_size
+    for threads in (1024, 512, 256):
+        assert (f"variant=tiled threads={threads} points=1" in configs) == (threads <= largest)
+    assert "variant=untiled threads=256" in configs
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name, channels, groups, kernel", [
+    ("conv2", 96, 2, 5), ("conv3", 256, 1, 3)])
+def test_real_pruned_layers(device: Device, shared, name: str, channels: int, groups: int,
+                            kernel: int) -> None:
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: small shapes only")
+    path = shared / "data" / "alexnet_pruned" / f"coo_{name}.mtx"
+    if not path.exists():
+        pytest.skip(f"no file {path}")
+    weight = read_sparse(path).filters((kernel, kernel))
+    assert weight.shape[1] == channels // groups
+    problem = Conv2dProblem(1, channels, 13, 13, len(weight), (kernel, kernel),
+                            pads=(kernel // 2,) * 4, groups=groups,
+                            epilogue=Epilogue(apply("relu")))
+    variants = variants_of(problem, device, SMALL)
+    check(problem, {"weight": weight}, device, variants[::3])

@@ -1,0 +1,204 @@
+"""direct_sparse_compiled: what it takes, offers and launches; what it generates is tested apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Epilogue, Variant, Weights
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.generated.code import generate
+from gossamer.ops.conv2d.sparse.generated.configs import _all, configs, estimate, lines
+from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
+from gossamer.ops.conv2d.sparse.generated.tiling import Config, Division
+from tests.ops.conv2d.sparse.sparse_weights import (
+    BIAS_RESIDUAL_CLIP,
+    BIAS_SIGMOID,
+    H200,
+    SCALE_PRELU,
+    sparse,
+    with_density,
+)
+from tests.ops.harness import check
+
+DENSE = Conv2dProblem(64, 128, 14, 14, 128, (3, 3), pads=(1, 1, 1, 1))
+
+
+class PtxDevice(Device):
+    """Takes programs in PTX and records what is done with their kernels."""
+
+    api = "cuda"
+
+    def __init__(self, architecture: str = "sm_90") -> None:
+        self.index, self.description, self.driver = 0, "records", ""
+        self.limits, self.architecture = H200, architecture
+        self.done: list[tuple[Any, ...]] = []
+
+    def assemble(self, programs: Sequence[Any]) -> list[Any]:
+        return list(programs)
+
+    def compile(self, source: Any) -> Any:
+        return source.function
+
+    def side_streams(self, stream: Any, count: int) -> list[str]:
+        return [f"beside {stream}, {number}" for number in range(count)]
+
+    def wait(self, waiting: Any, awaited: Any) -> None:
+        self.done.append(("wait", waiting, awaited))
+
+    def launch(self, kernel: Any, groups: Any, group_size: Any, arguments: Any, *,
+               local_bytes: int = 0, stream: Any = None) -> None:
+        self.done.append(("launch", kernel, groups, stream))
+
+    def _nothing(self, *arguments: Any, **options: Any) -> Any:
+        return None
+
+    empty = upload = write = read = copy = synchronize = create_stream = time = _nothing
+
+
+@pytest.mark.parametrize("problem, architecture, reason", [
+    (DENSE, "sm_90", "density 100%"),
+    (with_density(DENSE, 0.1), "sm_75", "sm_75"),
+    (with_density(replace(DENSE, channels=4096, out_channels=4096), 0.3), "sm_90",
+     "million instructions would take"),
+    (with_density(replace(DENSE, channels=65536, out_channels=65536, groups=65536), 0.3), "sm_90",
+     "million instructions would take"),
+    (with_density(replace(DENSE, kernel=(3, 3), dilation=(1, 2000), width=4100), 0.1), "sm_90",
+     "no tile fits"),
+    (with_density(replace(DENSE, height=4000, width=4000), 0.1), "sm_90", "2^31 elements"),
+])
+def test_reasons(problem: Conv2dProblem, architecture: str, reason: str) -> None:
+    told = DirectSparseCompiled().supports(problem, PtxDevice(architecture))
+    assert told is not None and reason in told
+
+
+def test_only_cuda_takes_ptx(device: Device) -> None:
+    told = DirectSparseCompiled().supports(with_density(DENSE, 0.1), device)
+    assert told is None if device.api == "cuda" else told is not None and "PTX" in told
+
+
+def test_variants_fit_and_begin_in_float32() -> None:
+    problem = with_density(DENSE, 0.1)
+    variants = list(DirectSparseCompiled().variants(problem, PtxDevice()))
+    assert variants[0].precision == "fp32"
+    assert {variant.precision for variant in variants} == {"fp32", "fp16"}
+    for variant in variants:
+        halves = variant.precision == "fp16"
+        division = Division(problem, Config(**dict(variant.config)), halves)
+        assert division.local_bytes <= H200.local_bytes_opt_in
+        assert division.group <= 1024 and division.registers >= division.block
+        assert {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"CHWN"}
+        assert variant.inputs[0].dtype == ("float16" if halves else "float32")
+        assert estimate(division, H200).microseconds > 0
+    odd = DirectSparseCompiled().variants(replace(problem, batch=3), PtxDevice())
+    assert {variant.precision for variant in odd} == {"fp32"}
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("problem", [
+    with_density(replace(DENSE, out_channels=96), 0.1),
+    with_density(replace(DENSE, batch=2, height=2, width=2), 0.05),
+    with_density(replace(DENSE, channels=96, out_channels=96, groups=96), 0.3)])
+def test_how_long_code_gets_is_known_before(problem: Conv2dProblem, halves: bool) -> None:
+    arrays = sparse(problem, problem.weights_info.density)
+    for config in configs(problem, H200, halves)[::6]:
+        division = Division(problem, config, halves)
+        # factors of float16 are moves, which the assembler drops
+        count = sum(instruction.name != "mov.b32" for made in generate(division, arrays)
+                    for instruction in made.code.instructions)
+        assert 0.7 < lines(division) / count < 1.4
+
+
+def test_long_code_is_no_candidate() -> None:
+    """Small blocks have instructions of their own for what large ones share."""
+    problem = with_density(Conv2dProblem(1, 2048, 1, 1, 1000, (1, 1)), 0.1)
+    every = configs(problem, H200)
+    longest = max(lines(Division(problem, config)) for config in every)
+    offered = configs(problem, H200, most_lines=longest / 2)
+    assert offered and all(lines(Division(problem, config)) <= longest / 2 for config in offered)
+
+
+def test_the_time_that_building_takes_is_expected_of_its_length() -> None:
+    problem = with_density(replace(DENSE, channels=512, out_channels=512), 0.2)
+    variants = list(DirectSparseCompiled().variants(problem, PtxDevice()))
+    for variant in variants:
+        division = Division(problem, Config(**dict(variant.config)), variant.precision == "fp16")
+        assert variant.build_seconds == pytest.approx(lines(division) / 13_000, abs=0.05)
+    assert 15 < max(variant.build_seconds for variant in variants) <= 240
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_the_config_with_the_shortest_code_is_among_them(halves: bool) -> None:
+    problem = with_density(Conv2dProblem(2, 1024, 1, 1, 1000, (1, 1)), 0.1)
+    shortest = min(lines(Division(problem, config, halves))
+                   for config in _all(problem, H200, halves))
+    assert min(lines(Division(problem, config, halves))
+               for config in configs(problem, H200, halves)) <= shortest
+
+
+@pytest.mark.parametrize("batch", [8, 33, 64])
+def test_resident_groups_are_no_more_than_a_multiprocessor_holds(batch: int) -> None:
+    problem = with_density(Conv2dProblem(batch, 64, 20, 17, 64, (3, 3), groups=4), 0.1)
+    assert all(Division(problem, config).group * config.resident <= 2048
+               for config in configs(problem, H200))
+
+
+def launched(problem: Conv2dProblem, **changes: int) -> PtxDevice:
+    """What a launch of the first variant does, its config changed."""
+    device, algorithm = PtxDevice(), DirectSparseCompiled()
+    variant = next(iter(algorithm.variants(problem, device)))
+    variant = replace(variant, config=tuple({**dict(variant.config), **changes}.items()))
+    held = Weights(sparse(problem, 0.1), device)
+    state = algorithm.prepare(held, problem, variant, device)
+    buffers: list[Any] = [None] * len(variant.inputs)
+    algorithm.launch(state, buffers, buffers[:1], None, "main")
+    return device
+
+
+def test_several_kernels_run_between_the_streams_joints() -> None:
+    problem = with_density(replace(DENSE, epilogue=BIAS_SIGMOID), 0.1)
+    done = launched(problem, channels=43, kernels=3).done
+    streams = ["beside main, 0", "beside main, 1"]
+    assert done[:2] == [("wait", own, "main") for own in streams]
+    assert [(each[0], each[3]) for each in done[2:5]] == [
+        ("launch", stream) for stream in ("main", *streams)]
+    assert done[5:7] == [("wait", "main", own) for own in streams]
+    assert done[7][1] == "epilogue_pass" and done[7][3] == "main" and len(done) == 8
+
+
+def test_an_epilogue_that_is_long_follows_in_a_pass() -> None:
+    kernels = [each[1] for each in launched(with_density(replace(DENSE, epilogue=BIAS_SIGMOID),
+                                                         0.1), kernels=1).done]
+    assert len(kernels) == 2 and kernels[1] == "epilogue_pass"
+
+
+def test_nothing_is_launched_for_nothing() -> None:
+    assert launched(with_density(replace(DENSE, batch=0), 0.1)).done == []
+
+
+@pytest.mark.sanitize
+def test_on_a_gpu(cuda: Device) -> None:
+    def own(variants: list[Variant]) -> list[Variant]:
+        return [each for each in variants if "resident" in dict(each.config)]
+
+    for batch, epilogue in ((1, Epilogue()), (2, BIAS_RESIDUAL_CLIP), (5, BIAS_SIGMOID),
+                            (64, SCALE_PRELU)):
+        problem = with_density(Conv2dProblem(batch, 12, 9, 7, 40, (3, 3), (1, 2), (1, 0, 1, 2),
+                                             groups=2, epilogue=epilogue), 0.2)
+        ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=own)
+        assert len(ran) >= 4
+
+
+@pytest.mark.sanitize
+def test_scouts_on_a_gpu(cuda: Device) -> None:
+    def scouted(variants: list[Variant]) -> list[Variant]:
+        return [each for each in variants if dict(each.config).get("scouts")]
+
+    problem = with_density(Conv2dProblem(32, 48, 9, 7, 40, (3, 3), pads=(1, 0, 1, 2),
+                                         epilogue=BIAS_RESIDUAL_CLIP), 0.2)
+    ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=scouted)
+    assert len(ran) >= 4

@@ -1,0 +1,265 @@
+"""Sparse convolution of few images on tensor cores: what its tables say, and the kernel where there
+is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST
+from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.mma_pixels.tiling import MOST_IMAGES, Division, Shape
+from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
+from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
+from tests.ops.conv2d.sparse.test_direct_sparse_mma import (
+    EMPTY_OUTPUTS,
+    Keeping,
+    check_no_launch,
+)
+from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
+from tests.ops.recording import RecordingDevice
+from tests.tolerances import normalised_error
+
+ALEXNET = Conv2dProblem(1, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1),
+                        weights_info=WeightsInfo(0.05, "a pattern"))
+
+
+def shape_of(variant: Variant) -> Shape:
+    return Shape(**dict(variant.config))
+
+
+def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
+    """These variants against the reference, outputs within guards."""
+    check_sparse(problem, sparse_weights(problem, 0.2), device, chosen,
+                 algorithm=DirectSparsePixels())
+
+
+def tables(problem: Conv2dProblem, weights: dict[str, np.ndarray],
+           variant: Variant) -> list[np.ndarray]:
+    device = Keeping()
+    DirectSparsePixels().prepare(Weights(weights, device), problem, variant, device)
+    return device.uploaded
+
+
+def held(divided: Division, x: np.ndarray, line: int, octet: int) -> np.ndarray:
+    """Local memory for a tile, as (pieces, 8), of one image's channels (C, H, W)."""
+    problem = divided.problem
+    memory = np.zeros((divided.pieces, 8))
+    top = line * problem.stride[0] - problem.pads[0]
+    left = octet * 8 * problem.stride[1] - problem.pads[1]
+    for channel, row, tap in np.ndindex(len(x), divided.span[0], problem.kernel[1]):
+        y = top + row
+        columns = left + tap * problem.dilation[1] + np.arange(8 * divided.width) * (
+            problem.stride[1])
+        inside = (columns >= 0) & (columns < problem.width) & (0 <= y < problem.height)
+        values = np.where(inside, x[channel, y % problem.height, columns % problem.width], 0)
+        first = (channel * divided.channel_pieces + tap * divided.tap_pieces
+                 + row % problem.stride[0] * divided.residue_pieces
+                 + row // problem.stride[0] * divided.width)
+        memory[first:first + divided.width] = values.reshape(-1, 8)
+    return memory
+
+
+def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: Variant,
+              x: np.ndarray) -> np.ndarray:
+    """The convolution without its epilogue as the tables state it, in float64."""
+    starts, offsets, values, channels = tables(problem, weights, variant)
+    shape = shape_of(variant)
+    divided = Division(problem, shape, variant.precision)
+    pieces = offsets.reshape(-1, 16) // divided.piece_bytes
+    if variant.precision == "fp16":
+        # step, tile, row, quarter, columns' half, rows' half, of two
+        steps = values.view(np.float16).reshape(-1, shape.tiles, 8, 4, 2, 2, 2)
+        matrix = steps.transpose(0, 1, 5, 2, 4, 3, 6)
+    else:
+        # step, tile, instruction, row, quarter, columns' half, rows' half
+        steps = values.view(np.float32).reshape(-1, shape.tiles, 2, 8, 4, 2, 2)
+        matrix = steps.transpose(0, 1, 6, 3, 2, 5, 4)
+        pieces = pieces.reshape(-1, 4, 4).swapaxes(1, 2).reshape(-1, 16)
+    matrix = matrix.reshape(-1, shape.rows, 16).astype(np.float64)
+    y = np.full(problem.outputs[0].shape, np.nan)
+    depth = problem.channels // problem.groups
+    down = -(-problem.out_height // divided.lines)
+    for image, tile_y, tile_x, part in np.ndindex(
+            problem.batch, down, divided.tiles_across, problem.groups * shape.cluster):
+        group, rank = divmod(part, shape.cluster)
+        line, octet = tile_y * divided.lines, tile_x * divided.width
+        first = group * depth + rank * divided.channels
+        own = x[image, first:min(first + divided.channels, (group + 1) * depth)]
+        memory = held(divided, own.astype(np.float64), line, octet)
+        octets = np.arange(divided.lines * divided.width)
+        for block in range(group * divided.blocks, (group + 1) * divided.blocks):
+            total = np.zeros((shape.rows, len(octets), 8))
+            for step in range(*starts[block * shape.cluster + rank:][:2]):
+                total += np.einsum("rk,kop->rop", matrix[step],
+                                   memory[pieces[step][:, None] + octets])
+            lines = total.reshape(shape.rows, divided.lines, -1)
+            used = channels[block] >= 0
+            target = y[image, :, line:line + divided.lines, octet * 8:][..., :8 * divided.width]
+            lines = lines[used, :target.shape[1], :target.shape[2]]
+            so_far = target[channels[block][used]]
+            target[channels[block][used]] = lines if rank == 0 else so_far + lines
+    return y
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Conv2dProblem:
+    groups = draw(st.sampled_from([1, 1, 2]))
+    pads = tuple(draw(st.integers(0, 2)) for _ in range(4))
+    two = st.tuples(*[st.integers(1, 3)] * 2)
+    return Conv2dProblem(
+        draw(st.sampled_from([1, 1, 2])), groups * draw(st.sampled_from([1, 3, 9])),
+        draw(st.integers(7, 20)), draw(st.integers(7, 20)),
+        groups * draw(st.sampled_from([1, 16, 21, 40])),
+        draw(st.tuples(*[st.integers(1, 3)] * 2)), draw(two), pads, draw(two), groups)
+
+
+@given(problem=problems(), density=st.sampled_from([0.0, 0.05, 0.3]), choice=st.integers(0, 31))
+@settings(max_examples=40)
+def test_the_tables_state_the_convolution(problem: Conv2dProblem, density: float,
+                                          choice: int) -> None:
+    weights = sparse_weights(problem, density)
+    found = list(DirectSparsePixels().variants(of(weights, problem), RecordingDevice()))
+    variant = found[choice % len(found)]
+    x = np.random.default_rng(3).standard_normal(problem.inputs[0].shape).astype(
+        variant.inputs[0].dtype)
+    actual = by_tables(problem, weights, variant, x)
+    (expected,) = reference(problem, [x], weights)
+    assert normalised_error(actual, expected) <= 1e-3
+
+
+ON_A_GPU = [
+    Conv2dProblem(1, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU),
+    Conv2dProblem(3, 10, 13, 13, 42, (3, 3), pads=(1, 1, 1, 1), dilation=(1, 2), groups=2),
+    Conv2dProblem(2, 19, 9, 40, 70, (5, 5), (2, 3), (2, 2, 2, 2)),
+    Conv2dProblem(1, 20, 5, 120, 100, (1, 1)),
+    replace(ALEXNET, weights_info=WeightsInfo()),
+]
+
+
+@pytest.mark.parametrize("problem", ON_A_GPU, ids=Conv2dProblem.describe)
+def test_every_shape_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
+    check(problem, cuda, list(DirectSparsePixels().variants(problem, cuda)))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("problem", ON_A_GPU[:2], ids=Conv2dProblem.describe)
+def test_some_shapes_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
+    """Both precisions, with and without clusters and parts: a sanitizer takes long."""
+    chosen = {(each.precision, each["cluster"] > 1, each["parts"] > 1): each
+              for each in DirectSparsePixels().variants(problem, cuda)}
+    check(problem, cuda, list(chosen.values()))
+
+
+def test_it_builds_without_spills() -> None:
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    problem = replace(ALEXNET, epilogue=BIAS_RESIDUAL_RELU)
+    device = RecordingDevice()
+    weights = Weights(sparse_weights(problem, 0.05), device)
+    for variant in list(DirectSparsePixels().variants(problem, device))[::3]:
+        DirectSparsePixels().prepare(weights, problem, variant, device)
+    assert len(device.sources) >= 8
+    for source in device.sources:
+        for architecture in source.architectures:
+            _, info = nvrtc.compile_cubin(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+            assert "warning" not in info.log, info.log
+
+
+def test_columns_of_eight_are_in_banks_of_their_own() -> None:
+    """Loads of a layer of AlexNet take little longer than loads without conflicts."""
+    weights = sparse_weights(ALEXNET, 0.05)
+    for variant in DirectSparsePixels().variants(ALEXNET, RecordingDevice()):
+        _, offsets, _, _ = tables(ALEXNET, weights, variant)
+        divided = Division(ALEXNET, shape_of(variant), variant.precision)
+        if variant.precision == "tf32":
+            offsets = offsets.reshape(-1, 4, 4).swapaxes(1, 2)
+        turns = [np.bincount(np.unique(loaded) // divided.piece_bytes % divided.banks).max()
+                 for loaded in offsets.reshape(-1, divided.banks)]
+        assert np.mean(turns) < 1.6, variant.label
+
+
+def test_groups_get_long_and_short_blocks() -> None:
+    """Sixteen rows after sixteen have 16 columns more: groups differ by one such step at most."""
+    problem = Conv2dProblem(1, 192, 8, 8, 192, (1, 1))
+    weight = np.zeros((192, 192, 1, 1), np.float32)
+    for row in range(192):
+        weight[row, :16 * (1 + row // 16)] = 1
+    device = RecordingDevice()
+    device.limits = replace(device.limits, cluster=1)
+    for variant in DirectSparsePixels().variants(problem, device):
+        shape = shape_of(variant)
+        starts, _, _, channels = tables(problem, {"weight": weight}, variant)
+        assert sorted(channels[channels >= 0]) == list(range(192))
+        together = np.diff(starts).reshape(-1, shape.blocks).sum(axis=1)
+        assert np.ptp(together) <= shape.tiles, variant.label
+
+
+def test_a_device_without_clusters_has_shapes_of_its_own() -> None:
+    device = RecordingDevice()
+    device.limits = replace(device.limits, cluster=1)
+    found = [shape_of(each) for each in DirectSparsePixels().variants(ALEXNET, device)]
+    assert found and all(each.cluster == 1 for each in found)
+
+
+@pytest.mark.parametrize("problem", EMPTY_OUTPUTS, ids=Conv2dProblem.describe)
+def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
+    check_no_launch(DirectSparsePixels(), problem)
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"batch": MOST_IMAGES + 1}, "a batch of 9"),
+    ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "density 31%"),
+    ({"channels": 2**13, "height": 200, "width": 200}, "bytes of local memory"),
+    ({"channels": 2**10, "height": 2**11, "width": 2**11}, "32-bit"),
+    ({"channels": 1, "height": 4_000_000, "width": 1}, "more than 65535 groups"),
+    ({"channels": 1, "height": 1, "width": 4_000_000}, "more than 65535 groups"),
+    ({"height": 0, "pads": (2, 2, 2, 2)}, "the input is empty"),
+    ({"channels": 0}, "the input is empty"),
+])
+def test_reasons(change: dict, reason: str) -> None:
+    algorithm, device = DirectSparsePixels(), RecordingDevice()
+    assert algorithm.supports(ALEXNET, device) is None
+    assert reason in (algorithm.supports(replace(ALEXNET, **change), device) or "")
+
+
+def test_a_long_signal_is_divided_into_tiles_that_a_launch_takes() -> None:
+    problem = Conv2dProblem(2, 3, 1, 1_000_000, 20, (1, 9), weights_info=WeightsInfo(0.1, "some"))
+    device = RecordingDevice()
+    weights = Weights(sparse_weights(problem, 0.1), device)
+    found = list(DirectSparsePixels().variants(problem, device))
+    assert found
+    for variant in found:
+        (launch,) = DirectSparsePixels().prepare(weights, problem, variant, device).launches
+        assert max(launch.groups[1:]) <= 65535, variant.label
+
+
+def test_other_devices_are_told_what_is_missing(device) -> None:
+    if not device.limits.mma:
+        assert "tensor cores" in (DirectSparsePixels().supports(ALEXNET, device) or "")
+
+
+def test_every_config_serves_every_batch() -> None:
+    """A plan for another batch size takes the nearest one's."""
+    configs = [[(each.config, each.precision) for each in DirectSparsePixels().variants(
+        replace(ALEXNET, batch=batch), RecordingDevice())] for batch in range(1, MOST_IMAGES + 1)]
+    assert len({frozenset(each) for each in configs}) == 1
+    assert len(set(configs[0])) == len(configs[0])
+
+
+def test_the_first_have_both_precisions_and_all_sizes_of_clusters() -> None:
+    """Whoever tries a few configs only, as an effort says, tries some of each."""
+    found = list(DirectSparsePixels().variants(ALEXNET, RecordingDevice()))
+    assert [each.precision for each in found[:12]] == ["tf32", "fp16"] * 6
+    assert [each["cluster"] for each in found[:12:2]] == [8, 4, 1] * 2
+    assert all(first.config == second.config
+               for first, second in zip(found[:12:2], found[1:12:2], strict=True))

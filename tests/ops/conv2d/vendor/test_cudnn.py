@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.errors import DeviceError
+from gossamer.expression import Expression, Step, apply
+from gossamer.ops.algorithm import PRECISIONS, Epilogue, Variant, Weights
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor import cudnn, cudnn_graph
+from gossamer.ops.conv2d.vendor.cudnn import Cudnn
+from gossamer.ops.conv2d.vendor.cudnn_graph import (
+    OPERAND,
+    WEIGHT,
+    Form,
+    Offer,
+    Plan,
+    Pointwise,
+    X,
+)
+from gossamer.ops.vendor import cudnn as cudnn_library
+from gossamer.tensor import to_memory
+from tests.ops.harness import check, random_inputs, random_weights
+
+BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
+BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
+BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
+                              ("channel", "tensor"))
+BIAS_SWISH = Epilogue(
+    Expression(2, (Step("add", (0, 1)), Step("sigmoid", (2,)), Step("mul", (2, 3)))),
+    ("channel",))
+SCALE_LEAKY_RESIDUAL = Epilogue(
+    Expression(3, (Step("mul", (2, 0)), Step("leaky_relu", (3,), (0.1,)), Step("add", (1, 4)))),
+    ("tensor", "channel"))
+FUSED = (Epilogue(), BIAS_RELU, BIAS_CLIP, BIAS_RESIDUAL_RELU, BIAS_SWISH, SCALE_LEAKY_RESIDUAL,
+         Epilogue(apply("tanh")), Epilogue(apply("sigmoid")), Epilogue(apply("clip", 0, math.inf)))
+
+_METHODS: dict[str, Any] = {
+    "add": np.add, "mul": np.multiply, "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "relu": lambda x, upper_clip=math.inf: np.clip(x, 0, upper_clip),
+    "leaky_relu": lambda x, negative_slope: np.where(x < 0, negative_slope * x, x),
+}
+"""What the nodes are taken to compute; cuDNN itself is asked on a GPU, below."""
+
+
+class TestPointwise:
+    @pytest.mark.parametrize("epilogue", FUSED, ids=lambda each: each.operands)
+    def test_nodes_compute_the_expression(self, epilogue: Epilogue) -> None:
+        rng = np.random.default_rng(0)
+        result = 4 * rng.standard_normal((2, 3, 4, 5))
+        shapes = {"channel": (1, 3, 1, 1), "tensor": result.shape}
+        operands = [rng.standard_normal(shapes[kind]) for kind in epilogue.operands]
+        values = [result, *operands]
+        nodes = cudnn_graph.pointwise(epilogue)
+        assert nodes is not None
+        for node in nodes:
+            arguments = [values[index] for index in node.arguments]
+            assert arguments[0].shape == result.shape, "cuDNN broadcasts the second argument only"
+            values.append(_METHODS[node.method](*arguments, **dict(node.constants)))
+        (expected,) = epilogue.expression.evaluate(result, *operands)
+        np.testing.assert_allclose(values[-1] if nodes else result, expected, rtol=1e-12)
+
+    def test_residual_is_added_before_the_bias(self) -> None:
+        assert cudnn_graph.pointwise(BIAS_RESIDUAL_RELU) == (
+            Pointwise("add", (0, 2)), Pointwise("add", (3, 1)), Pointwise("relu", (4,)))
+
+    @pytest.mark.parametrize("epilogue", [
+        Epilogue(apply("hard_sigmoid", 0.2, 0.5)),
+        Epilogue(apply("clip", -1.0, 1.0)),
+        Epilogue(apply("clip", 0.0, math.nan)),
+        Epilogue(Expression(2, (Step("sub", (1, 0)),)), ("channel",)),
+        Epilogue(Expression(2, (Step("relu", (0,)),)), ("tensor",)),
+        Epilogue(Expression(1, (Step("relu", (0,)), Step("tanh", (1,))), (1,))),
+        Epilogue(Expression(2, (Step("sigmoid", (1,)), Step("mul", (0, 2)))), ("channel",)),
+        Epilogue(Expression(1, (Step("constant", (), (0.5,)), Step("add", (0, 1))))),
+    ], ids=["no node", "clip below 0", "clip at NaN", "no node for two", "operand unused",
+            "last step unused", "function of a channel operand", "constant"])
+    def test_what_cudnn_has_no_nodes_for(self, epilogue: Epilogue) -> None:
+        assert cudnn_graph.pointwise(epilogue) is None
+
+
+def test_workspaces_are_read_from_what_the_frontend_says() -> None:
+    told = ("[cudnn_frontend] Error: No execution plans support the graph.\n"
+            "Plan at index 0: Deselecting execution plan\n"
+            "Plan at index 1: [cudnn_frontend] Error: Skipping plan since workspace violation. "
+            "Requires 0\n"
+            "Plan at index 2: get_attribute failed with CUDNN_STATUS_NOT_SUPPORTED\n"
+            "Plan at index 11: [cudnn_frontend] Error: Skipping plan since workspace violation. "
+            "Requires 123456789012")
+    assert cudnn_graph.workspaces(told) == {1: 0, 11: 123456789012}
+
+
+PROBLEM = Conv2dProblem(2, 4, 8, 8, 6, (3, 3), epilogue=BIAS_RESIDUAL_RELU)
+
+
+def offering(monkeypatch: pytest.MonkeyPatch, counts: dict[tuple[str, str, bool], int]) -> None:
+    """cuDNN that offers so many plans for each precision, layout and whether it is fused; four
+    where nothing is said."""
+    def offered(device: Device, problem: Conv2dProblem, form: Form) -> Offer:
+        count = counts.get((form.precision, form.layout, form.fused), 4)
+        return Offer(tuple(Plan(2 * rank, f"eng{rank}", 100 * rank) for rank in range(count)),
+                     "" if count else "no engine at all")
+
+    monkeypatch.setattr(cudnn, "offered", offered)
+
+
+def groups(variants: Iterator[Variant]) -> list[tuple[str, list[Variant]]]:
+    """As the tuner takes them: consecutive variants of one config."""
+    return [(key, list(group)) for key, group in itertools.groupby(variants, lambda v: v.label)]
+
+
+class TestVariants:
+    def test_two_configs_see_the_best_plan_of_everything(
+            self, monkeypatch: pytest.MonkeyPatch) -> None:
+        offering(monkeypatch, {})
+        first, second, *others = groups(Cudnn().variants(PROBLEM, find("host")))
+        everything = {(p, layout) for p in PRECISIONS for layout in ("NHWC", "NCHW")}
+        for label, variants in (first, second):
+            assert label.startswith("rank=0 ")
+            assert {(v.precision, v.inputs[0].layout) for v in variants} == everything
+        assert [label for label, _ in others] == [
+            f"rank={rank} epilogue={form}" for form in ("fused", "separate") for rank in (1, 2, 3)]
+
+    def test_specs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        offering(monkeypatch, {})
+        for variant in Cudnn().variants(PROBLEM, find("host")):
+            (y,) = variant.outputs
+            dtype = "float16" if variant.precision == "fp16" else "float32"
+            assert (y.dtype, y.shape) == (dtype, PROBLEM.outputs[0].shape)
+            assert [(s.dtype, s.layout) for s in variant.inputs] == [(dtype, y.layout)] * 2
+            assert variant.inputs[1] == y
+            assert variant.workspace == 100 * variant["rank"]
+
+    def test_where_nothing_is_offered_there_is_no_variant(
+            self, monkeypatch: pytest.MonkeyPatch) -> None:
+        offering(monkeypatch, {("tf32", "NCHW", True): 0, ("fp16", "NHWC", False): 1})
+        found = [(v.precision, v.outputs[0].layout, v["epilogue"])
+                 for v in Cudnn().variants(PROBLEM, find("host"))]
+        assert found.count(("tf32", "NCHW", "fused")) == 0
+        assert found.count(("fp16", "NHWC", "separate")) == 1
+        assert found.count(("fp16", "NHWC", "fused")) == 4
+
+    def test_the_first_is_strict_float32_where_there_is_one(
+            self, monkeypatch: pytest.MonkeyPatch) -> None:
+        offering(monkeypatch, {("fp32", layout, True): 0 for layout in ("NHWC", "NCHW")})
+        first = next(Cudnn().variants(PROBLEM, find("host")))
+        assert (first.precision, first["epilogue"]) == ("fp32", "separate")
+
+    @pytest.mark.parametrize(("epilogue", "forms"), [
+        (Epilogue(), {"none"}), (BIAS_RELU, {"fused", "separate"}),
+        (Epilogue(apply("hard_sigmoid", 0.2, 0.5)), {"separate"})],
+        ids=["none", "fusable", "not fusable"])
+    def test_ways_to_apply_the_epilogue(self, monkeypatch: pytest.MonkeyPatch,
+                                        epilogue: Epilogue, forms: set[str]) -> None:
+        offering(monkeypatch, {})
+        problem = Conv2dProblem(1, 4, 5, 5, 4, (1, 1), epilogue=epilogue)
+        assert {v["epilogue"] for v in Cudnn().variants(problem, find("host"))} == forms
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_constants_are_packed_for_the_graph(monkeypatch: pytest.MonkeyPatch, layout: str,
+                                            precision: str) -> None:
+    offering(monkeypatch, {})
+    monkeypatch.setattr(cudnn, "built", lambda device, problem, form, plan: plan.engine)
+    host, arrays = find("host"), random_weights(PROBLEM)
+    variant = next(v for v in Cudnn().variants(PROBLEM, host)
+                   if (v.precision, v.outputs[0].layout) == (precision, layout))
+    ready = Cudnn().prepare(Weights(arrays, host), PROBLEM, variant, host).data
+    axes = (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)
+    expected = arrays["weight"].transpose(axes).astype(variant.inputs[0].dtype)
+    np.testing.assert_array_equal(ready.constants[WEIGHT].array(expected.shape, expected.dtype),
+                                  expected)
+    np.testing.assert_array_equal(ready.constants[OPERAND].array((6,), expected.dtype),
+                                  arrays["operand0"].astype(expected.dtype))
+    assert ready.inputs == {X: 0, OPERAND + 1: 1}
+
+
+@pytest.mark.parametrize(("epilogue", "dtype"), [
+    (BIAS_RELU, "float16"), (BIAS_RESIDUAL_RELU, "float16"), (BIAS_CLIP, "float32"),
+    (BIAS_SWISH, "float32"), (SCALE_LEAKY_RESIDUAL, "float32")],
+    ids=["relu", "residual", "clip", "swish", "leaky"])
+def test_dtype_of_channel_operands(epilogue: Epilogue, dtype: str) -> None:
+    assert cudnn_graph.channel_dtype(epilogue, Form("fp16", "NHWC", True)) == dtype
+    for precision in ("fp32", "tf32"):
+        assert cudnn_graph.channel_dtype(epilogue, Form(precision, "NHWC", True)) == "float32"
+
+
+def test_refusals_are_one_plain_line() -> None:
+    nothing = ("no engine — python or backend — proposed a plan for this graph (the backend "
+               "declined: No valid engine configs for Conv_Relu_\n")
+    missing = "Warning: CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING; Reason: nvrtc\n"
+    refusal = cudnn_graph._no_engine
+    assert refusal(RuntimeError(nothing)) == "it has no engine for such a graph"
+    assert refusal(RuntimeError(nothing + missing + missing)) == (
+        "its engines lack what they need at run time (nvrtc)")
+    assert refusal(RuntimeError("bad stride\nmore")) == "bad stride"
+
+
+class TestUnavailable:
+    @pytest.fixture(autouse=True)
+    def forgotten(self) -> Iterator[None]:
+        cudnn_library._loaded.cache_clear()
+        yield
+        cudnn_library._loaded.cache_clear()
+
+    def loading(self, monkeypatch: pytest.MonkeyPatch, result: object) -> Any:
+        def load(name: str) -> object:
+            assert name == "cudnn"
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        monkeypatch.setattr(cudnn_library.importlib, "import_module", load)
+        return cudnn_library._loaded()
+
+    def test_other_devices(self) -> None:
+        host = find("host")
+        assert Cudnn().supports(PROBLEM, host) == "cuDNN runs on NVIDIA GPUs only"
+        with pytest.raises(DeviceError, match=r"^host: cuDNN runs on NVIDIA GPUs only$"):
+            cudnn_library.library_on(host)
+
+    def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = ModuleNotFoundError("No module named 'cudnn'", name="cudnn")
+        assert self.loading(monkeypatch, error) == (
+            "cuDNN is not installed: pip install 'gossamer[vendor]'")
+
+    def test_library_that_does_not_load(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = OSError("libcudnn.so.9: file too short\nmore")
+        assert self.loading(monkeypatch, error) == (
+            "cuDNN cannot be loaded: libcudnn.so.9: file too short")
+
+    def test_old_frontend(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        old = types.SimpleNamespace(__version__="1.20.0")
+        assert self.loading(monkeypatch, old) == (
+            "nvidia-cudnn-frontend 1.20.0 is older than 1.32: pip install 'gossamer[vendor]'")
+
+    def test_frontend_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def version() -> int:
+            raise RuntimeError("Unable to find symbol cudnnGetVersion")
+
+        alone = types.SimpleNamespace(__version__="1.32.0", backend_version=version)
+        assert "libcudnn.so.9) was not found" in self.loading(monkeypatch, alone)
+
+    def test_old_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        old = types.SimpleNamespace(__version__="1.32.0", backend_version=lambda: 90100,
+                                    backend_version_string=lambda: "9.1.0")
+        assert self.loading(monkeypatch, old) == (
+            "cuDNN 9.1.0 is older than 9.2: pip install 'gossamer[vendor]'")
+
+
+    def test_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loaded = types.SimpleNamespace(
+            __version__="1.32.0", backend_version=lambda: 91900,
+            backend_version_string=lambda: "9.19.0", create_handle=lambda: 1,
+            cudnnGraphNotSupportedError=ValueError)
+        assert self.loading(monkeypatch, loaded) is loaded
+        device = types.SimpleNamespace(api="cuda", current=contextlib.nullcontext)
+        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
+        assert Cudnn().version(device) == "9.19.0"  # type: ignore[arg-type]
+
+    def test_no_version_without_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = types.SimpleNamespace(api="cuda")
+        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
+        self.loading(monkeypatch, ModuleNotFoundError("No module named 'cudnn'", name="cudnn"))
+        assert Cudnn().version(device) == ""  # type: ignore[arg-type]
+        monkeypatch.setattr(cudnn_library.importlib, "import_module", None)
+        assert Cudnn().version(find("host")) == ""
+
+
+def first_plans(variants: list[Variant]) -> list[Variant]:
+    """The two best plans of everything; of other algorithms one variant."""
+    return [v for v in variants if dict(v.config).get("rank", 2) in (0, 1)] or variants[:1]
+
+
+class TestOnTheGpu:
+    @pytest.fixture
+    def gpu(self, cuda: Device) -> Device:
+        reason = cudnn_library.unavailable(cuda)
+        if reason is not None:
+            pytest.skip(reason)
+        return cuda
+
+    @pytest.mark.parametrize("problem", [
+        Conv2dProblem(3, 16, 12, 10, 24, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIAS_RELU),
+        Conv2dProblem(2, 32, 9, 9, 32, (3, 3), (1, 1), (1, 1, 1, 1), groups=4,
+                      epilogue=BIAS_CLIP),
+        Conv2dProblem(1, 8, 14, 14, 8, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
+        Conv2dProblem(2, 8, 9, 11, 16, (3, 3), (2, 2), (0, 0, 1, 1), epilogue=BIAS_RELU),
+        Conv2dProblem(2, 32, 10, 10, 32, (3, 3), (1, 1), (1, 1, 1, 1), groups=32,
+                      epilogue=BIAS_CLIP),
+        Conv2dProblem(3, 64, 7, 7, 32, (1, 1), epilogue=BIAS_RESIDUAL_RELU),
+        Conv2dProblem(1, 16, 8, 8, 16, (5, 5), (1, 1), (2, 2, 2, 2), epilogue=BIAS_SWISH),
+        Conv2dProblem(2, 3, 15, 15, 7, (3, 3), epilogue=Epilogue(apply("sigmoid"))),
+        Conv2dProblem(2, 8, 6, 6, 8, (3, 3), epilogue=Epilogue(apply("hard_sigmoid", 0.2, 0.5))),
+    ], ids=["strided", "grouped", "dilated", "uneven pads", "depthwise", "residual", "swish",
+            "odd channels", "not fusable"])
+    def test_matches_the_reference(self, gpu: Device, problem: Conv2dProblem) -> None:
+        ran = check(problem, gpu, taken=first_plans)
+        assert any(name.startswith("cudnn ") for name in ran), ran
+
+    def test_lists_the_same_plans_again(self, gpu: Device) -> None:
+        before = list(Cudnn().variants(PROBLEM, gpu))
+        cudnn_graph._offered.cache_clear()
+        assert list(Cudnn().variants(PROBLEM, gpu)) == before != []
+
+    def test_refuses_an_empty_batch(self, gpu: Device) -> None:
+        empty = PROBLEM.first_images(0)
+        assert Cudnn().supports(empty, gpu) == "a tensor is empty"
+
+    @pytest.mark.parametrize("epilogue", ["fused", "separate"])
+    def test_recorded_graph_and_threads_compute_the_same(self, gpu: Device, epilogue: str) -> None:
+        problem, algorithm = PROBLEM, Cudnn()
+        found = [v for v in algorithm.variants(problem, gpu) if v["epilogue"] == epilogue]
+        if not found:
+            pytest.skip(f"cuDNN offers no engine that is {epilogue}")
+        weights = Weights(random_weights(problem), gpu)
+        sources = [gpu.upload(to_memory(array, spec), "a test") for array, spec in
+                   zip(random_inputs(problem), found[0].inputs, strict=True)]
+        state = algorithm.prepare(weights, problem, found[0], gpu)
+
+        def run(results: dict[str, np.ndarray], name: str, recorded: bool) -> None:
+            stream = gpu.create_stream()
+            target = gpu.empty(found[0].outputs[0].nbytes, "a test")
+            workspace = gpu.empty(max(found[0].workspace, 256), "a test")
+
+            def work(stream: Any) -> None:
+                algorithm.launch(state, sources, [target], workspace, stream)
+
+            graph = gpu.capture(work) if recorded else work
+            assert graph is not None
+            for _ in range(20):
+                graph(stream)
+            results[name] = np.empty(problem.outputs[0].shape, found[0].outputs[0].dtype)
+            gpu.read(target, results[name], stream)
+
+        results: dict[str, np.ndarray] = {}
+        threads = [threading.Thread(target=run, args=(results, f"thread {i}", i == 3))
+                   for i in range(4)]
+        for thread in threads:
+            thread.start()
+        run(results, "here", False)
+        for thread in threads:
+            thread.join()
+        assert len(results) == 5 and np.isfinite(results["here"]).all()
+        for name, result in results.items():
+            np.testing.assert_array_equal(result, results["here"], name)

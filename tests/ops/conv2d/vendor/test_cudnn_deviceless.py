@@ -1,0 +1,166 @@
+"""cuDNN itself where there is no GPU: what it plans and builds for an H200."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import PRECISIONS, Epilogue
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor import cudnn_graph
+from gossamer.ops.conv2d.vendor.cudnn_graph import Form, Offer
+from gossamer.ops.vendor import cudnn
+from tests.ops.conv2d.vendor.test_cudnn import BIAS_CLIP, BIAS_RELU, BIAS_RESIDUAL_RELU
+
+H200 = {
+    "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000, "cudaDeviceId": 0,
+    "pciDeviceId": 0, "multiProcessorCount": 132, "warpSize": 32, "totalGlobalMem": 150122528768,
+    "maxGridSize": [2**31 - 1, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
+    "regsPerBlock": 65536, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32,
+    "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "maxSharedMemoryPerBlock": 49152,
+    "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024,
+    "l2CacheSize": 62914560, "smClockRateKHz": 1980000, "memClockRateKHz": 3201000,
+    "memoryBusWidth": 6144, "isTccDriver": 0, "supportCoopLaunch": 1,
+}
+"""What cuDNN reads of a device, by the names that its descriptor of one has in JSON; versions
+since 9.19 read more."""
+
+
+class _Library:
+    """As cudnn_library's, with the properties of an H200 in place of a handle."""
+
+    def __init__(self, api: Any) -> None:
+        self.real = api
+        self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+        self.properties = api.create_device_properties(json.dumps(H200))
+        self.api = SimpleNamespace(
+            pygraph=self._graph, data_type=api.data_type, heur_mode=api.heur_mode,
+            numerical_note=api.numerical_note, cuda_graph_retention=api.cuda_graph_retention)
+
+    def _graph(self, *, handle: None, **options: Any) -> Any:
+        return self.real.pygraph(device_property=self.properties, sm_version=90, **options)
+
+    @contextlib.contextmanager
+    def handle(self) -> Iterator[None]:
+        yield None
+
+
+@pytest.fixture(scope="module")
+def library() -> _Library:
+    api = cudnn._loaded()
+    if isinstance(api, str):
+        pytest.skip(api)
+    try:
+        return _Library(api)
+    except RuntimeError as error:
+        # one before 9.8, one that reads other properties, one that needs a driver to load
+        pytest.skip(f"cuDNN {api.backend_version_string()} plans for no described device: {error}")
+
+
+@pytest.fixture
+def h200(library: _Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A device for which cuDNN plans, and on which nothing runs."""
+    monkeypatch.setattr(cudnn_graph, "library_on", lambda device: library)
+    cudnn_graph._offered.cache_clear()
+    yield _Device()
+    cudnn_graph._offered.cache_clear()
+
+
+class _Device:
+    name = "cuda:0"
+    limits = SimpleNamespace(memory_bytes=H200["totalGlobalMem"])
+
+
+LAYER = Conv2dProblem(8, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RELU)
+PROBLEMS = {
+    "batch 64": replace(LAYER, batch=64), "batch 1": replace(LAYER, batch=1),
+    "no epilogue": replace(LAYER, epilogue=Epilogue()),
+    "residual": replace(LAYER, epilogue=BIAS_RESIDUAL_RELU),
+    "uneven pads": Conv2dProblem(2, 8, 9, 11, 16, (3, 3), (2, 2), (0, 0, 1, 1),
+                                 epilogue=BIAS_RELU),
+    "dilated": Conv2dProblem(1, 8, 14, 14, 8, (3, 3), pads=(2, 2, 2, 2), dilation=(2, 2)),
+    "grouped": replace(LAYER, groups=4, epilogue=Epilogue()),
+    "depthwise": Conv2dProblem(4, 32, 28, 28, 32, (3, 3), (2, 2), (1, 1, 1, 1), groups=32),
+    "clipped": replace(LAYER, epilogue=BIAS_CLIP),
+}
+
+
+def offers(device: Device, problem: Conv2dProblem) -> dict[Form, Offer]:
+    forms = [Form(precision, layout, fused) for precision in PRECISIONS
+             for layout in ("NHWC", "NCHW")
+             for fused in ((True, False) if problem.epilogue.operands else (False,))]
+    return {form: cudnn_graph.offered(device, problem, form) for form in forms}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_offers_plans_without_their_epilogue_in_every_form(h200: Any, name: str) -> None:
+    for form, offer in offers(h200, PROBLEMS[name]).items():
+        if not form.fused:
+            assert offer.plans, f"{form}: {offer.refusal}"
+
+
+@pytest.mark.parametrize("name", ["batch 64", "batch 1", "residual", "uneven pads"])
+def test_fuses_a_bias_a_residual_and_a_rectifier_in_every_form(h200: Any, name: str) -> None:
+    for form, offer in offers(h200, PROBLEMS[name]).items():
+        assert offer.plans, f"{form}: {offer.refusal}"
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_builds_what_it_offers_in_the_workspace_it_told(h200: Any, library: _Library,
+                                                        name: str) -> None:
+    """But for engines that it compiles itself: these need a driver to load what they made."""
+    built = 0
+    for form, offer in offers(h200, PROBLEMS[name]).items():
+        for plan in offer.plans:
+            try:
+                graph = cudnn_graph.built(h200, PROBLEMS[name], form, plan)
+            except library.failures as error:
+                assert "CUDA" in str(error) or "libcuda" in str(error), f"{plan.engine}: {error}"
+                continue
+            assert graph.get_workspace_size() == plan.workspace
+            built += 1
+    assert built > 20
+
+
+def with_note(library: _Library, problem: Conv2dProblem, form: Form, note: str) -> set[str]:
+    """The engines of all plans for a form that carry a note."""
+    graph = cudnn_graph._planned(problem, form, library, None)  # type: ignore[arg-type]
+    graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
+    graph.deselect_workspace_greater_than(-1)
+    with pytest.raises(library.failures) as told:
+        graph.check_support()
+    kept = cudnn_graph.workspaces(str(told.value))
+    return {graph.get_plan_name_at_index(index) for index, plan in enumerate(graph.plans)
+            if plan.cpp_index in kept}
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_tensor_cores_are_what_sets_tf32_apart(h200: Any, library: _Library,
+                                               layout: str) -> None:
+    strict, fast = (Form(precision, layout, True) for precision in ("fp32", "tf32"))
+    on_tensor_cores = with_note(library, LAYER, strict, "TENSOR_CORE")
+    assert on_tensor_cores
+    found = offers(h200, LAYER)
+    assert not {plan.engine for plan in found[strict].plans} & on_tensor_cores
+    assert {plan.engine for plan in found[fast].plans} <= on_tensor_cores
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_strict_float32_has_more_than_the_engines_of_last_resort(h200: Any, layout: str,
+                                                                 fused: bool) -> None:
+    offer = cudnn_graph.offered(h200, replace(LAYER, batch=64), Form("fp32", layout, fused))
+    assert len({plan.engine.partition("_")[0] for plan in offer.plans}) > 2
+
+
+def test_refuses_in_one_line(h200: Any) -> None:
+    impossible = Conv2dProblem(1, 4, 2, 2, 4, (3, 3))
+    for offer in offers(h200, impossible).values():
+        assert not offer.plans and offer.refusal and "\n" not in offer.refusal

@@ -1,0 +1,323 @@
+"""cuBLAS and cuSPARSE: over doubles where there is no GPU, and as they are where there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.expression import Expression, Step, apply
+from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Weights, WeightsInfo
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor import im2col
+from gossamer.ops.conv2d.vendor.im2col_cublas import CublasLowering
+from gossamer.ops.conv2d.vendor.im2col_cusparse import CusparseLowering, csr
+from gossamer.ops.gemm.cublas import CublasGemm
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.vendor import nvmath
+from gossamer.ops.vendor.cublas import Fused, fused
+from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE, unavailable
+from gossamer.tensor import from_memory, to_memory
+from tests.conftest import working_devices
+from tests.ops.harness import op_of, random_inputs, random_weights, run_variant
+from tests.ops.recording import RecordingDevice
+from tests.tolerances import normalised_error, tolerance
+
+BIAS = Epilogue(apply("add"), ("channel",))
+BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
+BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
+BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
+                              ("channel", "tensor"))
+RESIDUAL = Epilogue(apply("add"), ("tensor",))
+SPARSE = WeightsInfo(density=0.1, pattern="tenth")
+
+CONVOLUTIONS = (
+    Conv2dProblem(3, 8, 6, 5, 12, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RELU),
+    Conv2dProblem(2, 3, 9, 8, 5, (3, 2), (2, 1), (0, 2, 1, 0), (2, 3), epilogue=BIAS_CLIP),
+    Conv2dProblem(5, 8, 4, 4, 6, (2, 2), (2, 2), groups=2, epilogue=BIAS_RESIDUAL_RELU),
+    Conv2dProblem(2, 12, 5, 5, 8, (3, 3), groups=4, epilogue=RESIDUAL),
+    Conv2dProblem(3, 16, 5, 7, 24, (1, 1), epilogue=BIAS_RESIDUAL_RELU),
+    Conv2dProblem(1, 6, 5, 5, 9, (1, 1), groups=3, epilogue=BIAS),
+    Conv2dProblem(1, 32, 8, 8, 16, (3, 3), pads=(1, 1, 1, 1)),
+    Conv2dProblem(0, 4, 8, 8, 4, (3, 3), epilogue=BIAS_RELU),
+)
+PRODUCTS = (GemmProblem(5, 24, 16, BIAS_RELU), GemmProblem(1, 10, 33, BIAS_CLIP),
+            GemmProblem(7, 9, 5, BIAS_RESIDUAL_RELU), GemmProblem(3, 8, 8),
+            GemmProblem(0, 8, 8, BIAS))
+
+
+@pytest.fixture(scope="module")
+def doubles() -> Any:
+    if "pocl" not in working_devices():
+        pytest.skip("PoCL does not work here")
+    from tests.ops.vendor.nvmath_double import Doubles
+
+    return Doubles(working_devices()["pocl"])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def double(doubles: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A device whose libraries are NumPy: .device, .lt and .sparse."""
+    doubles.install(monkeypatch)
+    return doubles
+
+
+def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
+                weights: dict[str, np.ndarray] | None = None) -> list[str]:
+    """Every variant of one algorithm against the reference over what the variant stores."""
+    assert algorithm.supports(problem, device) is None
+    inputs = random_inputs(problem)
+    weights = random_weights(problem) if weights is None else weights
+    held = Weights(weights, device, "the test")
+    ran = []
+    for variant in algorithm.variants(problem, device):
+        stored = [np.asarray(array, spec.stored_dtype)
+                  for array, spec in zip(inputs, variant.inputs, strict=True)]
+        (expected,) = op_of(problem).reference(problem, stored, weights)
+        (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
+        name = f"{variant.precision} {variant.outputs[0].layout} {variant.label}"
+        limit = tolerance(problem.op, variant.precision)
+        assert normalised_error(actual, expected) <= limit, f"{name} of {problem}"
+        ran.append(name)
+    return ran
+
+
+def pruned(problem: Problem, density: float) -> dict[str, np.ndarray]:
+    weights = random_weights(problem)
+    kept = np.random.default_rng(11).random(weights["weight"].shape) < density
+    return {**weights, "weight": weights["weight"] * kept}
+
+
+def check_cusparse(problem: Conv2dProblem, device: Device) -> list[str]:
+    problem = replace(problem, weights_info=SPARSE)
+    check_alone(CusparseLowering(), problem, device, pruned(problem, 0.0))
+    return check_alone(CusparseLowering(), problem, device, pruned(problem, 0.1))
+
+
+@pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
+def test_lowering_to_cublas(double: Any, problem: Conv2dProblem) -> None:
+    ran = check_alone(CublasLowering(), problem, double.device)
+    assert len({tuple(name.split()[:2]) for name in ran}) == 9
+
+
+@pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
+def test_lowering_to_cusparse(double: Any, problem: Conv2dProblem) -> None:
+    ran = check_cusparse(problem, double.device)
+    # CSR_ALG3, which float16 takes too, has no batches of images
+    assert len(ran) == (12 if problem.batch <= 1 else 10)
+
+
+@pytest.mark.parametrize("problem", PRODUCTS, ids=GemmProblem.describe)
+def test_products(double: Any, problem: GemmProblem) -> None:
+    check_alone(CublasGemm(), problem, double.device)
+
+
+@pytest.mark.parametrize("images", [0.4, 1.5])
+def test_matrices_in_parts(double: Any, images: float) -> None:
+    problem = replace(CONVOLUTIONS[0], epilogue=BIAS_RESIDUAL_RELU)
+    with mock.patch.object(im2col, "_MATRIX_BYTES", int(images * 4 * 72 * 30)):
+        assert len(im2col.parts(problem, "NCHW", 4)) > 1
+        check_alone(CublasLowering(), problem, double.device)
+        check_cusparse(replace(problem, groups=2), double.device)
+
+
+def test_epilogues_go_where_they_can(double: Any) -> None:
+    """A bias with its rectifier is the product's own in NHWC, where channels are rows of D."""
+    problem = CONVOLUTIONS[0]
+    kinds = {}
+    for variant in CublasLowering().variants(problem, double.device):
+        double.lt.products.clear()
+        run_variant(CublasLowering(), problem, variant, double.device,
+                    Weights(random_weights(problem), double.device), random_inputs(problem))
+        kinds[variant.outputs[0].layout] = double.lt.Epilogue(double.lt.products[0]["EPILOGUE"])
+    assert {layout: kind.name for layout, kind in kinds.items()} == {
+        "NHWC": "RELU_BIAS", "NCHW": "DEFAULT", "CHWN": "DEFAULT"}
+
+
+def test_a_bias_that_cublas_refuses_is_added_afterwards(double: Any) -> None:
+    with mock.patch.object(double.lt, "refuses_bias", True):
+        check_alone(CublasGemm(), GemmProblem(6, 4, 12, BIAS_RELU), double.device)
+        check_alone(CublasLowering(), replace(CONVOLUTIONS[0], width=6), double.device)
+    kinds = {described["EPILOGUE"] for described in double.lt.products[-2:]}
+    assert kinds == {1}
+
+
+def test_what_a_product_can_apply() -> None:
+    assert fused(Epilogue()) == Fused()
+    assert fused(BIAS_RELU) == Fused("operand0", False, True)
+    assert fused(BIAS_RESIDUAL_RELU) == Fused("operand0", True, True)
+    residual_first = Epilogue(apply("add").then(apply("add")), ("tensor", "channel"))
+    assert fused(residual_first) == Fused("operand1", True, False)
+    swapped = Epilogue(Expression(2, (Step("add", (1, 0)),)), ("channel",))
+    assert fused(swapped) == Fused("operand0", False, False)
+
+
+@pytest.mark.parametrize("epilogue", [
+    BIAS_CLIP,
+    Epilogue(apply("relu").then(apply("add")), ("tensor",)),
+    Epilogue(apply("mul"), ("channel",)),
+    Epilogue(apply("add").then(apply("add")), ("channel", "channel")),
+    Epilogue(apply("add").then(apply("add")), ("tensor", "tensor")),
+    Epilogue(Expression(1, (Step("add", (0, 0)),))),
+    Epilogue(Expression(1, (Step("relu", (0,)), Step("add", (1, 0))))),
+    Epilogue(Expression(2, (Step("relu", (1,)),)), ("tensor",)),
+    Epilogue(Expression(3, (Step("add", (0, 2)),)), ("tensor", "tensor")),
+    Epilogue(Expression(2, (Step("add", (0, 1)), Step("relu", (2,))), (2,)), ("channel",)),
+])
+def test_what_a_product_cannot_apply(epilogue: Epilogue) -> None:
+    assert fused(epilogue) is None
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_groups_are_blocks_of_the_sparse_matrix(layout: str) -> None:
+    problem = Conv2dProblem(1, 4, 3, 3, 6, (1, 2), groups=2)
+    weights = pruned(problem, 0.5)
+    offsets, columns, values = csr(weights, problem, layout)
+    dense = np.zeros((6, 8), np.float32)
+    dense[np.repeat(np.arange(6), np.diff(offsets)), columns] = values
+    axes = (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)
+    rows = weights["weight"].transpose(axes).reshape(6, 4)
+    expected = np.zeros((6, 8), np.float32)
+    expected[:3, :4], expected[3:, 4:] = rows[:3], rows[3:]
+    np.testing.assert_array_equal(dense, expected)
+    assert (values != 0).all()
+
+
+def test_refusals(double: Any, device: Device) -> None:
+    depthwise = Conv2dProblem(1, 4, 5, 5, 4, (3, 3), groups=4)
+    assert "4 channels" in str(CublasLowering().supports(depthwise, double.device))
+    dense = Conv2dProblem(1, 4, 5, 5, 4, (3, 3))
+    assert "density 1.00" in str(CusparseLowering().supports(dense, double.device))
+    if device.api != "cuda":
+        for algorithm in (CublasLowering(), CusparseLowering()):
+            assert "NVIDIA GPUs only" in str(algorithm.supports(dense, device))
+        assert "NVIDIA GPUs only" in str(CublasGemm().supports(PRODUCTS[0], device))
+
+
+class _WithoutNvmath:
+    """An import system in which nvmath-python was never installed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "nvmath":
+            raise ModuleNotFoundError("No module named 'nvmath'", name="nvmath")
+
+
+def test_an_absent_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "nvmath"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_WithoutNvmath(), *sys.meta_path])
+    device = RecordingDevice()
+    device.current = contextlib.nullcontext  # type: ignore[attr-defined]
+    reason = unavailable(CUBLAS, device)
+    assert reason == "nvmath-python is not installed: pip install 'gossamer[vendor]'"
+
+
+def test_the_libraries_tell_their_versions(double: Any) -> None:
+    for algorithm, version in ((CublasGemm(), "130100"), (CublasLowering(), "130100"),
+                               (CusparseLowering(), "12602")):
+        assert algorithm.version(double.device) == version
+
+
+def test_no_library_is_loaded_for_its_version_elsewhere(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvmath.importlib, "import_module", None)
+    monkeypatch.setattr(nvmath, "_on", nvmath._on.__wrapped__)
+    for algorithm in (CublasGemm(), CublasLowering(), CusparseLowering()):
+        assert algorithm.version(find("host")) == ""
+
+
+@pytest.fixture(scope="module")
+def gpu(cuda: Device) -> Device:
+    """The CUDA device with both libraries; the test is skipped where one is absent."""
+    for name in (CUBLAS, CUSPARSE):
+        if (reason := unavailable(name, cuda)) is not None:
+            pytest.skip(reason)
+    return cuda
+
+
+@pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
+def test_cublas_itself(gpu: Device, problem: Conv2dProblem) -> None:
+    check_alone(CublasLowering(), problem, gpu)
+
+
+@pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
+def test_cusparse_itself(gpu: Device, problem: Conv2dProblem) -> None:
+    check_cusparse(problem, gpu)
+
+
+@pytest.mark.parametrize("problem", PRODUCTS, ids=GemmProblem.describe)
+def test_products_of_cublas_itself(gpu: Device, problem: GemmProblem) -> None:
+    check_alone(CublasGemm(), problem, gpu)
+
+
+@pytest.mark.parametrize("algorithm", [CublasLowering(), CusparseLowering()],
+                         ids=lambda algorithm: algorithm.name)
+def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
+    """A replayed graph computes anew from what its input holds by then."""
+    problem = replace(CONVOLUTIONS[0], weights_info=SPARSE)
+    weights = pruned(problem, 0.1)
+    held = Weights(weights, gpu)
+    variant = next(iter(algorithm.variants(problem, gpu)))
+    state = algorithm.prepare(held, problem, variant, gpu)
+    x, y, scratch = (gpu.empty(max(nbytes, 1), "a test") for nbytes in (
+        variant.inputs[0].nbytes, variant.outputs[0].nbytes, variant.workspace))
+    algorithm.launch(state, [x], [y], scratch)
+    gpu.synchronize()
+    graph = gpu.capture(lambda stream: algorithm.launch(state, [x], [y], scratch, stream))
+    for seed in (1, 2):
+        inputs = random_inputs(problem, seed)
+        gpu.write(x, to_memory(inputs[0], variant.inputs[0]))
+        graph()
+        memory = np.empty(variant.outputs[0].stored_shape, np.float32)
+        gpu.read(y, memory)
+        (expected,) = op_of(problem).reference(problem, inputs, weights)
+        actual = from_memory(memory, variant.outputs[0])
+        assert normalised_error(actual, expected) <= tolerance("conv2d")
+
+
+@pytest.mark.parametrize("algorithm", [CublasLowering(), CusparseLowering()],
+                         ids=lambda algorithm: algorithm.name)
+def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> None:
+    """Products of one state run at the same time, each on a stream and with memory of its own."""
+    problem = Conv2dProblem(4, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1), weights_info=SPARSE)
+    weights = pruned(problem, 0.1)
+    held = Weights(weights, gpu)
+    for variant in algorithm.variants(problem, gpu):
+        if dict(variant.config).get("rank", 0):
+            continue
+        state = algorithm.prepare(held, problem, variant, gpu)
+        x, y = variant.inputs[0], variant.outputs[0]
+        sources = [np.asarray(random_inputs(problem, seed)[0], x.stored_dtype)
+                   for seed in range(4)]
+        results: dict[int, np.ndarray] = {}
+
+        def run(index: int, state: Any = state, variant: Any = variant,
+                sources: Any = sources, results: Any = results) -> None:
+            stream = gpu.create_stream()
+            source = gpu.upload(to_memory(sources[index], variant.inputs[0]), "a test")
+            target = gpu.empty(variant.outputs[0].nbytes, "a test")
+            workspace = gpu.empty(max(variant.workspace, 1), "a test")
+            for _ in range(20):
+                algorithm.launch(state, [source], [target], workspace, stream)
+            memory = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
+            gpu.read(target, memory, stream)
+            results[index] = from_memory(memory, variant.outputs[0])
+
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 4
+        for index, source in enumerate(sources):
+            (expected,) = op_of(problem).reference(problem, [source], weights)
+            assert normalised_error(results[index], expected) <= tolerance(
+                "conv2d", variant.precision), f"{variant.precision} {y.layout} {variant.label}"

@@ -1,0 +1,42 @@
+"""Plans of the separable network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gossamer
+from gossamer.device.registry import find
+from gossamer.plan.plan import Plan
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Trial, Tuner
+from tests.model.onnx_models import save
+from tests.plan.choose.baseline_plans.separable import DEPTHWISE, separable
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    return save(separable(), tmp_path)
+
+
+@pytest.fixture
+def make(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+    """A plan on the host for which each layer alone is faster with the depthwise algorithm."""
+    cost = Trial.cost.fget  # type: ignore[attr-defined]
+
+    def told(self: Trial) -> float:
+        known = 10.0 if self.algorithm.name == DEPTHWISE else 20.0
+        return known if math.isfinite(cost(self)) else math.inf
+
+    monkeypatch.setattr(Trial, "cost", property(told))
+
+    def plan(**options: Any) -> Plan:
+        host = find("host")
+        tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning"))
+        return Plan(gossamer.load(str(network)), host, tuner=tuner, **options)
+
+    return plan

@@ -1,0 +1,174 @@
+"""The measured choice against the best plan of each algorithm, with times that a test sets."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.measure import Timing
+from gossamer.plan.choose import baseline_plans
+from gossamer.plan.plan import Plan
+from gossamer.plan.run.context import Context
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Trial, Tuner
+from tests.model.onnx_models import model, runtime, save, weights
+from tests.plan.choose.baseline_plans.separable import (
+    CHOICE,
+    DENSE,
+    DEPTHWISE,
+    OTHER,
+    SAME,
+    algorithm,
+    outcomes,
+    reset,
+    separable,
+)
+from tests.plan.small import assert_close, small
+
+
+def images(batch: int = 2) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((batch, 3, 7, 7)).astype(np.float32)
+
+
+def test_a_family_that_is_faster_as_a_whole_is_taken(
+    make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = reset(monkeypatch, **{DEPTHWISE: 123.45678, DENSE: 50.0})
+    plan = make()
+    assert algorithm(plan.program(2)) == DENSE
+    assert rounds == [[DEPTHWISE, DENSE]]  # the choice is what one family takes: timed once
+    assert outcomes(plan) == {CHOICE: "123.5 us against 50.0 us", OTHER: "taken: the fastest",
+                              SAME: "the same as measured choice"}
+    report = plan.report(2)
+    assert report.end_to_end_us == plan.end_to_end(2).median_us == 50.0
+    assert [(row["median_us"], row["p25_us"], row["p75_us"]) for row in report.plans] == [
+        (123.5, 121.0, 125.9), (123.5, 121.0, 125.9), (50.0, 49.0, 51.0)]
+    assert_close(plan(images()), runtime(separable(), {"x": images()})[0])
+
+
+def test_the_layers_of_a_family_say_why(make: Callable[..., Plan],
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 50.0})
+    rows = {row["layer"]: row for row in make().report(2).rows}
+    why = f"10.0 us against 20.0 us, but the plan that takes {OTHER} is faster as a whole"
+    thin = rows["thin"]
+    assert thin["rejected"][DEPTHWISE] == why
+    assert [(each["algorithm"], each["reason"]) for each in thin["candidates"]] == [
+        (DEPTHWISE, why), (DENSE, "taken")]
+    assert (thin["best_dense_us"], thin["speedup"]) == (10.0, 0.5)
+    # nobody computes those otherwise: they have what they had
+    assert "needs one group a channel" in rows["grow"]["rejected"][DEPTHWISE]
+    assert [each["reason"] for each in rows["grow"]["candidates"]] == ["taken"]
+    assert not any("forced" in reason for row in rows.values()
+                   for reason in row["rejected"].values())
+
+
+def test_an_algorithm_with_wrong_numbers_is_no_family(make: Callable[..., Plan],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it could not be used, others stand in for it: all is as the measured choice."""
+    plan = make()
+    assert plan.tuner is not None
+    measure = plan.tuner.measure
+
+    def spoilt(*arguments: Any) -> list[Trial]:
+        return [replace(trial, measured=replace(trial.measured, failure="wrong numbers"))
+                if trial.algorithm.name == DENSE and len(trials) > 1 else trial
+                for trials in [measure(*arguments)] for trial in trials]
+
+    monkeypatch.setattr(plan.tuner, "measure", spoilt)
+    rounds = reset(monkeypatch)
+    assert algorithm(plan.program(2)) == DEPTHWISE
+    assert rounds == [] and plan.report(2).plans == []
+
+
+def test_nothing_is_timed_where_nothing_is_to_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    monkeypatch.setattr(baseline_plans, "interleave", lambda tasks, **options: [
+        rounds.append(len(tasks)) or Timing(7.0, 6.0, 8.0, 20) for _ in tasks])
+    host = find("host")
+
+    def make() -> Plan:
+        tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning"))
+        return Plan(gossamer.load(str(save(small(), tmp_path))), host, tuner=tuner)
+
+    plan = make()
+    plan.program(2)
+    assert rounds == [] and plan.report(2).plans == []
+    for other in (plan, plan, make()):
+        assert other.end_to_end(2) == Timing(7.0, 6.0, 8.0, 20) and rounds == [1]
+    assert plan.report(2).end_to_end_us == 7.0
+
+
+def test_a_forced_algorithm_and_a_fixed_order_are_compared_with_nothing(
+    make: Callable[..., Plan], network: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = reset(monkeypatch)
+    assert algorithm(make(only=DENSE).program(2)) == DENSE
+    plan = gossamer.compile(str(network), "host")
+    assert plan.end_to_end(2).median_us > 0
+    assert plan.report(2).end_to_end_us == plan.end_to_end(2).median_us and rounds == []
+
+
+def test_families_of_a_device(quick_device: Device, network: Path, tmp_path: Path) -> None:
+    """With no time set: the result is right, what is told is what was measured, and the weights
+    of the plans that were not taken are gone."""
+    alive: weakref.WeakSet[Context] = weakref.WeakSet()
+
+    class Watched(Context):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            alive.add(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline_plans, "Context", Watched)
+        tuner = Tuner(quick_device, "quick", cache=TuningCache(quick_device, tmp_path / "tuning"))
+        plan = Plan(gossamer.load(str(network)), quick_device, tuner=tuner)
+        report = plan.report(2)
+        assert len(alive) == 0
+    assert [row["outcome"].startswith("taken") for row in report.plans].count(True) == 1
+    (taken,) = [row for row in report.plans if row["outcome"].startswith("taken")]
+    assert report.end_to_end_us == taken["median_us"] > 0
+    names = {row["plan"] for row in report.plans}
+    assert CHOICE in names and len(names) >= 3
+    assert_close(plan(images()), runtime(separable(), {"x": images()})[0])
+
+
+@pytest.mark.parametrize("faster, kept", [(DENSE, False), ("sparse_im2col", True)])
+def test_all_that_skip_no_zeros_are_a_family(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: str, kept: bool) -> None:
+    """Each layer alone is faster where zeros are skipped; the network is where it is said."""
+    cost = Trial.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Trial, "cost", property(
+        lambda self: (20.0 if self.algorithm.dense else 10.0)
+        if math.isfinite(cost(self)) else math.inf))
+    reset(monkeypatch, **{DENSE: 50.0, "sparse_im2col": 100.0, faster: 25.0})
+    weight = weights(8, 4, 3, 3)
+    weight[:, :, 1:] = 0
+    network = model([helper.make_node("Conv", ["x", "w"], ["y"], "thin")],
+                    {"x": ["N", 4, 7, 7]}, {"y": 4}, {"w": weight})
+    host = find("host")
+    plan = Plan(gossamer.load(str(save(network, tmp_path))), host,
+                tuner=Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning")))
+    found = outcomes(plan)
+    assert list(found)[:2] == [CHOICE, "dense algorithms only"]
+    assert (algorithm(plan.program(2)) == "sparse_im2col") == kept
+    if kept:
+        assert found["dense algorithms only"] == "50.0 us against 25.0 us"
+        assert "the network takes 25.0 us, with dense algorithms only 50.0 us" in str(
+            plan.report(2))
+    else:
+        assert found["dense algorithms only"] == "taken: the fastest"
+        assert found[OTHER] == "the same as dense algorithms only"

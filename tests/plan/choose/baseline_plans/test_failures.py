@@ -1,0 +1,160 @@
+"""Plans that cannot be made, do not run, or find no memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gossamer.errors import DeviceError, OutOfMemoryError
+from gossamer.measure import Task, Timing
+from gossamer.plan.choose import baseline_plans, planner
+from gossamer.plan.plan import Plan
+from gossamer.plan.program import Program
+from gossamer.plan.run.context import Context
+from tests.plan.choose.baseline_plans.separable import (
+    CHOICE,
+    DENSE,
+    DEPTHWISE,
+    OTHER,
+    SAME,
+    algorithm,
+    outcomes,
+    reset,
+)
+
+
+class Refusing(Context):
+    """A context that programs with some algorithms do not get."""
+
+    refused: tuple[str, ...] = ()
+    error: Exception = RuntimeError("no such thing\nsecond line")
+
+    def __init__(self, name: str, program: Program, *arguments: Any) -> None:
+        if algorithm(program) in self.refused:
+            raise self.error
+        super().__init__(name, program, *arguments)
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> type[Refusing]:
+    made = type("Made", (Refusing,), {})
+    monkeypatch.setattr(baseline_plans, "Context", made)
+    return made
+
+
+def test_a_family_that_does_not_run_is_named(make: Callable[..., Plan], refusing: type[Refusing],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing.refused = (DENSE,)
+    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
+    for _ in range(2):  # what does not run is tried again, and nothing is timed for it
+        plan = make()
+        assert algorithm(plan.program(2)) == DEPTHWISE and rounds == [[DEPTHWISE]]
+        assert outcomes(plan)[OTHER] == "does not run: no such thing"
+    refusing.refused = ()
+    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 10.0})
+    assert algorithm(make().program(2)) == DENSE and rounds == [[DENSE, DEPTHWISE]]
+
+
+def test_a_measured_choice_that_does_not_run_is_left(
+    make: Callable[..., Plan], refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing.refused = (DEPTHWISE,)
+    reset(monkeypatch, **{DENSE: 100.0})
+    plan = make()
+    assert algorithm(plan.program(2)) == DENSE
+    assert outcomes(plan) == {CHOICE: "does not run: no such thing", OTHER: "taken: the fastest",
+                              SAME: "does not run: no such thing"}
+    (thin,) = [row for row in plan.report(2).rows if row["layer"] == "thin"]
+    assert thin["rejected"][DEPTHWISE].endswith(
+        f"the plan that takes {OTHER} runs, which the measured choice does not")
+
+
+def test_where_none_runs_the_error_is_told(make: Callable[..., Plan], refusing: type[Refusing],
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing.refused = (DEPTHWISE, DENSE)
+    rounds = reset(monkeypatch)
+    plan = make()
+    assert algorithm(plan.program(2)) == DEPTHWISE and rounds == []
+    assert plan.report(2).end_to_end_us is None
+    with pytest.raises(DeviceError, match="at batch 2 on host: does not run: no such thing"):
+        plan.end_to_end(2)
+
+
+def test_a_family_without_a_program_is_named(make: Callable[..., Plan],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
+    choose = planner.choose
+
+    def refused(*arguments: Any, only: str | None, **options: Any) -> Program:
+        if only == DENSE:
+            raise DeviceError("no candidate works")
+        return choose(*arguments, only=only, **options)
+
+    monkeypatch.setattr(planner, "choose", refused)
+    plan = make()
+    assert algorithm(plan.program(2)) == DEPTHWISE and rounds == [[DEPTHWISE]]
+    assert outcomes(plan)[OTHER] == "cannot be made: no candidate works"
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A device with memory for so many contexts at a time."""
+    room = [1]
+    alive: weakref.WeakSet[Context] = weakref.WeakSet()
+
+    class Narrow(Context):
+        def __init__(self, *arguments: Any) -> None:
+            if len(alive) >= room[0]:
+                raise OutOfMemoryError("host has no room")
+            alive.add(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(baseline_plans, "Context", Narrow)
+    return room
+
+
+def test_programs_that_do_not_fit_together_are_timed_in_turn(
+    make: Callable[..., Plan], narrow: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 50.0})
+    plan = make()
+    assert algorithm(plan.program(2)) == DENSE and rounds == [[DEPTHWISE], [DENSE]]
+    # all memory was given back
+    assert algorithm(make().program(3)) == DENSE and rounds[2:] == [[DEPTHWISE], [DENSE]]
+
+
+def test_a_program_that_does_not_fit_alone_is_tried_again_later(
+    make: Callable[..., Plan], narrow: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow[0] = 0
+    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 50.0})
+    assert outcomes(make())[OTHER] == "does not run: host has no room"
+    narrow[0] = 2
+    assert algorithm(make().program(2)) == DENSE and rounds == [[DEPTHWISE, DENSE]]
+
+
+def test_what_was_timed_before_an_interruption_is_kept(
+    make: Callable[..., Plan], narrow: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset(monkeypatch, **{DEPTHWISE: 100.0})
+    interleave = baseline_plans.interleave
+
+    def interrupted(tasks: Sequence[Task], **options: float) -> list[Timing]:
+        try:
+            return interleave(tasks, **options)
+        except KeyError:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(baseline_plans, "interleave", interrupted)
+    plan = make()
+    with pytest.raises(KeyboardInterrupt):
+        plan.program(2)
+    assert plan.planned_batches == []
+    narrow[0] = 2
+    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 50.0})
+    again = make()
+    assert again.tuner is not None and algorithm(again.program(2)) == DENSE
+    assert again.tuner.measured == 0 and rounds == [[DENSE, DEPTHWISE]]

@@ -1,0 +1,83 @@
+"""Plans that take about the same: only a difference beyond the spread counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gossamer.measure import Task, Timing
+from gossamer.plan.choose import baseline_plans
+from gossamer.plan.plan import Plan
+from tests.plan.choose.baseline_plans.separable import (
+    CHOICE,
+    DENSE,
+    DEPTHWISE,
+    OTHER,
+    SAME,
+    algorithm,
+    outcomes,
+    reset,
+)
+
+
+@pytest.mark.parametrize(("time", "outcome"), [
+    (97.0, "97.0 us against 100.0 us, within the spread: the measured choice stays"),
+    (104.0, "104.0 us against 100.0 us")])
+def test_a_difference_within_the_spread_is_none(make: Callable[..., Plan], time: float,
+                                                outcome: str,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: time})
+    plan = make()
+    assert algorithm(plan.program(2)) == DEPTHWISE and plan.end_to_end(2).median_us == 100.0
+    taken = "no other is faster by more than the spread" if time < 100 else "the fastest"
+    assert outcomes(plan) == {CHOICE: f"taken: {taken}", OTHER: outcome,
+                              SAME: "the same as measured choice"}
+    (thin,) = [row for row in plan.report(2).rows if row["layer"] == "thin"]
+    assert thin["rejected"][DENSE] == "20.0 us against 10.0 us"
+
+
+@pytest.mark.parametrize(("rounds", "repeats", "taken"), [
+    ([(97.0, 4.0), (97.0, 0.5)], [5, 10], DENSE),
+    ([(97.0, 4.0), (102.0, 0.5)], [5, 10], DEPTHWISE),
+    ([(97.0, 4.0), (97.0, 4.0), (98.0, 4.0)], [5, 10, 20], DEPTHWISE),
+    ([(99.5, 4.0)], [5], DEPTHWISE),
+    ([(50.0, 4.0)], [5], DENSE),
+], ids=["clear then", "the other way", "never clear", "alike", "clear at once"])
+def test_more_samples_are_taken_where_quartiles_touch(
+    make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, rounds: list[tuple[float, float]],
+    repeats: list[int], taken: str
+) -> None:
+    """rounds: what the dense program takes, and half the width between quartiles; the other
+    takes 100 us."""
+    asked: list[int] = []
+
+    def interleave(tasks: Sequence[Task], **options: Any) -> list[Timing]:
+        time, spread = rounds[len(asked)]
+        asked.append(options["repeats"])
+        return [Timing(each, each - spread, each + spread, options["repeats"]) for each in (
+            time if algorithm(task.work.__self__.program) == DENSE else 100.0  # type: ignore[attr-defined]
+            for task in tasks)]
+
+    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    plan = make()
+    assert algorithm(plan.program(2)) == taken and asked == repeats
+    assert plan.end_to_end(2) == Timing(*(
+        each + rounds[-1][0] if taken == DENSE else each + 100.0
+        for each in (0.0, -rounds[-1][1], rounds[-1][1])), repeats[-1])
+
+
+def test_only_what_may_be_the_fastest_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def interleave(tasks: Sequence[str], **options: Any) -> list[Timing]:
+        asked.append("".join(tasks))
+        return [Timing(*{"a": (100.0, 95.0, 105.0), "b": (103.0, 99.0, 107.0),
+                         "c": (120.0, 110.0, 130.0)}[task], options["repeats"]) for task in tasks]
+
+    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    timings = baseline_plans._timed({name: name for name in "cab"}, 10)  # type: ignore[arg-type, misc]
+    assert asked == ["cab", "ab", "ab"]
+    assert {name: timing.repeats for name, timing in timings.items()} == {
+        "a": 40, "b": 40, "c": 10}

@@ -1,0 +1,126 @@
+"""The choice of a labelling: brute force agrees with it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gossamer.plan.choose.plan_assignment import Choice, Node
+from tests.plan.choose.plan_assignment.network import LAYOUTS, Network, counts_as
+
+whole_costs = st.integers(0, 60).map(float)
+may_be_infinite = st.one_of(whole_costs, whole_costs, whole_costs, st.just(math.inf))
+
+
+@st.composite
+def networks(draw: st.DrawFn, costs: st.SearchStrategy[float] = may_be_infinite) -> Network:
+    """Up to 6 nodes of up to 4 choices: forks, joins, values read twice or never, two outputs."""
+    fixed: dict[str, Hashable] = {f"in{i}": draw(st.sampled_from(LAYOUTS))
+                                  for i in range(draw(st.integers(1, 2)))}
+    values = list(fixed)
+    layouts = st.sampled_from(LAYOUTS[:draw(st.integers(2, 4))])
+    nodes = []
+    for index in range(draw(st.integers(1, 6))):
+        inputs = tuple(draw(st.lists(st.sampled_from(values), max_size=3)))
+        outputs = tuple(f"v{index}.{i}" for i in range(draw(st.integers(1, 2))))
+        choices = draw(st.lists(st.builds(
+            Choice, costs, st.tuples(*[layouts] * len(inputs)),
+            st.tuples(*[layouts] * len(outputs))), min_size=1, max_size=4))
+        nodes.append(Node(tuple(choices), inputs, outputs))
+        values += outputs
+    required: dict[str, Hashable] = {
+        value: draw(layouts) for value in draw(st.lists(st.sampled_from(values), max_size=3))}
+    conversions: dict[tuple[str, Hashable, Hashable], float] = {
+        (value, a, b): draw(costs)
+        for value in values for a, b in itertools.permutations(LAYOUTS, 2)}
+    return Network(tuple(nodes), fixed, required, conversions)
+
+
+@given(networks(), st.sampled_from([0.0, 0.02, 0.25]))
+@settings(max_examples=400)
+def test_the_labelling_is_the_one_that_brute_force_finds(network: Network, slack: float) -> None:
+    costs = network.all_costs()
+    best = min(costs.values())
+    if best == math.inf:
+        with pytest.raises(ValueError, match="no labelling has a finite cost"):
+            network.minimise(slack)
+        return
+    found = network.minimise(slack)
+    assert found.labels == network.first(slack)
+    assert (found.cost, found.best) == (costs[found.labels], best)
+    assert found.cost <= best * (1 + slack)
+
+
+@given(networks(st.floats(1.0, 2.0)), st.sampled_from([0.0, 0.02, 0.25]))
+@settings(max_examples=100)
+def test_no_node_has_a_choice_of_the_same_layouts_that_is_cheaper_by_more(network: Network,
+                                                                         slack: float) -> None:
+    for node, label in zip(network.nodes, network.minimise(slack).labels, strict=True):
+        taken = node.choices[label]
+        assert all(taken.cost <= choice.cost * (1 + slack) for choice in node.choices
+                   if (choice.needs, choice.gives) == (taken.needs, taken.gives))
+
+
+@given(networks(st.floats(0.01, 100.0)))
+@settings(max_examples=100)
+def test_costs_that_are_no_whole_numbers(network: Network) -> None:
+    costs = network.all_costs()
+    best = min(costs.values())
+    # sums that differ by rounding alone
+    counted = network.counted(0.02).all_costs().values()
+    assume(not any(0 < cost / min(counted) - 1 < 1e-9 for cost in counted))
+    found = network.minimise()
+    assert found.labels == network.first(0.02)
+    assert found.cost == pytest.approx(costs[found.labels], rel=1e-12)
+    assert found.best == pytest.approx(best, rel=1e-12)
+    assert found.best <= found.cost <= found.best * 1.02 * (1 + 1e-12)
+
+
+@given(networks())
+def test_two_runs_choose_alike(network: Network) -> None:
+    assume(min(network.all_costs().values()) < math.inf)
+    found = network.minimise()
+    assert network.minimise() == found
+    backwards = replace(network, fixed=dict(reversed(network.fixed.items())),
+                        required=dict(reversed(network.required.items())))
+    assert backwards.minimise() == found
+
+
+@given(networks(st.integers(1, 60).map(float)), st.data())
+@settings(max_examples=100)
+def test_noise_below_the_slack_keeps_the_choice(network: Network, data: st.DataObject) -> None:
+    noise, slack = 0.002, 0.02
+    # noise may decide only where a cost lies that close to the threshold, or where totals do to
+    # the least that are not equal for the slack's sake
+    assume(all(abs(choice.cost / other.cost - (1 + slack)) > 3 * noise
+               for node in network.nodes for choice in node.choices for other in node.choices))
+    taken = network.first(slack)
+    least = network.counted(slack).cost(taken)
+    assume(all(labels >= taken or cost > least * (1 + 3 * noise)
+               for labels, cost in network.counted(slack).all_costs().items()))
+    assume(all(_alike(network, labels, taken, slack) for labels, cost in
+               network.counted(slack).all_costs().items() if cost <= least * (1 + 3 * noise)))
+    factor = st.floats(1 - noise, 1 + noise)
+    noisy = replace(
+        network,
+        nodes=tuple(replace(node, choices=tuple(
+            replace(choice, cost=choice.cost * data.draw(factor)) for choice in node.choices))
+            for node in network.nodes),
+        conversions={key: cost * data.draw(factor) for key, cost in network.conversions.items()})
+    assert noisy.minimise(slack).labels == network.minimise(slack).labels
+
+
+def _alike(network: Network, one: tuple[int, ...], other: tuple[int, ...], slack: float) -> bool:
+    """Whether two labellings convert the same, and each node's choices count as the same."""
+    for node, pair in zip(network.nodes, zip(one, other, strict=True), strict=True):
+        a, b = (node.choices[label] for label in pair)
+        if (a.needs, a.gives, counts_as(a, node, slack)) != (b.needs, b.gives,
+                                                             counts_as(b, node, slack)):
+            return False
+    return True

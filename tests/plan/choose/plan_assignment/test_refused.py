@@ -1,0 +1,47 @@
+"""Networks that have no labelling are refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gossamer.plan.choose.plan_assignment import Choice, Node
+from tests.plan.choose.plan_assignment.network import Network
+
+
+def _pair(cost: float, conversion: float) -> Network:
+    nodes = (Node((Choice(cost, ("NCHW",), ("NCHW",)),), ("x",), ("y",)),
+             Node((Choice(1.0, ("NHWC",), ("NHWC",)),), ("y",), ("z",)))
+    return Network(nodes, {"x": "NCHW"}, {}, {("y", "NCHW", "NHWC"): conversion})
+
+
+@pytest.mark.parametrize(("network", "message"), [
+    (_pair(math.inf, 1.0), r"finite cost: node 0 \(writes 'y'\) has no choice that can be used"),
+    (_pair(1.0, math.inf), "finite cost: value 'y' can be converted from no layout"),
+    (_pair(-1.0, 1.0), r"node 0 \(writes 'y'\): a choice costs -1.0, expected 0 or more"),
+    (_pair(math.nan, 1.0), "a choice costs nan"),
+    (_pair(1.0, -2.0), "conversion of 'y' from NCHW to NHWC costs -2.0"),
+    (replace(_pair(1.0, 1.0), fixed={}), r"node 0 \(writes 'y'\) reads 'x', which is neither"),
+    (replace(_pair(1.0, 1.0), required={"w": "NCHW"}), "world outside reads 'w'"),
+    (replace(_pair(1.0, 1.0), fixed={"x": "NCHW", "y": "NCHW"}), "'y' is written twice"),
+    (Network((Node((Choice(1.0, (), ("NCHW",)),), ("x",), ("y",)),), {"x": "NCHW"}, {}, {}),
+     "needs 0 and gives 1 layouts, the node has 1 inputs and 1 outputs"),
+    (Network((Node((), (), ("y",)),), {}, {}, {}), "node 0 .* has no choice"),
+    (Network((Node((Choice(1.0, ("NCHW",), ("NCHW",)), Choice(1.0, ("NHWC",), ("NCHW",))),
+                   ("y",), ("y",)),), {}, {}, {}), "reads its own output 'y'"),
+])
+def test_what_cannot_be_labelled_is_named(network: Network, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        network.minimise()
+
+
+def test_choices_that_rule_each_other_out() -> None:
+    alike = tuple(Choice(1.0, (), (layout, layout)) for layout in ("NCHW", "NHWC"))
+    unlike = (Choice(1.0, ("NCHW", "NHWC"), ()), Choice(1.0, ("NHWC", "NCHW"), ()))
+    network = Network((Node(alike, (), ("a", "b")), Node(unlike, ("a", "b"), ())), {}, {}, {
+        (value, *pair): math.inf
+        for value in "ab" for pair in (("NCHW", "NHWC"), ("NHWC", "NCHW"))})
+    with pytest.raises(ValueError, match="rule each other out"):
+        network.minimise()

@@ -1,0 +1,54 @@
+"""Choices that are slower by no more than the slack count as the cheapest."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gossamer.plan.choose.plan_assignment import Choice, Labelling, Node
+from tests.plan.choose.plan_assignment.network import Network
+
+
+def _line(*costs: float) -> Network:
+    """One node whose choices, all of one layout, have these costs."""
+    choices = tuple(Choice(cost, ("NCHW",), ("NCHW",)) for cost in costs)
+    return Network((Node(choices, ("x",), ("y",)),), {"x": "NCHW"}, {"y": "NCHW"}, {})
+
+
+@pytest.mark.parametrize(("costs", "slack", "label"), [
+    ((102.0, 100.0), 0.02, 0),
+    ((103.0, 101.0, 100.0), 0.02, 1),
+    ((102.0, 100.0), 0.0, 1),
+    ((100.0, 100.0), 0.0, 0),
+    ((math.inf, 0.0, 0.0), 0.02, 1),
+    ((1e30, 1.0, math.inf), 0.02, 1),
+])
+def test_the_first_choice_within_the_slack_is_taken(costs: tuple[float, ...], slack: float,
+                                                    label: int) -> None:
+    assert _line(*costs).minimise(slack).labels == (label,)
+
+
+def test_the_slack_is_each_nodes_own() -> None:
+    """A small node takes no choice that is slow for it, however little that is of the whole."""
+    def node(index: int, *costs: float) -> Node:
+        return Node(tuple(Choice(cost, ("NCHW",), ("NCHW",)) for cost in costs),
+                    (f"v{index}",), (f"v{index + 1}",))
+
+    network = Network((node(0, 3.0, 2.0), node(1, 51.0, 50.0), node(2, 5001.0, 5000.0)),
+                      {"v0": "NCHW"}, {}, {})
+    assert network.minimise() == Labelling((1, 0, 0), 5054.0, 5052.0)
+
+
+@pytest.mark.parametrize(("conversion", "label"), [(0.0, 0), (0.5, 1), (20.0, 1)])
+def test_layouts_that_are_converted_are_no_equal_of_others(conversion: float, label: int) -> None:
+    nodes = (Node((Choice(101.0, ("NHWC",), ("NCHW",)), Choice(100.0, ("NCHW",), ("NCHW",))),
+                  ("x",), ("y",)),)
+    network = Network(nodes, {"x": "NCHW"}, {"y": "NCHW"}, {("x", "NCHW", "NHWC"): conversion})
+    assert network.minimise().labels == (label,)
+
+
+@pytest.mark.parametrize("slack", [-0.1, math.nan, math.inf])
+def test_a_slack_that_is_none(slack: float) -> None:
+    with pytest.raises(ValueError, match="slack must be 0 or more"):
+        _line(1.0).minimise(slack)

@@ -1,0 +1,187 @@
+"""Networks wired like real ones: an integer program, brute force and dynamic programming agree."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import LinearConstraint, milp
+
+from gossamer.plan.choose import elimination
+from gossamer.plan.choose.plan_assignment import Choice, Labelling, Node
+from tests.plan.choose.plan_assignment.network import LAYOUTS, Network
+
+Wiring = list[tuple[tuple[str, ...], str]]
+"""The values that each node reads, and the one it writes."""
+
+
+def _random_network(wiring: Wiring, labels: int, seed: int,
+                    same: Callable[[int], bool] = lambda node: False) -> Network:
+    """Costs and layouts at random for nodes that read and write those values; `same` nodes
+    (joins) have one choice a layout, in and out."""
+    random = np.random.default_rng(seed)
+    layouts = LAYOUTS[:3]
+    nodes = []
+    for index, (inputs, output) in enumerate(wiring):
+        if same(index):
+            choices = [Choice(float(random.integers(1, 20)), (layout,) * len(inputs), (layout,))
+                       for layout in layouts]
+        else:
+            choices = [Choice(float(random.integers(50, 200)),
+                              tuple(str(random.choice(layouts)) for _ in inputs),
+                              (str(random.choice(layouts)),)) for _ in range(labels)]
+        nodes.append(Node(tuple(choices), inputs, (output,)))
+    values = ["x", *(output for _, output in wiring)]
+    conversions: dict[tuple[str, Hashable, Hashable], float] = {
+        (value, a, b): float(random.integers(1, 60))
+        for value in values for a, b in itertools.permutations(layouts, 2)}
+    return Network(tuple(nodes), {"x": "NCHW"}, {values[-1]: "NCHW"}, conversions)
+
+
+def _chain(length: int) -> Wiring:
+    return [((f"v{i}" if i else "x",), f"v{i + 1}") for i in range(length)]
+
+
+def _residual(blocks: int) -> Wiring:
+    wiring: Wiring = [(("x",), "r0")]
+    for i in range(blocks):
+        wiring += [((f"r{i}",), f"a{i}"), ((f"a{i}",), f"b{i}"),
+                   ((f"b{i}", f"r{i}"), f"r{i + 1}")]
+    return wiring
+
+
+def _inception(blocks: int) -> Wiring:
+    wiring: Wiring = []
+    source = "x"
+    for i in range(blocks):
+        wiring += [((source,), f"a{i}"), ((source,), f"b{i}"), ((f"b{i}",), f"c{i}"),
+                   ((source,), f"d{i}"), ((f"d{i}",), f"e{i}"), ((source,), f"f{i}"),
+                   ((f"f{i}",), f"g{i}"), ((f"a{i}", f"c{i}", f"e{i}", f"g{i}"), f"j{i}")]
+        source = f"j{i}"
+    return wiring
+
+
+def _dense(layers: int) -> Wiring:
+    """Every layer joins all values before it."""
+    wiring: Wiring = [(("x",), "v0")]
+    for i in range(layers):
+        wiring += [(tuple(f"v{j}" for j in range(i + 1)), f"j{i}"), ((f"j{i}",), f"v{i + 1}")]
+    return wiring
+
+
+def _integer_program(network: Network) -> float:
+    """The least cost by SciPy's solver of mixed-integer programs."""
+    columns: list[tuple[float, bool]] = []
+    rows: list[tuple[dict[int, float], float, float]] = []
+
+    def column(cost: float, whole: bool) -> int:
+        columns.append((cost, whole))
+        return len(columns) - 1
+
+    picks = [[column(choice.cost, True) for choice in node.choices] for node in network.nodes]
+    rows += [(dict.fromkeys(pick, 1.0), 1.0, 1.0) for pick in picks]
+    always = column(0.0, True)
+    rows.append(({always: 1.0}, 1.0, 1.0))
+    gives: dict[str, list[tuple[int, Hashable]]] = {
+        value: [(always, layout)] for value, layout in network.fixed.items()}
+    needs = [(value, always, layout) for value, layout in network.required.items()]
+    for node, pick in zip(network.nodes, picks, strict=True):
+        for variable, choice in zip(pick, node.choices, strict=True):
+            for value, layout in zip(node.outputs, choice.gives, strict=True):
+                gives.setdefault(value, []).append((variable, layout))
+            needs += [(value, variable, layout)
+                      for value, layout in zip(node.inputs, choice.needs, strict=True)]
+    copies: dict[tuple[int, str, Hashable], int] = {}
+    for value, reader, layout in needs:
+        for writer, given_layout in gives[value]:
+            if given_layout != layout:
+                key = (writer, value, layout)
+                if key not in copies:
+                    copies[key] = column(network.conversion(value, given_layout, layout), False)
+                rows.append(({copies[key]: 1.0, writer: -1.0, reader: -1.0}, -1.0, np.inf))
+    matrix = np.zeros((len(rows), len(columns)))
+    for i, (terms, _, _) in enumerate(rows):
+        for j, factor in terms.items():
+            matrix[i, j] += factor
+    result = milp(np.array([cost for cost, _ in columns]),
+                  integrality=np.array([whole for _, whole in columns], int),
+                  constraints=LinearConstraint(matrix, [low for _, low, _ in rows],
+                                               [high for _, _, high in rows]))
+    assert result.success
+    return float(result.fun)
+
+
+@pytest.mark.parametrize("wiring", [_residual(4), _inception(2), _dense(5)],
+                         ids=["residual", "inception", "dense"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_least_cost_is_that_of_an_integer_program(wiring: Wiring, seed: int) -> None:
+    network = _random_network(wiring, 4, seed, lambda node: len(wiring[node][0]) > 1)
+    found = network.minimise(0.0)
+    assert found.cost == found.best == network.cost(found.labels)
+    assert found.best == pytest.approx(_integer_program(network), rel=1e-6)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=20)
+def test_dense_blocks_as_brute_force_finds(seed: int) -> None:
+    wiring = _dense(3)
+    network = _random_network(wiring, 3, seed, lambda node: len(wiring[node][0]) > 1)
+    found = network.minimise()
+    assert found.labels == network.first(0.02)
+    assert found.best == min(network.all_costs().values())
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=20)
+def test_values_with_the_same_readers_that_need_them_otherwise(seed: int) -> None:
+    wiring: Wiring = [((), "a"), ((), "b"), *((("a", "b"), name) for name in "cde")]
+    network = _random_network(wiring, 4, seed, lambda node: node == 4)
+    best = min(network.all_costs().values())
+    assert network.minimise(0.0) == Labelling(network.first(0.0), best, best)
+
+
+@pytest.mark.parametrize(("wiring", "labels"), [
+    (_chain(200), 30),
+    (_residual(60), 30),
+    (_inception(30), 30),
+    (_dense(24), 20),
+], ids=["chain", "residual", "inception", "dense"])
+def test_networks_of_hundreds_of_layers(wiring: Wiring, labels: int) -> None:
+    network = _random_network(wiring, labels, 7, lambda node: len(wiring[node][0]) > 1)
+    least = network.minimise(0.0)
+    assert least.cost == least.best == network.cost(least.labels)
+    chosen = network.minimise()
+    assert chosen.best == least.best
+    assert chosen.cost == network.cost(chosen.labels) <= 1.02 * least.best
+
+
+def test_a_chain_is_what_dynamic_programming_finds() -> None:
+    network = _random_network(_chain(200), 30, 11)
+
+    def moved(value: str, given_layout: Hashable, needed: Hashable) -> float:
+        return 0.0 if given_layout == needed else network.conversion(value, given_layout, needed)
+
+    reached: dict[Hashable, float] = {"NCHW": 0.0}
+    for node in network.nodes:
+        totals: dict[Hashable, float] = {}
+        for choice in node.choices:
+            total = choice.cost + min(cost + moved(node.inputs[0], layout, choice.needs[0])
+                                      for layout, cost in reached.items())
+            totals[choice.gives[0]] = min(total, totals.get(choice.gives[0], math.inf))
+        reached = totals
+    assert network.minimise().best == min(
+        cost + moved("v200", layout, "NCHW") for layout, cost in reached.items())
+
+
+def test_a_graph_too_entangled_is_refused_with_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elimination, "LARGEST_TABLE", 1000)
+    wiring: Wiring = [((), f"v{i}") for i in range(8)]
+    wiring += [((f"v{i}", f"v{j}"), f"w{i}{j}") for i, j in itertools.combinations(range(8), 2)]
+    network = _random_network(wiring, 9, 5)
+    with pytest.raises(ValueError, match=r"a table over \d+ variables has \d+ entries, at most"):
+        network.minimise()

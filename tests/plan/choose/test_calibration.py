@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import gossamer
+from gossamer.device.base import Buffer, Device
+from gossamer.errors import InputError
+from gossamer.measure import Timing
+from gossamer.model.graph import Graph
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.choose import baseline_plans, planner
+from gossamer.plan.choose.calibration import Calibration
+from gossamer.plan.choose.planner import Planner
+from gossamer.plan.plan import Plan
+from gossamer.plan.program import Program
+from gossamer.plan.run.context import Context
+from gossamer.plan.tune.reference import normalised_error, reference
+from gossamer.plan.tune.tuner import Trial
+from tests.model.onnx_models import model, save, weights
+from tests.plan import mixing
+from tests.plan.mixing import BY_IMAGE, MIXING, node
+from tests.plan.small import images, small
+
+
+@pytest.fixture
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    return gossamer.load(str(save(small(), tmp_path_factory.mktemp("model"))))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
+def test_every_image_counts_at_every_batch_size(graph: Graph, batch: int) -> None:
+    x = images(5)
+    seen: list[int] = []
+
+    def run(inputs: dict[str, np.ndarray], wrong: int = -1) -> dict[str, np.ndarray]:
+        assert len(inputs["x"]) == batch
+        y = reference(graph, inputs)["y"]
+        for place, image in enumerate(inputs["x"]):
+            (index,) = np.flatnonzero((x == image).all(axis=(1, 2, 3)))
+            seen.append(int(index))
+            if index == wrong:
+                y[place] *= 1.25
+        return {"y": y}
+
+    calibration = Calibration(graph, [x])
+    assert calibration.error(run, batch) < 1e-12
+    assert set(seen) == set(range(5))
+    for wrong in range(5):
+        assert calibration.error(lambda inputs, w=wrong: run(inputs, w), batch) == (
+            pytest.approx(0.25))
+
+
+@dataclass
+class _Variant:
+    precision: str
+
+
+@dataclass
+class _Program:
+    """Layers in lower precision cost 1 us instead of 1 + saved, and each adds to the error."""
+
+    steps: list[SimpleNamespace] = field(default_factory=list)
+
+
+_LAYERS = {"a": (5.0, 3e-4), "b": (1.0, 1e-4), "c": (9.0, 2e-4), "d": (3.0, 4e-4)}
+"""Time that the lower precision saves, and the error that it adds."""
+
+
+def _chosen(allowed: frozenset[str] | None) -> _Program:
+    program = _Program()
+    for name, (saved, _) in _LAYERS.items():
+        low = allowed is None or name in allowed
+        half, full = _Variant("fp16"), _Variant("fp32")
+        trials = [SimpleNamespace(variant=full, cost=1 + saved),
+                  SimpleNamespace(variant=half, cost=1.0)]
+        program.steps.append(SimpleNamespace(
+            layer=SimpleNamespace(name=name, inserted=False), variant=half if low else full,
+            trials=trials))
+    return program
+
+
+def _error(program: _Program) -> float:
+    return 1e-7 + sum(_LAYERS[step.layer.name][1] for step in program.steps
+                      if step.variant.precision == "fp16")
+
+
+@pytest.mark.parametrize(("allowed", "kept"), [
+    (None, "abcd"), (2e-3, "abcd"), (9.5e-4, "acd"), (6e-4, "ac"), (2.5e-4, "c"), (1e-4, ""),
+    (1e-8, ""),
+])
+def test_layers_that_save_most_keep_their_precision(graph: Graph, allowed: float | None,
+                                                    kept: str) -> None:
+    calibration = Calibration(graph, [images(2)], allowed)
+    program, accuracy = calibration.choose(_chosen, _error)  # type: ignore[arg-type]
+    assert "".join(accuracy.less_precise) == kept
+    assert set(accuracy.held_back) == set("abcd") - set(kept)
+    assert accuracy.error == _error(program)  # type: ignore[arg-type]
+    met = allowed is None or accuracy.error <= allowed
+    assert met == ("cannot be met" not in str(accuracy))
+    assert met == (allowed != 1e-8)
+
+
+def test_bad_calibrations_are_refused(graph: Graph) -> None:
+    with pytest.raises(InputError, match=r"input 'x' has shape 2x3x6x4, expected Nx3x6x5"):
+        Calibration(graph, [images(2)[..., :4]])
+    with pytest.raises(InputError, match="hold no image"):
+        Calibration(graph, [images(0)])
+    spoilt = images(2)
+    spoilt[1, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match="calibration input 'x' holds NaN or infinity"):
+        Calibration(graph, [spoilt])
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="expected a normalised error above 0"):
+            Calibration(graph, [images(1)], wrong)
+
+
+class _Rounding(HostIm2col):
+    """Rounds its inputs to 16 bits, and says so: what lower precision there is on the host."""
+
+    name = "rounding"
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterable[Variant]:
+        return [replace(next(iter(super().variants(problem, device))), precision="tf32")]
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        rounded = [state.device.upload(
+            np.frombuffer(buffer.bytes, np.float32).astype(np.float16).astype(np.float32), "test")
+            for buffer in inputs]  # type: ignore[attr-defined]
+        super().launch(state, rounded, outputs, workspace, stream)
+
+
+@pytest.fixture
+def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An algorithm of lower precision that measures a hundred times faster than all others."""
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    op = OPS["conv2d"]
+    monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, _Rounding())))
+    cost = Trial.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Trial, "cost", property(
+        lambda trial: cost(trial) / (100 if trial.variant.precision == "tf32" else 1)))
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compared from end to end."""
+    monkeypatch.setattr("gossamer.plan.choose.planner.compare", lambda *args: None)
+
+
+@pytest.mark.usefixtures("rounding", "alone")
+def test_lower_precision_is_taken_within_the_tolerance_only(graph: Graph) -> None:
+    x = images(4)
+
+    def compiled(tolerance: float | None, precision: str = "tf32") -> Plan:
+        plan = gossamer.compile(graph, "host", effort="quick", precision=precision,
+                                calibration=x, tolerance=tolerance)
+        plan(x)
+        return plan
+
+    free = compiled(None)
+    accuracy = free.report(4).accuracy
+    assert accuracy is not None and len(accuracy.less_precise) == 2
+    assert 1e-5 < accuracy.error < 1e-3
+    assert accuracy.error == pytest.approx(
+        normalised_error(free(x), reference(graph, {"x": x})["y"]), rel=1e-6)
+    strict = compiled(1e-5).report(4)
+    assert strict.accuracy is not None and strict.accuracy.error < 1e-5
+    assert not strict.accuracy.less_precise and len(strict.accuracy.held_back) == 2
+    held = [row for row in strict.rows if row["layer"] in strict.accuracy.held_back]
+    assert all("the tolerance asks for" in row["rejected"]["rounding"] for row in held)
+    assert str(strict.accuracy) in strict.notes
+    fp32 = compiled(None, "fp32").report(4).accuracy
+    assert fp32 is not None and not fp32.less_precise and fp32.error < 1e-5
+
+
+def test_a_tolerance_needs_calibration(graph: Graph) -> None:
+    with pytest.raises(InputError, match="give calibration"):
+        gossamer.compile(graph, "host", tolerance=1e-3)
+    with pytest.raises(InputError, match="goes with an effort"):
+        gossamer.compile(graph, "host", precision="fp16")
+
+
+def twins() -> onnx.ModelProto:
+    """Two layers of the same problem, with weights of their own."""
+    return model([node("Conv", ["x", "w0"], ["a"], "one", pads=[1, 1, 1, 1]),
+                  node("Sigmoid", ["a"], ["b"]),
+                  node("Conv", ["b", "w1"], ["c"], "two", pads=[1, 1, 1, 1]),
+                  node("Sigmoid", ["c"], ["y"])],
+                 {"x": ["N", 3, 6, 5]}, {"y": 4},
+                 {"w0": weights(3, 3, 3, 3), "w1": weights(3, 3, 3, 3, seed=1)})
+
+
+@pytest.fixture
+def held(tmp_path: Path, rounding: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+    """Makes a plan whose tolerance holds back the second of two twins; its families take so many
+    microseconds by the number of layers in float32."""
+    def error(self: Planner, program: Program) -> float:
+        (two,) = [step for step in program.steps if step.layer.name == "two"]
+        return 0.0 if two.variant.precision == "fp32" else 1.0
+
+    monkeypatch.setattr(Planner, "_error", error)
+
+    def plan(*times: float) -> Plan:
+        def interleave(tasks: Sequence[Any], **options: Any) -> list[Timing]:
+            strict = [sum(step.variant.precision == "fp32" for step in
+                          task.work.__self__.program.steps) for task in tasks]
+            return [Timing(times[count], times[count], times[count], 5) for count in strict]
+
+        monkeypatch.setattr(baseline_plans, "interleave", interleave)
+        made = gossamer.compile(str(save(twins(), tmp_path)), "host", effort="quick",
+                                precision="tf32", calibration=images(2), tolerance=1e-3)
+        made.program(2)
+        return made
+
+    return plan
+
+
+def test_a_family_takes_of_equal_layers_those_that_are_not_held_back(
+        held: Callable[..., Plan]) -> None:
+    plan = held(1.0, 10.0, 20.0)
+    accuracy = plan.report(2).accuracy
+    assert accuracy is not None
+    assert (accuracy.less_precise, accuracy.held_back) == (("one",), ("two",))
+    assert [row["outcome"] for row in plan.report(2).plans
+            if row["plan"] == "rounding wherever it can"] == ["the same as measured choice"]
+
+
+def test_a_family_that_is_taken_tells_what_was_held_back(held: Callable[..., Plan]) -> None:
+    plan = held(1.0, 20.0, 10.0)
+    assert {step.algorithm.name for step in plan.program(2).steps} == {"host_im2col"}
+    accuracy = plan.report(2).accuracy
+    assert accuracy is not None
+    assert (accuracy.less_precise, accuracy.held_back) == ((), ("two",))
+
+
+@pytest.mark.usefixtures("rounding")
+def test_what_was_compared_leaves_nothing_in_memory(graph: Graph,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[Context] = weakref.WeakSet()
+
+    class Watched(Context):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            alive.add(self)
+            made.append(1)
+
+    made: list[int] = []
+    monkeypatch.setattr(planner, "Context", Watched)
+    gc.disable()
+    try:
+        plan = gossamer.compile(graph, "host", effort="quick", precision="tf32",
+                                calibration=images(4), tolerance=1e-5)
+        plan.program(4)
+        assert len(made) > 2 and len(alive) == 0
+    finally:
+        gc.enable()
+    assert plan.memory["weights"] == 0
+
+
+def calibrated(proto: onnx.ModelProto, folder: Path) -> Plan:
+    return gossamer.compile(str(save(proto, folder)), "host", calibration=mixing.images(6))
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_images_that_are_mixed_are_compared_all_at_once_only(name: str, tmp_path: Path) -> None:
+    plan = calibrated(MIXING[name], tmp_path)
+    plan.program(6)
+    accuracy = plan.report(6).accuracy
+    assert accuracy is not None and accuracy.error < 1e-5
+    for batch in (1, 4, 12):
+        with pytest.raises(InputError, match=f"calibration inputs hold 6 images, expected {batch} "
+                                             f"for batch {batch}: .*'it'"):
+            plan.program(batch)
+
+
+@pytest.mark.parametrize("name", BY_IMAGE)
+@pytest.mark.parametrize("batch", [1, 4, 6, 9])
+def test_outputs_of_several_rows_or_none_an_image_are_compared(name: str, batch: int,
+                                                               tmp_path: Path) -> None:
+    plan = calibrated(BY_IMAGE[name], tmp_path)
+    plan.program(batch)
+    accuracy = plan.report(batch).accuracy
+    assert accuracy is not None and accuracy.error < 1e-5
+
+
+def test_each_image_of_several_rows_has_an_error_of_its_own(tmp_path: Path) -> None:
+    calibration = calibrated(BY_IMAGE["rows"], tmp_path).calibration
+    assert calibration is not None
+
+    def run(inputs: Any) -> dict[str, np.ndarray]:
+        y = inputs["x"].reshape(-1, 16).astype(np.float64)
+        (last,) = np.flatnonzero((inputs["x"] == calibration._inputs["x"][5]).all(axis=(1, 2, 3)))
+        y[3 * last:3 * last + 3] *= 1.5
+        return {"y": y}
+
+    assert calibration.error(run, 6) == pytest.approx(0.5)

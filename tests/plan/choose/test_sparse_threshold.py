@@ -1,0 +1,155 @@
+"""A fixed threshold of sparsity between sparse and dense algorithms, in place of comparison."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from typer.testing import CliRunner
+
+import gossamer
+from gossamer.cli.app import app
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.ops.registry import OPS
+from gossamer.plan.plan import Plan
+from tests.conftest import is_slow
+from tests.model.onnx_models import model, runtime, save, weights
+from tests.tolerances import normalised_error, tolerance
+
+SPARSITIES = {"dense": 0.0, "thin": 0.5, "thinner": 0.75}
+DENSE = {algorithm.name: algorithm.dense for algorithm in OPS["conv2d"].algorithms}
+
+
+@cache
+def network() -> onnx.ModelProto:
+    """Three convolutions of rising sparsity and a classifier that is sparse too."""
+    arrays = {name: weights(4, 4, 3, 3, seed=seed) for seed, name in enumerate(SPARSITIES)}
+    for name, sparsity in SPARSITIES.items():
+        pruned = np.random.default_rng(9).permutation(arrays[name].size)
+        arrays[name].reshape(-1)[pruned[: round(sparsity * arrays[name].size)]] = 0
+    arrays["matrix"] = weights(4, 3)
+    arrays["matrix"][:3] = 0
+    nodes, value = [], "x"
+    for name in SPARSITIES:
+        nodes.append(helper.make_node("Conv", [value, name], [f"{name}.out"], name,
+                                      pads=[1, 1, 1, 1]))
+        value = f"{name}.out"
+    nodes += [helper.make_node("GlobalAveragePool", [value], ["mean"], "mean"),
+              helper.make_node("Flatten", ["mean"], ["flat"], "flat"),
+              helper.make_node("Gemm", ["flat", "matrix"], ["y"], "classes")]
+    return model(nodes, {"x": ["N", 4, 5, 4]}, {"y": 2}, arrays)
+
+
+def compiled(folder: Path, device: Device | str, threshold: float, **options: Any) -> Plan:
+    return gossamer.compile(str(save(network(), folder)), device, sparse_threshold=threshold,
+                            **options)
+
+
+def sides(plan: Plan) -> dict[str, bool]:
+    """For each convolution whether it took a dense algorithm."""
+    return {step.layer.name: step.algorithm.dense for step in plan.program(2).steps
+            if step.layer.op == "conv2d"}
+
+
+@pytest.mark.parametrize("effort", [None, "quick"])
+def test_layers_above_the_threshold_take_a_sparse_algorithm(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: str | None
+) -> None:
+    if effort and is_slow(device):
+        pytest.skip("Oclgrind interprets: its times say nothing")
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    plan = compiled(tmp_path, device, 0.6, effort=effort)
+    assert sides(plan) == {"dense": True, "thin": True, "thinner": False}
+    x = np.random.default_rng(0).standard_normal((2, 4, 5, 4)).astype(np.float32)
+    (expected,) = runtime(network(), {"x": x})
+    assert expected.any()
+    assert normalised_error(plan(x), expected) <= tolerance("network")
+    report = plan.report(2)
+    assert ("sparse and dense algorithms were not compared: the threshold 0.6 decided"
+            in report.notes)
+    assert not report.plans
+    reasons = {row["layer"]: row["rejected"] for row in report.rows}
+    for layer, stated in (("thin", "sparsity 0.5 is not above the threshold 0.6"),
+                          ("thinner", "sparsity 0.75 is above the threshold 0.6")):
+        told = {name for name, reason in reasons[layer].items() if reason == stated}
+        assert told and {DENSE[name] for name in told} == {layer == "thinner"}
+    assert "sparsity 0.75 is above the threshold 0.6" in reasons["classes"].values()
+
+
+def test_a_plan_that_measures_nothing_takes_the_published_form() -> None:
+    sparse = [name for name, dense in DENSE.items() if not dense]
+    assert sparse.index("direct_sparse") == 0  # and waits for no generated code
+
+
+@pytest.mark.parametrize(("threshold", "taken"), [(0.5, [True, True, False]),
+                                                  (0.49, [True, False, False]),
+                                                  (0.76, [True, True, True])])
+def test_a_layer_at_the_threshold_is_dense(tmp_path: Path, threshold: float,
+                                           taken: list[bool]) -> None:
+    assert list(sides(compiled(tmp_path, "host", threshold)).values()) == taken
+
+
+@pytest.mark.parametrize("zeros", [30, 42, 59, 82])
+def test_sparsity_is_compared_as_it_is_written(tmp_path: Path, zeros: int) -> None:
+    """1 - 0.7 is more than 0.3 in binary."""
+    thin = weights(4, 25, 1, 1)
+    thin.reshape(-1)[:zeros] = 0
+    graph = model([helper.make_node("Conv", ["x", "w"], ["y"], "only")], {"x": ["N", 25, 5, 4]},
+                  {"y": 4}, {"w": thin})
+    plan = gossamer.compile(str(save(graph, tmp_path)), "host", sparse_threshold=zeros / 100)
+    assert sides(plan) == {"only": True}
+
+
+def test_a_layer_too_dense_for_every_sparse_algorithm_stays_dense(tmp_path: Path) -> None:
+    thin = weights(4, 4, 3, 3)
+    thin.reshape(-1)[:20] = 0  # of 144
+    graph = model([helper.make_node("Conv", ["x", "w"], ["y"], "only")], {"x": ["N", 4, 5, 4]},
+                  {"y": 4}, {"w": thin})
+    plan = gossamer.compile(str(save(graph, tmp_path)), "host", sparse_threshold=0.1)
+    (row,) = plan.report(1).rows
+    assert DENSE[row["algorithm"]]
+    assert "fewer than a quarter of the weights are zero" in row["rejected"]["sparse_im2col"]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0, -0.5, float("nan")])
+def test_what_is_no_share_is_refused(tmp_path: Path, threshold: float) -> None:
+    with pytest.raises(InputError, match=r"expected a sparsity between 0 and 1, such as 0\.6"):
+        compiled(tmp_path, "host", threshold)
+
+
+def test_a_forced_algorithm_excludes_a_threshold(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="only and sparse_threshold"):
+        compiled(tmp_path, "host", 0.6, only="host_im2col")
+
+
+def test_the_command_line_shows_densities_and_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    path = str(save(network(), tmp_path))
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(app, [*words])
+
+    inspected = run("inspect", path)
+    assert all(share in inspected.stdout for share in ("100.0%", "50.0%", "25.0%"))
+    words = ["compile", path, "--device", "host", "--effort", "quick", "--sparse-threshold", "0.6"]
+    done = run(*words, "--explain", "thinner")
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("thinner ")
+               and "sparse_im2col" in line and "on host" not in line]
+    assert " 25% " in line
+    assert "sparsity 0.75 is above the threshold 0.6" in done.stdout
+    plain = json.loads(run(*words, "--json").stdout)
+    assert plain["sparse_threshold"] == 0.6
+    refused = run(*words[:-1], "1.5")
+    assert refused.exit_code == 2
+    assert refused.stderr == ("error: --sparse-threshold 1.5: expected a sparsity between 0 and 1, "
+                              "such as 0.6\n")

@@ -1,0 +1,213 @@
+"""Every ONNX op through a plan, as a model of one node, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.errors import UnsupportedError
+from tests.model.onnx_models import Input, model, runtime, save, single, weights
+from tests.model.readers import test_onnx_ops as ops
+from tests.tolerances import normalised_error, tolerance
+
+IMAGE, LINE, MATRIX, floats, ints = ops.IMAGE, ops.LINE, ops.MATRIX, ops.floats, ops.ints
+
+
+@dataclass(frozen=True)
+class Case:
+    op: str
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+    outputs: int = 1
+
+
+def case(op: str, *arguments: Any, dtype: str = "float32", outputs: int = 1,
+         **attributes: Any) -> Case:
+    return Case(op, arguments, attributes, dtype, outputs)
+
+
+def fixed(*shape: int, **options: Any) -> Input:
+    """A run-time input without a batch."""
+    return Input(shape, free=False, **options)
+
+
+LAYERS = [Case(op, arguments, attributes)
+          for table in (ops.CONV, ops.PRODUCTS, ops.POOLS, ops.CEIL, ops.UNARY, ops.BINARY,
+                        ops.MOVES)
+          for op, entries in table.items() for arguments, attributes in entries]
+
+PRODUCTS = [
+    case("Gemm", MATRIX, weights(5, 4), Input((3, 4)), beta=0.5),
+    case("Gemm", MATRIX, weights(5, 4), fixed(4)),
+    case("Gemm", MATRIX, fixed(5, 4), weights(4)),
+    case("Gemm", MATRIX, fixed(4, 5), fixed(4), transB=1, alpha=0.5),
+    case("Gemm", fixed(5, 3), fixed(4, 5), weights(4), transA=1, transB=1, beta=2.0),
+    case("Gemm", fixed(5, 3), weights(5, 4), weights(3, 4), transA=1),
+    case("Gemm", weights(3, 5), fixed(5, 4), weights(4)),
+    case("MatMul", weights(2, 3, 4), fixed(4, 5)),
+    case("MatMul", Input((2, 3, 4)), Input((2, 4, 5))),
+    case("MatMul", fixed(4), weights(4, 3)),
+    case("MatMul", fixed(4), fixed(4)),
+    case("MatMul", fixed(4), Input((2, 4, 3))),
+]
+GATHERS = [
+    case("Gather", weights(5, 4), Input((3,), 0, 5, "int64")),
+    case("Gather", weights(5, 4), Input((3, 2), -5, 5, "int32")),
+    case("Gather", IMAGE, fixed(3, low=0, high=4, dtype="int64"), axis=1),
+    case("Gather", Input((6, 3), -9, 9, "int64"), ints(2, 0), axis=1, dtype="int64"),
+]
+SHAPES = [
+    *[case("Slice", IMAGE, *[ints(*b) for b in bounds])
+      for bounds in [*ops.SLICES, *ops.STRIDED_SLICES]],
+    case("Slice", MATRIX, ints(2), ints(2), ints(1)),
+    case("Concat", IMAGE, weights(2, 0, 7, 6), axis=1),
+    *[case("Pad", IMAGE, ints(*pads), mode=mode) for mode, pads in (
+        ("constant", [0, 1, 2, 3, 0, 1, 0, 2]), ("edge", [0, 0, 2, 1, 0, 0, 3, 9]),
+        ("reflect", [0, 0, 2, 1, 0, 0, 3, 1]), ("constant", [0, 0, -1, -2, 0, 0, 0, 1]))],
+    *[case("Resize", *arguments, mode=mode, coordinate_transformation_mode=coordinates,
+           nearest_mode=rounding)
+      for mode, coordinates, rounding in ops.RESIZES for arguments in (
+          (IMAGE, None, None, ints(2, 4, 5, 9)), (LINE, None, floats(1, 1, 2.5)),
+          (LINE, None, None, ints(2, 4, 4)))],
+    case("Squeeze", fixed(1, 3, 1), ints(0, 2)), case("Unsqueeze", MATRIX, ints(0, 3)),
+    case("Flatten", IMAGE, axis=0),
+    case("Split", IMAGE, ints(1, 3), axis=1, outputs=2),
+]
+REDUCTIONS = [
+    case("ReduceMean", IMAGE, axes=[0]), case("ReduceMean", IMAGE, axes=[1, 3], keepdims=0),
+    case("ReduceMax", IMAGE, axes=[0, 1, 2, 3]), case("ReduceSum", IMAGE, ints(1, -1)),
+    case("Softmax", IMAGE, axis=0), case("Softmax", LINE, axis=1), case("LogSoftmax", MATRIX),
+]
+BROADCASTS = [
+    case("Add", IMAGE, fixed(1, 1, 7, 1)), case("Mul", fixed(), IMAGE),
+    case("Add", Input((2, 3, 4, 5, 6)), weights(4, 1, 1)),
+    case("PRelu", IMAGE, fixed(4, 1, 1)), case("Clip", IMAGE, fixed(), fixed(low=4, high=5)),
+    case("Tanh", fixed()),
+]
+TYPES = ("float32", "int64", "int32", "uint8", "bool")
+CASTS = [case("Cast", Input((3, 5), 0, 5, source), dtype=target,
+              to=helper.np_dtype_to_tensor_dtype(np.dtype(target)))
+         for source in TYPES for target in TYPES]
+LARGE = Input((3, 5), 2**40, 2**50, "int64")
+
+
+def _integers(dtype: str) -> list[Case]:
+    x, y = Input((3, 5), -9, 9, dtype), np.array([1, -2, 3, 4, -5], dtype)
+    near = Input((3, 5), -3, 3, dtype)
+    same: list[Case] = [
+        *[case(op, x, y) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max")],
+        *[case(op, x) for op in ("Neg", "Abs", "Sign", "Transpose")],
+        case("Where", Input((3, 5), 0, 2, "bool"), x, y),
+        case("Concat", x, Input((3, 2), -9, 9, dtype), axis=1), case("Concat", x, x, axis=0),
+        case("Concat", x, np.arange(6).reshape(3, 2).astype(dtype), axis=1),
+        case("Slice", x, ints(1), ints(4), ints(1)),
+        case("Expand", Input((3, 1), -9, 9, dtype), ints(3, 4)),
+        case("Pad", x, ints(0, 1, 0, 2), np.array(3, dtype)),
+        case("Split", x, ints(1, 4), axis=1, outputs=2),
+        case("Clip", x, np.array(-2, dtype), np.array(3, dtype)),
+    ]
+    return [*[Case(c.op, c.arguments, c.attributes, dtype, c.outputs) for c in same],
+            *[case(op, near, near, dtype="bool") for op in ("Less", "Equal", "GreaterOrEqual")]]
+
+
+TRUTHS = [
+    *[case(op, Input((3, 5), 0, 2, "bool"), Input((3, 5), 0, 2, "bool"), dtype="bool")
+      for op in ("And", "Or", "Xor", "Equal")],
+    case("Not", Input((3, 5), 0, 2, "bool"), dtype="bool"),
+    *[case(op, MATRIX, floats(0.5), dtype="bool") for op in ops.COMPARISONS],
+    case("Where", Input((3, 5), 0, 2, "bool"), MATRIX, floats(1)),
+    case("Transpose", Input((3, 5), 0, 2, "bool"), dtype="bool"),
+    case("Reshape", Input((3, 4), 0, 200, "uint8"), ints(-1, 2), dtype="uint8"),
+]
+EXACT = [
+    case("Where", Input((3, 5), 0, 2, "bool"), LARGE, ints(2**53 + 1), dtype="int64"),
+    case("Add", LARGE, ints(1), dtype="int64"), case("Gather", LARGE, ints(1), axis=1,
+                                                     dtype="int64"),
+]
+CASES = [*LAYERS, *PRODUCTS, *GATHERS, *SHAPES, *REDUCTIONS, *BROADCASTS, *CASTS,
+         *_integers("int64"), *_integers("int32"), *TRUTHS, *EXACT]
+
+def _id(tried: Case) -> str:
+    twins = [c for c in CASES if c.op == tried.op]
+    return f"{tried.op}-{next(i for i, c in enumerate(twins) if c is tried)}"
+
+
+def assert_same(y: np.ndarray, expected: np.ndarray) -> None:
+    assert (y.shape, y.dtype) == (expected.shape, expected.dtype)
+    if expected.dtype.kind == "f":
+        assert normalised_error(y, expected) <= tolerance("network")
+    else:
+        np.testing.assert_array_equal(y, expected)
+
+
+def check(tried: Case, device: Device, folder: Path) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(tried.dtype))
+    proto, feeds = single(tried.op, tried.arguments, max(17, ops.SINCE.get(tried.op, 9)),
+                          tried.outputs, {f"y{i}": kind for i in range(tried.outputs)},
+                          **tried.attributes)
+    plan = gossamer.compile(str(save(proto, folder)), device, strict=True)
+    results = plan(*[feeds[info.name] for info in plan.inputs])
+    results = results if isinstance(results, tuple) else (results,)
+    for y, expected in zip(results, runtime(proto, feeds), strict=True):
+        assert_same(y, expected)
+
+
+@pytest.mark.parametrize("tried", CASES, ids=_id)
+def test_op(tried: Case, quick_device: Device, tmp_path: Path) -> None:
+    check(tried, quick_device, tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Conv", "Gemm", "MaxPool", "Softmax", "Concat", "Where"])
+def test_first_case_of_an_op_on_every_device(op: str, device: Device, tmp_path: Path) -> None:
+    check(next(c for c in CASES if c.op == op), device, tmp_path)
+
+
+def test_split_with_parts_that_nobody_reads(device: Device, tmp_path: Path) -> None:
+    node = helper.make_node("Split", ["x", "sizes"], ["first", "y", "last"], axis=1)
+    proto = model([node], {"x": ["N", 6]}, {"y": 2}, {"sizes": ints(1, 2, 3)})
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    plan = gossamer.compile(str(save(proto, tmp_path)), device)
+    np.testing.assert_array_equal(plan(x), x[:, 1:3])
+    assert len(plan.report().rows) == 1
+
+
+@pytest.mark.parametrize(("op", "arguments", "told"), [
+    ("Conv", (IMAGE, fixed(6, 4, 3, 2)), "weight"),
+    ("Conv", (IMAGE, weights(6, 4, 3, 2), fixed(6)), "bias"),
+    ("ConvTranspose", (IMAGE, fixed(4, 3, 3, 2)), "weight"),
+    ("ConvTranspose", (IMAGE, weights(4, 3, 3, 2), fixed(3)), "bias"),
+    ("BatchNormalization", (IMAGE, fixed(4), weights(4), weights(4), np.abs(weights(4))),
+     "scale"),
+])
+def test_weights_that_the_data_decides_are_refused(op: str, arguments: tuple[Any, ...],
+                                                   told: str, tmp_path: Path) -> None:
+    proto, _ = single(op, arguments, 17)
+    path = save(proto, tmp_path)
+    with pytest.raises(UnsupportedError, match=f"{op} 'node'.*{told}.*expected a constant") as e:
+        gossamer.compile(str(path), "host").program(2)
+    assert "\n" not in str(e.value) and str(path) in str(e.value)
+
+
+def test_a_constant_is_read_by_several_kinds_of_layer(device: Device, tmp_path: Path) -> None:
+    """As a product's right side, which is packed, and as a run-time value of others."""
+    nodes = [helper.make_node("MatMul", ["x", "c"], ["p"]),
+             helper.make_node("Concat", ["p", "c"], ["q"], axis=0),
+             helper.make_node("MatMul", ["c", "q2"], ["r"]),
+             helper.make_node("Transpose", ["q"], ["q2"])]
+    nodes = [nodes[0], nodes[1], nodes[3], nodes[2]]
+    proto = model(nodes, {"x": [4, 4]}, {"r": 2, "q": 2}, {"c": weights(4, 4)},
+                  types={"x": TensorProto.FLOAT})
+    onnx.checker.check_model(proto)
+    x = weights(4, 4, seed=3)
+    plan = gossamer.compile(str(save(proto, tmp_path)), device)
+    for y, expected in zip(plan(x), runtime(proto, {"x": x}), strict=True):
+        assert_same(y, expected)

@@ -1,0 +1,281 @@
+"""What a plan says of itself: rows, times, and layers that fell back to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.errors import UnsupportedError
+from gossamer.measure import Timing
+from gossamer.ops.registry import OPS
+from gossamer.plan.choose.baseline_plans import EndToEnd
+from gossamer.plan.plan import Plan
+from gossamer.plan.report.report import DENSE, Report, make_report
+from gossamer.plan.store.tuning_cache import file_name, tuning_folder
+from tests.model.onnx_models import model, runtime, save, weights
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "precision", "layout",
+           "device", "flops", "skips_zeros", "rejected", "build_s", "build_when", "build_cached",
+           "device_bytes"}
+TIMES = {"median_us", "p25_us", "p75_us", "share"}
+
+
+@pytest.fixture
+def plan(quick_device: Device, tmp_path: Path) -> Plan:
+    return compiled(small(), quick_device, tmp_path)
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """refuse("pool"): no algorithm of that op runs anywhere but on the host."""
+
+    def patch(op: str) -> None:
+        for algorithm in OPS[op].algorithms:
+            supports = algorithm.supports
+
+            def only_host(problem: Any, device: Device, supports: Any = supports) -> str | None:
+                return "refused by a test" if device.compiles else supports(problem, device)
+
+            monkeypatch.setattr(algorithm, "supports", only_host)
+
+    return patch
+
+
+def test_rows_tell_every_step(plan: Plan, quick_device: Device) -> None:
+    report = plan.report(3)
+    assert (report.device, report.batch, report.end_to_end_us) == (quick_device.name, 3, None)
+    steps = plan.program(3).steps
+    assert len(report.rows) == len(steps) > 0
+    for row, step in zip(report.rows, steps, strict=True):
+        assert row.keys() == COLUMNS
+        assert (row["layer"], row["op"]) == (step.layer.name, step.problem.op)
+        assert row["algorithm"] in [a.name for a in OPS[row["op"]].algorithms]
+        assert row["device"] == quick_device.name
+        assert row["problem"] and row["flops"] >= 0
+    by_name = {row["layer"]: row for row in report.rows}
+    assert by_name["second"]["problem"].startswith("3x3 8x6x5 -> 8x6x5")
+    assert by_name["second"]["flops"] >= 2 * 3 * 8 * 8 * 9 * 6 * 5
+    assert by_name["second"]["density"] == by_name["classes"]["density"] == 1
+    assert by_name["pool"]["density"] is None
+
+
+def test_density_is_that_of_the_weights(quick_device: Device, tmp_path: Path) -> None:
+    pruned = weights(8, 4, 3, 3)
+    pruned[:, 1:] = 0
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")],
+                  {"x": ["N", 4, 5, 5]}, {"y": 4}, {"w": pruned})
+    rows = compiled(proto, quick_device, tmp_path).report(1).rows
+    assert [row["density"] for row in rows if row["op"] == "conv2d"] == [0.25]
+
+
+def test_text_has_a_line_for_every_step_and_note(plan: Plan, quick_device: Device) -> None:
+    report = plan.report()
+    assert report.batch == 1
+    lines = str(report).splitlines()
+    assert len(lines) == 1 + len(report.rows) + len(report.notes)
+    assert lines[0].split() == ["layer", "problem", "algorithm", "config"]
+    for line, row in zip(lines[1:], report.rows, strict=False):
+        assert line.startswith(row["layer"]) and row["problem"] in line
+    assert lines[-1] == f"{quick_device.name} ran all {len(report.rows)} layers"
+
+
+def test_what_preparing_took_is_told_once_it_was_done(plan: Plan, quick_device: Device) -> None:
+    assert plan.report(2).build_line == "" and plan.report(2).build_s is None
+    plan(images(2))
+    report = plan.report()
+    assert {row["build_when"] for row in report.rows} == {"now"}
+    assert report.build_s == sum(row["build_s"] for row in report.rows)
+    assert report.build_line.startswith("built in ") and " now (slowest: " in report.build_line
+    assert report.build_line in str(report).splitlines()
+    kept = plan.memory["weights"]
+    assert (report.device_bytes is not None) == quick_device.compiles
+    if quick_device.compiles:
+        # CUDA tells of its kernels' code too
+        assert report.device_bytes is not None and report.device_bytes >= kept > 0
+        assert (report.device_bytes == kept) == (quick_device.api != "cuda")
+
+
+def test_what_preparing_took_in_words() -> None:
+    def row(layer: str, seconds: float | None, nbytes: int | None, cached: bool) -> dict[str, Any]:
+        return {"layer": layer, "build_s": seconds, "build_cached": cached,
+                "build_when": "measured", "device_bytes": nbytes}
+
+    rows = [row("a", 0.5, 2**20, False), row("b", 2.0, 2**19, True), row("c", 0.0123, None, False),
+            row("d", 0.000045, 0, False), row("e", None, None, False)]
+    assert Report("host", 1, rows).build_line == (
+        "built in 2.51 s when measured (slowest: b 2.00 s, a 0.50 s, c 12.3 ms), 1.5 MiB on the "
+        "device; kernels of 1 layer came from the disk cache; not known of 1 layer")
+    assert Report("host", 1, rows[3:4]).build_line == (
+        "built in 45 us when measured, 0.0 KiB on the device")
+    rows[1]["build_when"] = "now"
+    assert Report("host", 1, rows[:2]).build_line.startswith("built in 2.50 s when measured or now")
+
+
+def test_what_became_of_the_zeros_in_words() -> None:
+    def row(skips: bool, density: float | None, us: float, dense: float | None) -> dict[str, Any]:
+        return {"skips_zeros": skips, "density": density, "median_us": us, "best_dense_us": dense}
+
+    thin, other, full = row(True, 0.1, 4.0, 9.5), row(True, 0.3, 2.0, 3.0), row(False, 1.0, 7, 7)
+    pool = row(False, None, 1.0, 1.0)
+    assert Report("host", 1, [thin, full, pool, other]).zeros_line == (
+        "zeros are skipped in 2 of 3 layers with weights: alone these take 6.0 us, with the best "
+        "dense algorithms 12.5 us")
+    whole = Report("host", 1, [thin, other], end_to_end_us=8.0,
+                   plans=[{"plan": DENSE, "median_us": 15.0}])
+    assert whole.zeros_line.endswith(
+        "12.5 us; the network takes 8.0 us, with dense algorithms only 15.0 us")
+    unknown = row(True, 0.2, 1.0, None)
+    assert Report("host", 1, [thin, unknown]).zeros_line == (
+        "zeros are skipped in 2 of 2 layers with weights")
+    assert Report("host", 1, [row(False, 0.0, 1.0, 1.0)]).zeros_line == (
+        "zeros are skipped in 0 of 1 layer with weights")
+    assert Report("host", 1, [full, pool]).zeros_line == ""
+
+
+def test_report_is_of_the_last_batch(plan: Plan) -> None:
+    plan(images(2))
+    assert plan.report().batch == 2
+    plan(images(0))
+    assert plan.report().batch == 2
+    assert plan.report(5).batch == 5
+
+
+@pytest.mark.filterwarnings("error")
+def test_profile_fills_in_the_times(plan: Plan, quick_device: Device) -> None:
+    report = plan.profile(2)
+    assert report.batch == 2 and report.end_to_end_us is not None and report.end_to_end_us > 0
+    for row in report.rows:
+        assert row.keys() == COLUMNS | TIMES
+        assert 0 < row["p25_us"] <= row["median_us"] <= row["p75_us"]
+    assert sum(row["share"] for row in report.rows) == pytest.approx(1)
+    assert sum(report.shares.values()) == pytest.approx(1)
+    assert report.shares.keys() <= {"on the host" if quick_device.name == "host" else "our kernels",
+                                    "between layers"}
+    assert "end to end on" in str(report) and report.shares_line in str(report)
+    assert plan.report(2) == report
+    assert plan.report(3).end_to_end_us is None
+    assert_close(plan(images(2)), expected(images(2)))
+
+
+def _shares(plan: Plan, whole_us: float, each_us: float = 10.0) -> dict[str, float]:
+    program = plan.program(2)
+    timings = [Timing(each_us, each_us, each_us, 5)] * len(program.steps)
+    whole = EndToEnd(Timing(whole_us, whole_us, whole_us, 5))
+    return make_report(program, plan.device, timings, whole).shares
+
+
+def test_shares_say_whose_kernels_the_time_goes_to(
+    compiled_device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    refuse: Callable[[str], None]
+) -> None:
+    refuse("pool")
+    plan = compiled(small(), compiled_device, tmp_path)
+    steps = plan.program(2).steps
+    count = len(steps)
+    (step,) = [step for step in steps if step.layer.name == "classes"]
+    assert _shares(plan, 100.0 * count) == pytest.approx(
+        {"our kernels": (count - 1) / (10 * count), "on the host": 1 / (10 * count),
+         "between layers": 0.9})
+    monkeypatch.setattr(type(step.algorithm), "vendor", "cuBLAS")
+    assert _shares(plan, 20.0 * count) == pytest.approx(
+        {"our kernels": (count - 2) / (2 * count), "cuBLAS": 0.5 / count,
+         "on the host": 0.5 / count, "between layers": 0.5})
+    # timed one by one the layers took longer than all together
+    assert _shares(plan, 1.0) == pytest.approx(
+        {"our kernels": (count - 2) / count, "cuBLAS": 1 / count, "on the host": 1 / count})
+    assert _shares(plan, 0.0, 0.0) == {}
+    assert plan.report(2).shares == {} and plan.report(2).shares_line == ""
+
+
+def test_shares_are_told_in_one_line() -> None:
+    shares = {"our kernels": 0.826, "cuDNN": 0.17, "between layers": 0.004}
+    report = Report("cuda:0", 1, [], end_to_end_us=196.04, shares=shares)
+    line = "of 196.0 us end to end: 83% our kernels, 17% cuDNN, less than 1% between layers"
+    assert report.shares_line == line
+    assert str(report).splitlines()[1:] == ["end to end on cuda:0, batch 1: 196.0 us", line]
+
+
+def test_profile_is_of_the_last_batch(plan: Plan) -> None:
+    plan(images(3))
+    assert plan.profile().batch == 3
+
+
+@pytest.mark.parametrize("op", ["conv2d", "pool", "copy"])
+def test_a_layer_that_the_device_cannot_run_goes_to_the_host(
+    op: str, compiled_device: Device, tmp_path: Path, refuse: Callable[[str], None]
+) -> None:
+    node = helper.make_node
+    proto = model([node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
+                   node("MaxPool", ["a"], ["b"], "pool", kernel_shape=[2, 2]),
+                   node("Transpose", ["b"], ["c"], "turn", perm=[0, 2, 3, 1]),
+                   node("Relu", ["c"], ["y"], "relu")],
+                  {"x": ["N", 3, 4, 5]}, {"y": 4}, {"w": weights(4, 3, 3, 3)})
+    refuse(op)
+    plan = compiled(proto, compiled_device, tmp_path)
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((2, 3, 4, 5)).astype(np.float32)
+        assert_close(plan(x), runtime(proto, {"x": x})[0])
+    report = plan.report()
+    fallen = [row for row in report.rows if row["device"] == "host"]
+    assert {row["op"] for row in fallen} == {op}
+    (note,) = report.notes
+    # conv, pool, turn and relu; on the host lies the one, and what was put in for it
+    assert note.startswith(f"{compiled_device.name} ran 3 of 4 layers; 1 ") and " on host: " in note
+    assert all(row["layer"] in note for row in fallen) and "refused by a test" in note
+    strict = compiled(proto, compiled_device, tmp_path, strict=True)
+    with pytest.raises(UnsupportedError, match=f"{compiled_device.name} cannot run .*"
+                                               "refused by a test.*strict") as caught:
+        strict(x)
+    assert "\n" not in str(caught.value)
+
+
+def test_strict_says_nothing_where_all_runs(compiled_device: Device, tmp_path: Path) -> None:
+    x = images(1)
+    assert_close(compiled(small(), compiled_device, tmp_path, strict=True)(x), expected(x))
+
+
+def test_profile_of_a_plan_with_a_layer_on_the_host(
+    compiled_device: Device, tmp_path: Path, refuse: Callable[[str], None]
+) -> None:
+    refuse("softmax")
+    proto = model([helper.make_node("Softmax", ["x"], ["a"], "soft"),
+                   helper.make_node("Relu", ["a"], ["y"], "relu")], {"x": ["N", 3]}, {"y": 2})
+    report = compiled(proto, compiled_device, tmp_path).profile(2)
+    assert [row["device"] for row in report.rows] == ["host", compiled_device.name]
+    # what the host does is not seen by the device's clock, but the layer beside it is
+    assert report.rows[1]["median_us"] > 0
+
+
+def test_nothing_computes_it(quick_device: Device, tmp_path: Path,
+                             monkeypatch: pytest.MonkeyPatch) -> None:
+    for algorithm in OPS["softmax"].algorithms:
+        monkeypatch.setattr(algorithm, "supports", lambda problem, device: "out of order")
+    proto = model([helper.make_node("Softmax", ["x"], ["y"], "soft")], {"x": ["N", 3]}, {"y": 2})
+    plan = compiled(proto, quick_device, tmp_path)
+    with pytest.raises(UnsupportedError, match=r"'soft': nothing computes .*out of order") as e:
+        plan.program(1)
+    assert "\n" not in str(e.value)
+
+
+def test_a_bad_file_of_measurements_is_told(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    bad = tuning_folder() / file_name(find("host"))
+    bad.parent.mkdir()
+    bad.write_text("{")
+    plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
+    plan.program(1)
+    (note,) = [note for note in plan.report(1).notes if "corrupt" in note]
+    assert note.startswith(f"{bad} is corrupt or cut short") and "measured again" in note
+    again = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
+    again.program(1)
+    assert not any("corrupt" in note for note in again.report(1).notes)

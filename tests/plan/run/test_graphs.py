@@ -1,0 +1,132 @@
+"""Captured graphs and foreign inputs, on a device that records and replays as CUDA does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from gossamer.plan.plan import Plan
+from gossamer.plan.run.context import Context
+from tests.conftest import working_devices
+from tests.model.onnx_models import model
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+pytest.importorskip("pyopencl")
+
+from tests.plan.graph_device import Addressed, GraphDevice
+
+
+@pytest.fixture
+def graphs() -> GraphDevice:
+    if "pocl" not in working_devices():
+        pytest.skip("PoCL does not work here")
+    return GraphDevice(working_devices()["pocl"])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def plan(graphs: GraphDevice, tmp_path: Path) -> Plan:
+    return compiled(small(), graphs, tmp_path)
+
+
+def foreign(context: Context, graphs: GraphDevice, source: Addressed, stream: object = None
+            ) -> np.ndarray:
+    """What a context makes of an input at an address, by way of device memory."""
+    (value,) = context.program.outputs.values()
+    spec = context.program.specs[value]
+    target = graphs.empty(spec.nbytes, "a result")
+    context.run_on_device({"x": source}, {next(iter(context.program.outputs)): target}, stream)
+    result = np.empty(spec.shape, np.float32)
+    graphs.read(target, result)
+    return result
+
+
+def test_the_second_execution_is_captured_and_then_replayed(plan: Plan,
+                                                            graphs: GraphDevice) -> None:
+    for seed in range(4):
+        x = images(2, seed)
+        assert_close(plan(x), expected(x))
+        assert graphs.captures == (seed >= 1)
+
+
+def test_profiles_neither_nest_graphs_nor_disturb_results(plan: Plan,
+                                                          graphs: GraphDevice) -> None:
+    for x in (images(2), images(2, 1)):
+        report = plan.profile(2)
+        assert report.end_to_end_us and all(row["median_us"] > 0 for row in report.rows)
+        assert_close(plan(x), expected(x))
+
+
+def test_an_address_that_comes_again_is_read_in_place(plan: Plan, graphs: GraphDevice) -> None:
+    context = plan.context(2)
+    sources = {handle: Addressed(graphs, handle, images(2, handle)) for handle in (64, 128)}
+    for turn in range(3):
+        for handle, source in sources.items():
+            graphs.copies.clear()
+            assert_close(foreign(context, graphs, source), expected(images(2, handle)))
+            # an output always costs a copy; an input only until it has a graph
+            assert len(graphs.copies) == (2 if turn == 0 else 1)
+    changed = images(2, 7)
+    graphs.write(sources[64], changed)
+    assert_close(foreign(context, graphs, sources[64]), expected(changed))
+    assert_close(context.run({"x": images(2)})[plan.outputs[0].name], expected(images(2)))
+
+
+def test_an_address_between_vectors_is_always_copied(plan: Plan, graphs: GraphDevice) -> None:
+    context = plan.context(2)
+    source = Addressed(graphs, 68, images(2))
+    for _ in range(3):
+        graphs.copies.clear()
+        assert_close(foreign(context, graphs, source), expected(images(2)))
+        assert len(graphs.copies) == 2
+
+
+def test_old_addresses_are_forgotten(plan: Plan, graphs: GraphDevice) -> None:
+    context = plan.context(1)
+    sources = [Addressed(graphs, 16 * (i + 1), images(1, i)) for i in range(12)]
+    for _ in range(2):
+        for index, source in enumerate(sources):
+            assert_close(foreign(context, graphs, source), expected(images(1, index)))
+    assert graphs.captures <= 1, "none of twelve came again within the eight that are kept"
+
+
+def test_streams_wait_for_each_other(plan: Plan, graphs: GraphDevice) -> None:
+    context = plan.context(1)
+    source = Addressed(graphs, 64, images(1))
+    foreign(context, graphs, source, "first")
+    foreign(context, graphs, source, "first")
+    foreign(context, graphs, source, "second")
+    context.run({"x": images(1)})
+    context.end_to_end(repeats=3)
+    assert graphs.waits == [("first", None), ("second", "first"), (None, "second")]
+
+
+@pytest.mark.parametrize("op", ["Identity", "Reshape"])
+def test_an_output_that_is_an_input_is_taken_where_it_lies(
+    graphs: GraphDevice, tmp_path: Path, op: str
+) -> None:
+    shape = {"s": np.array([-1, 2, 2])} if op == "Reshape" else {}
+    proto = model([helper.make_node(op, ["x", *shape], ["y"], "same")], {"x": ["N", 4]},
+                  {"y": 3 if shape else 2}, shape)
+    context = compiled(proto, graphs, tmp_path).context(3)
+    source = Addressed(graphs, 64, np.zeros((3, 4), np.float32))
+    for seed in range(4):
+        x = np.random.default_rng(seed).standard_normal((3, 4)).astype(np.float32)
+        graphs.write(source, x)
+        np.testing.assert_array_equal(foreign(context, graphs, source).reshape(3, 4), x)
+
+
+def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    from gossamer.plan.store.tuning_cache import TuningCache
+    from gossamer.plan.tune.tuner import Tuner
+
+    plan = compiled(small(), graphs, tmp_path)
+    tuned = Plan(plan.graph, graphs, tuner=Tuner(graphs, "quick",
+                                                 cache=TuningCache(graphs, tmp_path)))
+    assert_close(tuned(images(2)), expected(images(2)))
+    assert graphs.captures > 10
+    assert all(trial.measured.cold_us is not None for step in tuned.program(2).steps
+               for trial in step.trials if not trial.measured.failure)

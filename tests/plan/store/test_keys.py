@@ -1,0 +1,241 @@
+"""Names that stay: of problems, of algorithms' sources."""
+
+import contextlib
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.device.registry import find
+from gossamer.expression import Expression, Step, apply
+from gossamer.ops.algorithm import Epilogue, WeightsInfo
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor.cudnn import Cudnn
+from gossamer.ops.copy.problem import CopyProblem
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.registry import OPS
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.plan.store import keys
+from gossamer.plan.store.keys import (
+    canonical,
+    identity,
+    layout_text,
+    libraries,
+    problem_key,
+    source_hash,
+    sources,
+)
+from gossamer.tensor import TensorSpec
+
+OPS_FOLDER = Path(keys.__file__).parents[1] / "ops"
+PROBLEM = Conv2dProblem(
+    2, 64, 56, 56, 128, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1,
+    Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",)),
+    WeightsInfo(0.125, "0f1e2d3c", False))
+# of PROBLEM, for good: another key makes everybody measure again
+GOLDEN = "97cf59cd9544cbe915b09062b9e134fa"
+
+
+def test_a_key_stays_what_it_was():
+    assert problem_key(PROBLEM) == GOLDEN
+
+
+def test_a_key_does_not_depend_on_the_process():
+    code = ("from tests.plan.store.test_keys import PROBLEM; "
+            "from gossamer.plan.store.keys import problem_key; print(problem_key(PROBLEM))")
+    for seed in ("1", "2"):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              check=True, cwd=Path(__file__).parents[2],
+                              env={"PYTHONHASHSEED": seed, "PATH": ""})
+        assert done.stdout.strip() == GOLDEN
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = replace(PROBLEM, batch=np.int64(2), kernel=(np.int32(3), 3),
+                    weights_info=WeightsInfo(np.float64(0.125), "0f1e2d3c", np.bool_(False)))
+    assert numpy == PROBLEM and problem_key(numpy) == GOLDEN
+
+
+_OTHER_WORDS = {"float32": "float16", "add": "sub", "clip": "relu", "NCHW": "NHWC",
+                "max": "average", "nearest": "linear", "half_pixel": "asymmetric",
+                "round_prefer_floor": "floor"}
+
+
+def others(value):
+    """Values that differ from a value in one place each."""
+    if is_dataclass(value):
+        for field in fields(value):
+            for other in others(getattr(value, field.name)):
+                # some problems cannot be: a window larger than the input
+                with contextlib.suppress(ValueError):
+                    yield replace(value, **{field.name: other})
+    elif isinstance(value, tuple):
+        if value:
+            yield (*value, value[-1])
+        for index, item in enumerate(value):
+            for other in others(item):
+                yield (*value[:index], other, *value[index + 1 :])
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+    elif isinstance(value, float):
+        yield float(np.nextafter(value, 9))
+    elif isinstance(value, str):
+        yield _OTHER_WORDS.get(value, f"{value} too")
+
+
+X = TensorSpec((1, 2, 3, 4), "float32", "NCHW")
+PROBLEMS = [
+    PROBLEM,
+    GemmProblem(1, 2, 3, PROBLEM.epilogue),
+    CopyProblem(X, X, (0, 1, 2, None), (1, 1, 1, 0), (0, 0, 0, 0)),
+    ConcatProblem((X, X), 1),
+    PoolProblem(X, "max", (2, 2)),
+    ResizeProblem(X, (6, 8), (2.0, 2.0)),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.op)
+def test_any_other_field_gives_another_key(problem):
+    changed = list(others(problem))
+    assert {name for each in changed for name in (field.name for field in fields(each))
+            if getattr(each, name) != getattr(problem, name)} == {
+                field.name for field in fields(problem)}
+    found = [problem_key(each) for each in (problem, *changed)]
+    assert len(set(found)) == len(found)
+
+
+small = st.integers(1, 3)
+expressions = st.sampled_from([
+    apply("relu"), apply("neg"), apply("clip", 0.0, 6.0), apply("clip", 0.0, 1.0),
+    apply("clip", 0.0, float("inf")), Expression(1, (Step("relu", (0,)),), (0,))])
+gemms = st.builds(
+    GemmProblem, small, small, small, st.builds(Epilogue, expressions),
+    st.builds(WeightsInfo, st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from(["", "a"]),
+              st.booleans()))
+
+
+@given(gemms, gemms)
+def test_keys_are_equal_where_problems_are(one, other):
+    assert (problem_key(one) == problem_key(other)) == (one == other)
+    assert problem_key(replace(one)) == problem_key(one)
+
+
+def test_problems_of_other_ops_differ():
+    found = {}
+    for op in OPS.values():
+        text = canonical(PROBLEM) | {"op": op.name}
+        found[json.dumps(text, sort_keys=True)] = op.name
+    assert len(found) == len(OPS) and canonical(PROBLEM)["op"] == "conv2d"
+
+
+def test_what_has_no_fixed_text_is_refused():
+    with pytest.raises(TypeError, match="no fixed text"):
+        problem_key(replace(PROBLEM, groups=object()))
+
+
+def test_layouts_in_words():
+    assert layout_text(TensorSpec((3, 4))) == "row"
+    assert layout_text(TensorSpec((1, 2, 3, 4), "bits", "packed32")) == "packed32 bits"
+    assert layout_text(replace(X, layout="NHWC", channel_multiple=8, border=(1, 0, 1, 2))) == (
+        "NHWC c8 b1,0,1,2")
+
+
+def names(algorithm):
+    files, _ = sources(type(algorithm).__module__)
+    return {str(path.relative_to(OPS_FOLDER.parent)) for path in files}
+
+
+def test_sources_of_an_algorithm():
+    (found,) = [names(each) for each in OPS["conv2d"].algorithms if each.name == "depthwise"]
+    assert {"ops/conv2d/depthwise.py", "ops/conv2d/depthwise.cl", "device/dialect.h",
+            "ops/epilogue.py", "ops/algorithm.py", "expression.py"} <= found
+    assert not any("im2col" in name or "pool" in name or "reference" in name for name in found)
+
+
+def test_sources_of_algorithms_that_use_others():
+    found = names(OPS["gemm"].algorithms[0])
+    assert {"ops/gemm/few_rows.cl", "ops/conv2d/im2col_gemm.py",
+            "ops/conv2d/im2col_gemm.cl"} <= found
+
+
+def test_every_kernel_file_is_the_source_of_some_algorithm():
+    found = set().union(*(names(each) for op in OPS.values() for each in op.algorithms))
+    kernels = {str(path.relative_to(OPS_FOLDER.parent)) for suffix in ("cl", "cu", "h")
+               for path in OPS_FOLDER.rglob(f"*.{suffix}")}
+    assert kernels and kernels <= found
+
+
+@pytest.fixture
+def abacus(tmp_path, monkeypatch):
+    """An algorithm's module with a kernel and a neighbour, and its hash as a new process sees
+    it."""
+    (tmp_path / "abacus_algorithm.py").write_text(
+        "import gossamer.ops.epilogue\nimport scipy.sparse\n"
+        "class Abacus:\n    kernel = 'abacus.cl'\n")
+    (tmp_path / "abacus.cl").write_text("kernel")
+    (tmp_path / "neighbour.cl").write_text("kernel")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "abacus_algorithm", raising=False)
+    instance = importlib.import_module("abacus_algorithm").Abacus()
+
+    def fresh_hash():
+        for cached in (keys._source_hash, keys._names, keys._versions):
+            cached.cache_clear()
+        return source_hash(instance)
+
+    yield fresh_hash
+    fresh_hash()
+    del sys.modules["abacus_algorithm"]
+    keys._source_hash.cache_clear()
+
+
+def test_a_hash_changes_with_kernel_python_and_library(abacus, tmp_path, monkeypatch):
+    first = abacus()
+    (tmp_path / "neighbour.cl").write_text("changed")
+    assert abacus() == first
+    found = {first}
+    (tmp_path / "abacus.cl").write_text("changed")
+    found.add(abacus())
+    with open(tmp_path / "abacus_algorithm.py", "a") as file:
+        file.write("# changed\n")
+    found.add(abacus())
+    monkeypatch.setattr(keys.metadata, "version", lambda package: "99")
+    found.add(abacus())
+    dialect = tmp_path / "dialect.h"
+    dialect.write_text("changed")
+    monkeypatch.setattr(keys, "DIALECT", dialect)
+    found.add(abacus())
+    assert len(found) == 5
+
+
+def test_a_hash_is_taken_once_a_process(abacus, tmp_path):
+    first = abacus()
+    module = sys.modules["abacus_algorithm"]
+    (tmp_path / "abacus.cl").write_text("changed")
+    assert source_hash(module.Abacus()) == first
+
+
+def test_an_identity_changes_with_the_library_that_the_device_has(monkeypatch):
+    host = find("host")
+    algorithms = {each.name: each for each in OPS["conv2d"].algorithms}
+    cudnn, ours = algorithms["cudnn"], algorithms["depthwise"]
+    before = {each: (identity(each, host), libraries(each, host)) for each in (cudnn, ours)}
+    assert before[cudnn][0] == source_hash(cudnn) and "cuDNN" not in before[cudnn][1]
+    found = {before[cudnn][0]}
+    for version in ("9.19.0", "9.20.0"):
+        monkeypatch.setattr(Cudnn, "version", lambda self, device, version=version: version)
+        found.add(identity(cudnn, host))
+        assert libraries(cudnn, host) == {**before[cudnn][1], "cuDNN": version}
+    assert len(found) == 3
+    assert (identity(ours, host), libraries(ours, host)) == before[ours]

@@ -1,0 +1,405 @@
+"""Saved plans: the same outputs without measuring, and one line for every file that is none."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.errors import GossamerError, InputError
+from gossamer.expression import Expression, Step
+from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.conv2d.vendor.cudnn import Cudnn
+from gossamer.plan.plan import Plan
+from gossamer.plan.store import plan_file
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
+from tests.conftest import is_slow
+from tests.model.onnx_models import model, weights
+from tests.plan.small import assert_close, compiled, expected, images, save, small
+
+
+@pytest.fixture
+def measured(quick_device: Device, tmp_path: Path) -> Callable[[], Plan]:
+    """Makes a measured plan for batches 1 and 4, with a cache in a folder of its own."""
+    path = save(small(), tmp_path)
+
+    def make() -> Plan:
+        tuner = Tuner(quick_device, "quick", cache=TuningCache(quick_device, tmp_path / "tuning"))
+        plan = Plan(gossamer.load(str(path)), quick_device, tuner=tuner)
+        plan.program(1)
+        plan.program(4)
+        return plan
+
+    return make
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A saved plan for the host."""
+    plan = gossamer.compile(str(save(small(), tmp_path)), "host")
+    plan.save(tmp_path / "small.plan")
+    return tmp_path / "small.plan"
+
+
+def choices(plan: Plan, batch: int) -> list[tuple[Any, ...]]:
+    return [(step.layer.name, step.algorithm.name, step.variant, step.device, step.inputs,
+             step.outputs, step.rejected) for step in plan.program(batch).steps]
+
+
+def entries(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def rewrite(path: Path, name: str, change: Callable[[Any], Any]) -> None:
+    """Changes one JSON entry of a saved plan."""
+    content = entries(path)
+    content[name] = json.dumps(change(json.loads(content[name]))).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for entry, data in content.items():
+            archive.writestr(entry, data)
+
+
+def test_a_loaded_plan_gives_the_same_bits_and_measures_nothing(
+        measured: Callable[[], Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = measured()
+    plan.save(tmp_path / "a.plan")
+    monkeypatch.setattr(Tuner, "measure", None)
+    monkeypatch.setattr(TuningCache, "get", None)
+    loaded = gossamer.Plan.load(str(tmp_path / "a.plan"))
+    assert loaded.tuner is None and loaded.device is plan.device
+    assert loaded.planned_batches == [1, 4]
+    for batch in (1, 4):
+        assert choices(loaded, batch) == choices(plan, batch)
+        x = images(batch)
+        assert_close(loaded(x), expected(x))
+        np.testing.assert_array_equal(loaded(x).view(np.uint32), plan(x).view(np.uint32))
+        assert loaded.report().notes == plan.report().notes
+
+
+def test_a_second_plan_and_a_second_save_write_the_same_file(
+        measured: Callable[[], Plan], tmp_path: Path) -> None:
+    first, second = measured(), measured()
+    assert second.tuner is not None and second.tuner.measured == 0
+    first.save(tmp_path / "first.plan")
+    second.save(tmp_path / "second.plan")
+    Plan.load(tmp_path / "first.plan").save(tmp_path / "third.plan")
+    assert set(entries(tmp_path / "first.plan")) >= {"plan.json", "graph.json", "choices.json",
+                                                     "weights/0.npy"}
+    wanted = (tmp_path / "first.plan").read_bytes()
+    for name in ("second", "third"):
+        assert (tmp_path / f"{name}.plan").read_bytes() == wanted
+    assert "date" not in json.loads(entries(tmp_path / "first.plan")["plan.json"])
+
+
+def test_another_batch_takes_the_nearest_choices_and_says_so(
+        measured: Callable[[], Plan], tmp_path: Path) -> None:
+    plan = measured()
+    plan.save(tmp_path / "a.plan")
+    loaded = Plan.load(tmp_path / "a.plan")
+    for batch, nearest in ((3, 4), (2, 1), (9, 4)):
+        x = images(batch)
+        assert_close(loaded(x), expected(x))
+        (note,) = [line for line in loaded.report().notes if "not planned" in line]
+        start = f"batch {batch} was not planned: the choices are those of batch {nearest}"
+        assert note.startswith(start)
+        # a product of few rows may have no such algorithm or config for more of them
+        assert note[len(start):] in ("", ", but for classes, which they do not fit")
+        taken, wanted = ({step.layer.name: (step.algorithm, step.variant.label)
+                          for step in steps if step.layer.name != "classes"
+                          and not step.layer.inserted}
+                         for steps in (loaded.program(batch).steps, plan.program(nearest).steps))
+        assert taken == wanted
+    loaded.save(tmp_path / "b.plan")
+    assert Plan.load(tmp_path / "b.plan").planned_batches == [1, 4]
+
+
+def test_a_layout_that_was_the_default_costs_no_copy_at_another_batch(
+        compiled_device: Device, tmp_path: Path) -> None:
+    proto = model([helper.make_node("GlobalAveragePool", ["x"], ["y"], "mean")],
+                  {"x": ["N", 3, 4, 4]}, {"y": 4})
+    compiled(proto, compiled_device, tmp_path).save(tmp_path / "small.plan")
+
+    def change(plain: Any) -> Any:
+        (mean,) = plain["1"]
+        assert (mean["inputs"], mean["default_layouts"]) == (["NCHW"], [True, True])
+        mean["inputs"] = mean["outputs"] = ["CHWN"]
+        return plain
+
+    rewrite(tmp_path / "small.plan", "choices.json", change)
+    plan = Plan.load(tmp_path / "small.plan", compiled_device)
+    for batch, layout in ((1, "CHWN"), (2, "NCHW")):
+        (mean,) = plan.program(batch).steps
+        assert mean.variant.inputs[0].layout == layout
+
+
+def test_a_choice_that_does_not_fit_another_batch_is_replaced_and_named(file: Path) -> None:
+    def spoil(plain: Any) -> Any:
+        plain["2"] = plain.pop("1")
+        for step in plain["2"]:
+            step["config"] += " spoilt=1"
+        return plain
+
+    assert Plan.load(file).planned_batches == [1]
+    rewrite(file, "choices.json", spoil)
+    plan = plan_file_without_check(file)
+    x = images(1)
+    assert_close(plan(x), expected(x))
+    (note,) = [line for line in plan.report().notes if "not planned" in line]
+    assert note.startswith("batch 1 was not planned: the choices are those of batch 2, but for "
+                           "first, ")
+    with pytest.raises(InputError, match=r"small.plan: Conv 'first' cannot be computed as planned"):
+        Plan.load(file)
+
+
+def plan_file_without_check(path: Path) -> Plan:
+    """A loaded plan whose choices were not tried."""
+    from gossamer.device.registry import find
+    from gossamer.plan.store.saved_options import StoredChoices
+
+    _, graph, plain = plan_file.read(path)
+    return Plan(graph, find("host"), choices=StoredChoices(path, plain))
+
+
+def test_equal_weights_are_stored_once_and_exactly(tmp_path: Path) -> None:
+    shared = weights(4, 4, 3, 3)
+    shared[0, 0, 0] = [np.nan, np.inf, -0.0]
+    node = helper.make_node
+    proto = model([node("Conv", ["x", "a"], ["t"], pads=[1, 1, 1, 1]),
+                   node("MaxPool", ["t"], ["p"], kernel_shape=[1, 1]),
+                   node("Conv", ["p", "b"], ["y"], pads=[1, 1, 1, 1])],
+                  {"x": ["N", 4, 5, 5]}, {"y": 4}, {"a": shared, "b": shared.copy()})
+    plan = gossamer.compile(str(save(proto, tmp_path)), "host")
+    plan.save(tmp_path / "a.plan")
+    loaded = Plan.load(tmp_path / "a.plan")
+    for name, array in plan.graph.constants.items():
+        assert loaded.graph.constants[name].tobytes() == array.tobytes()
+    shapes = [np.load(io.BytesIO(data)).shape
+              for name, data in entries(tmp_path / "a.plan").items() if name.endswith(".npy")]
+    assert shapes.count((4, 4, 3, 3)) == 1
+
+
+def test_every_kind_of_attribute_comes_back(tmp_path: Path) -> None:
+    expression = Expression(1, (Step("clip", (0,), (0.1, float("inf"))),
+                                Step("leaky_relu", (1,), (np.float32(0.1),))))
+    attributes = {"a": 1, "b": True, "c": None, "d": 0.1, "e": float("-inf"), "f": "text",
+                  "g": (1, (2, "x")), "h": [1.5, (2,)], "i": expression, "j": np.int64(7)}
+    graph = Graph("n", [ValueInfo("x", (None, 3), "float32", ("N", ""))],
+                  [ValueInfo("y", (None, 3))],
+                  [Node("elementwise", "one", ["x"], ["y"], attributes, "Odd 'one'")],
+                  {"w": np.asfortranarray(weights(3, 4)), "s": np.array(3, np.int64),
+                   "e": np.zeros((0, 2), np.float32), "t": np.array([True, False])},
+                  "file.onnx", ["mind the gap"], 2)
+    plan_file.write(tmp_path / "a.plan", {
+        "format": plan_file.FORMAT, "version": plan_file.VERSION,
+        "made_by": {"gossamer": gossamer.__version__}}, graph, {})
+    _, read, _ = plan_file.read(tmp_path / "a.plan")
+    assert read.nodes == graph.nodes
+    for name, value in attributes.items():
+        assert type(read.nodes[0].attributes[name]) is type(value)
+    assert {**vars(read), "constants": None} == {**vars(graph), "constants": None,
+                                                 "file": str(tmp_path / "a.plan")}
+    for name, array in graph.constants.items():
+        other = read.constants[name]
+        assert (other.dtype, other.shape, other.flags.f_contiguous) == (
+            array.dtype, array.shape, array.flags.f_contiguous)
+        assert other.tobytes() == array.tobytes()
+
+
+def test_a_save_that_fails_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, before = Plan.load(file), file.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    with pytest.raises(InputError, match=r"small.plan: cannot be written: No space left"):
+        plan.save(file)
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir() if "plan" in path.name] == ["small.plan"]
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"absent/a.plan: cannot be written"):
+        plan.save(file.parent / "absent" / "a.plan")
+
+
+@pytest.mark.parametrize(("part", "key", "message"), [
+    ("device", "description", r"was made for other \(host, .*, host is "),
+    ("device", "units", r"was made for .* \(host, other units\), host is "),
+    ("made_by", "driver", "was made with driver other, now it is "),
+    ("made_by", "toolkit", "was made with toolkit other, now it is BLAS with"),
+    ("made_by", "gossamer", "was made by gossamer other, this is "),
+])
+def test_a_plan_made_elsewhere_is_refused(file: Path, part: str, key: str, message: str) -> None:
+    rewrite(file, "plan.json", lambda head: {**head, part: {**head[part], key: "other"}})
+    with pytest.raises(InputError, match=f"small.plan: {message}.*compile the network again"):
+        Plan.load(file)
+
+
+def changed(file: Path, **what: Any) -> None:
+    """Makes a saved plan take host_im2col of other sources or libraries."""
+    def change(head: Any) -> Any:
+        head["made_by"]["algorithms"]["conv2d host_im2col"].update(what)
+        return head
+
+    rewrite(file, "plan.json", change)
+
+
+def test_a_plan_of_algorithms_that_were_changed_is_refused(file: Path) -> None:
+    algorithms = json.loads(entries(file)["plan.json"])["made_by"]["algorithms"]
+    assert "conv2d host_im2col" in algorithms
+    assert set(algorithms) == {f"{step.layer.op} {step.algorithm.name}"
+                               for step in Plan.load(file).program(1).steps}
+    changed(file, source="0" * 16)
+    with pytest.raises(InputError, match=r"small.plan: was made before gossamer's conv2d "
+                                         r"host_im2col was changed; compile the network again"):
+        Plan.load(file)
+
+
+@pytest.mark.parametrize(("there", "here", "message"), [
+    ("9.19.0", "9.20.0", "9.19.0, now it is 9.20.0"),
+    ("9.19.0", "", "9.19.0, now it is none"),
+    ("", "9.20.0", "none, now it is 9.20.0"),
+])
+def test_a_plan_of_another_library_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch,
+                                              there: str, here: str, message: str) -> None:
+    monkeypatch.setattr(HostIm2col, "vendor", "Abacus")
+    monkeypatch.setattr(HostIm2col, "version", lambda self, device: there)
+    plan_file_without_check(file).save(file)
+    assert Plan.load(file).planned_batches == [1]
+    monkeypatch.setattr(HostIm2col, "version", lambda self, device: here)
+    with pytest.raises(InputError, match=f"small.plan: was made with Abacus {message}; compile"):
+        Plan.load(file)
+
+
+def test_libraries_that_a_plan_does_not_take_are_not_asked(
+        file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unasked(self: Cudnn, device: Device) -> str:
+        raise AssertionError("cuDNN was loaded")
+
+    monkeypatch.setattr(Cudnn, "version", unasked)
+    Plan.load(file).save(file)
+    assert Plan.load(file).planned_batches == [1]
+
+
+def test_a_plan_for_another_device_is_refused(file: Path, compiled_device: Device) -> None:
+    if is_slow(compiled_device):
+        pytest.skip("one device is enough")
+    with pytest.raises(InputError, match=f"was made for .*host.*{compiled_device.name} is "):
+        Plan.load(file, compiled_device)
+    rewrite(file, "plan.json", lambda head: {**head, "device": {**head["device"],
+                                                                "name": "opencl:77"}})
+    with pytest.raises(GossamerError, match=r"small.plan: was made for opencl:77 .*no device"):
+        Plan.load(file)
+    assert Plan.load(file, "host").device.name == "host"
+
+
+def test_a_network_that_lowers_otherwise_is_refused(file: Path) -> None:
+    def change(plain: Any) -> Any:
+        plain["1"][0]["problem"] = "0" * 32
+        return plain
+
+    rewrite(file, "choices.json", change)
+    with pytest.raises(InputError, match=r"small.plan: Conv 'first' cannot be computed as planned: "
+                                         "it is .*, which is not what was planned; compile"):
+        Plan.load(file)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "is no plan"),
+    (b"\x7fELF something else", "is no plan"),
+    (b"PK\x03\x04 cut", "is corrupt or cut short"),
+])
+def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.plan"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"x.plan: {message}"):
+        Plan.load(path)
+
+
+def test_other_zip_files_newer_formats_and_absent_files_are_refused(file: Path) -> None:
+    for version, age in ((plan_file.VERSION + 1, "a newer"), (plan_file.VERSION - 1, "an older")):
+        rewrite(file, "plan.json", lambda head, version=version: {**head, "version": version})
+        with pytest.raises(InputError, match=f"by {age} gossamer .plan format {version},"):
+            Plan.load(file)
+    rewrite(file, "plan.json", lambda head: {**head, "format": "song"})
+    with pytest.raises(InputError, match="is no plan that gossamer saved"):
+        Plan.load(file)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("word/document.xml", "")
+    with pytest.raises(InputError, match="is no plan that gossamer saved"):
+        Plan.load(file)
+    with pytest.raises(InputError, match="the plan cannot be read: No such file"):
+        Plan.load(file.with_name("absent.plan"))
+    with pytest.raises(InputError, match="the plan cannot be read: Is a directory"):
+        Plan.load(file.parent)
+
+
+def test_a_file_cut_anywhere_is_refused_in_one_line(file: Path) -> None:
+    data = file.read_bytes()
+    for length in random.Random(0).sample(range(len(data)), 60):
+        file.write_bytes(data[:length])
+        with pytest.raises(GossamerError) as caught:
+            Plan.load(file)
+        assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_changed_byte_is_noticed_or_does_no_harm(file: Path) -> None:
+    data, x = file.read_bytes(), images(1)
+    y, refused = Plan.load(file)(x), 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        changed = bytearray(data)
+        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        file.write_bytes(changed)
+        try:
+            np.testing.assert_array_equal(Plan.load(file)(x), y)
+        except GossamerError as error:
+            refused += 1
+            assert str(file) in str(error) and "\n" not in str(error)
+    assert refused > 100
+
+
+@pytest.mark.parametrize("entry", ["plan.json", "graph.json", "choices.json"])
+def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
+                                                                   entry: str) -> None:
+    whole = file.read_bytes()
+    refused = 0
+    for seed in range(60):
+        file.write_bytes(whole)
+        rewrite(file, entry, lambda value, seed=seed: _maimed(value, random.Random(seed)))
+        try:
+            Plan.load(file)
+        except GossamerError as error:
+            refused += 1
+            assert str(file) in str(error) and "\n" not in str(error)
+    assert refused > 10
+
+
+def _maimed(value: Any, rng: random.Random) -> Any:
+    """The value with one thing in it dropped or replaced."""
+    if isinstance(value, (dict, list)) and value:
+        key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        if rng.random() < 0.3:
+            del value[key]
+        else:
+            value[key] = _maimed(value[key], rng)
+        return value
+    return rng.choice([None, "other", -1, 1 << 70, [], {}, 0.5, {"tuple": 3}])
+
+
+def test_the_plan_of_a_strict_compilation_stays_strict(quick_device: Device,
+                                                       tmp_path: Path) -> None:
+    compiled(small(), quick_device, tmp_path, strict=True).save(tmp_path / "a.plan")
+    assert Plan.load(tmp_path / "a.plan", quick_device.name).strict

@@ -1,0 +1,19 @@
+"""Algorithms whose sources a test may change, and warnings of their own for each test."""
+
+import pytest
+
+from gossamer.device import kernel_cache
+from gossamer.plan.store import tuning_cache
+
+
+@pytest.fixture(autouse=True)
+def algorithms(monkeypatch):
+    """Two algorithms of gemm, with sources that a test may change."""
+    found = {"tiled": "first source", "few_rows": "other source"}
+    monkeypatch.setattr(tuning_cache, "_sources", lambda op, device: found)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def silence_of_other_tests(monkeypatch):
+    monkeypatch.setattr(kernel_cache, "_warned", set())

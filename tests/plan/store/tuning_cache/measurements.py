@@ -1,0 +1,38 @@
+"""Measurements to store, of a device that a test describes."""
+
+import json
+from types import SimpleNamespace
+
+from gossamer.measure import Timing
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.plan.store.tuning_cache import Measured, TuningCache
+
+TIMING = Timing(123.4, 120.0, 130.1, 20)
+
+
+def device(**changed):
+    """What a cache asks of a device."""
+    fields = {"api": "opencl", "description": "Abacus 3000 (wooden)", "driver": "beads 1.0",
+              "units": 4, **changed}
+    return SimpleNamespace(limits=SimpleNamespace(units=fields.pop("units")), **fields)
+
+
+def problem(rows=1):
+    return GemmProblem(rows, 10, 20)
+
+
+def measured(config="tile=8", algorithm="tiled", median_us=12.0, **others):
+    return Measured(algorithm, config, ("row",), ("row",), "fp32", median_us, median_us - 1,
+                    median_us + 1, **others)
+
+
+def cache(folder, **changed):
+    return TuningCache(device(**changed), folder)
+
+
+def good_file(folder):
+    """A file with measurements of a problem and times of a plan, and what it holds."""
+    stored = cache(folder)
+    stored.put(problem(), [measured()])
+    stored.put_plans({"plan key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
+    return stored.path, json.loads(stored.path.read_text())

@@ -1,0 +1,153 @@
+"""Stored measurements survive company and kills."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+
+import pytest
+
+from gossamer.plan.store import tuning_cache, tuning_file
+from gossamer.plan.store.tuning_file import parse
+from tests.plan.store.tuning_cache.measurements import TIMING, cache, measured, problem
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="locks and signals of POSIX")
+
+
+@posix
+def test_a_lock_that_is_kept_too_long_only_delays_the_writing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning_file, "_LOCK_SECONDS", 0.01)
+    stored = cache(tmp_path)
+    with tuning_file.locked(tmp_path) as lock:
+        assert lock == "held"
+        stored.put(problem(1), [measured()])
+        assert not stored.path.exists() and stored.get(problem(1)) == [measured()]
+    (notice,) = stored.notices
+    assert "locked" in notice and str(tmp_path) in notice
+    stored.put(problem(2), [measured()])
+    assert cache(tmp_path).get(problem(1)) == cache(tmp_path).get(problem(2)) == [measured()]
+
+
+def test_without_locks_it_works_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning_file, "fcntl", None)
+    stored = cache(tmp_path)
+    stored.put(problem(1), [measured()])
+    assert cache(tmp_path).get(problem(1)) == [measured()]
+    assert not (tmp_path / ".lock").exists()
+
+
+def _tune(folder, own, barrier):
+    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+    stored = cache(folder)
+    barrier.wait()
+    for rows in range(40):
+        stored.put(problem(1000 * own + rows), [measured("tile=8")])
+        stored.put(problem(rows), [measured(f"tile={own}"), measured("same")])
+        stored.put_plans({f"{own}, {rows}": ("small, batch 1", TIMING)})
+
+
+@posix
+def test_two_processes_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_tune, args=(tmp_path, own, barrier)) for own in (1, 2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    stored = cache(tmp_path)
+    for rows in range(40):
+        assert {each.config for each in stored.get(problem(rows))} == {"tile=1", "tile=2", "same"}
+        for own in (1, 2):
+            assert stored.get(problem(1000 * own + rows)) == [measured("tile=8")]
+            assert stored.get_plan(f"{own}, {rows}") == TIMING
+    assert stored.notices == []
+
+
+def _rows(path):
+    """The rows of every stored problem."""
+    if not path.exists():
+        return set()
+    (section,) = parse(path.read_bytes())["sections"]
+    return {entry["fields"]["rows"] for entry in section["problems"].values()}
+
+
+def _tune_until_killed(folder, first, acknowledged):
+    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+    stored = cache(folder)
+    rows = first
+    while True:
+        stored.put(problem(rows), [measured()])
+        acknowledged.send_bytes(str(rows).encode())
+        rows += 1
+
+
+@posix
+def test_200_kills_leave_a_readable_file_that_lost_nothing(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    chance = random.Random(0)
+    known = set()
+    for attempt in range(200):
+        reader, writer = context.Pipe(duplex=False)
+        process = context.Process(target=_tune_until_killed,
+                                  args=(tmp_path, attempt % 15 * 1000, writer))
+        process.start()
+        writer.close()
+        for _ in range(chance.randrange(4)):
+            known.add(int(reader.recv_bytes()))
+        time.sleep(chance.uniform(0, 0.003))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        while True:
+            try:
+                known.add(int(reader.recv_bytes()))
+            except (EOFError, OSError):
+                break
+        assert known <= _rows(cache(tmp_path).path)
+    assert not [path for path in tmp_path.iterdir() if path.suffix not in ("", ".json")]
+
+
+def _tune_until_line(folder, line, rows):
+    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+    stored = cache(folder)
+    passed = 0
+
+    def trace(frame, *_):
+        nonlocal passed
+        if frame.f_code.co_name in ("_write", "locked", "_acquire", "sweep", "write_atomically"):
+            passed += 1
+            if passed == line:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    stored.put(problem(rows), [measured()])
+    sys.settrace(None)
+
+
+@posix
+def test_a_kill_at_any_line_of_the_writing_loses_nothing_older(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    stored = cache(tmp_path)
+    stored.put(problem(), [measured()])
+    before = {1}
+    line = left_over = 0
+    ended = False
+    while not ended:
+        line += 1
+        process = context.Process(target=_tune_until_line, args=(tmp_path, line, 100 + line))
+        process.start()
+        process.join()
+        ended = process.exitcode == 0
+        assert ended or process.exitcode == -signal.SIGKILL
+        after = _rows(stored.path)
+        assert before <= after <= before | {100 + line}
+        left_over += len(list(tmp_path.glob(".partial-*")))
+        before = after
+    assert line > 20 and left_over and 100 + line in before
+    assert not list(tmp_path.glob(".partial-*"))

@@ -1,0 +1,124 @@
+"""Stored measurements come back."""
+
+import json
+
+import pytest
+
+from gossamer.measure import Timing
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.registry import OPS
+from gossamer.plan.store.tuning_cache import Measured, candidate, file_name
+from gossamer.tensor import TensorSpec
+from tests.plan.store.tuning_cache.measurements import (
+    TIMING,
+    cache,
+    device,
+    good_file,
+    measured,
+    problem,
+)
+
+
+def test_what_was_put_comes_back(tmp_path):
+    put = [measured("tile=8", median_us=123.456789, cold_us=200.04, error=1.23456e-7,
+                    build_s=3.21098765, build_cached=True, device_bytes=4096),
+           measured("tile=16", failure="wrong numbers (error inf)", error=float("inf")),
+           Measured("few_rows", "", ("NHWC float16 c8 b1,1,1,1", "row"), ("row",), "fp16",
+                    failure="did not compile: no such thing\nas \"this\"")]
+    first = cache(tmp_path)
+    assert first.get(problem()) is None
+    first.put(problem(), put)
+    second = cache(tmp_path)
+    assert second.get(problem()) == first.get(problem()) == [put[2], put[1], put[0]]
+    assert second.get(problem(2)) is None
+    assert first.notices == second.notices == []
+    assert put[0].build_s == 3.211
+    assert put[0].median_us == 123.5 and put[0].error == 1.235e-7
+
+
+def test_the_file_can_be_read_by_people(tmp_path):
+    stored = cache(tmp_path)
+    stored.put(problem(), [measured("tile=8"), measured("tile=16"),
+                           measured("", "few_rows", failure="wrong numbers (error 0.3)")])
+    lines = stored.path.read_text().splitlines()
+    (line,) = [line for line in lines if '"tile=8"' in line]
+    assert json.loads(line.strip().rstrip(",")) == {
+        "config": "tile=8", "inputs": ["row"], "outputs": ["row"], "precision": "fp32",
+        "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0, "cold_us": None, "error": None,
+        "failure": None, "samples": 0, "weights": "", "build_s": None, "build_cached": False,
+        "device_bytes": None}
+    assert any(f'"problem": "gemm {problem().describe()}"' in line for line in lines)
+    assert any('"driver": "beads 1.0"' in line for line in lines)
+    again = cache(tmp_path / "again")
+    again.put(problem(), [measured("", "few_rows", failure="wrong numbers (error 0.3)"),
+                          measured("tile=16"), measured("tile=8")])
+    assert again.path.read_bytes() == stored.path.read_bytes()
+
+
+def test_a_variant_is_found_again():
+    tiled = OPS["gemm"].algorithms[0]
+    spec = TensorSpec((1, 8, 4, 4), "float16", "NHWC", 8, (1, 1, 1, 1))
+    variant = Variant((("tile", 8), ("order", "n")), (spec, TensorSpec((3,))),
+                      (spec.with_layout("CHWN"),), "fp16")
+    result = Measured.of(tiled, variant, Timing(2.0, 1.0, 3.0, 5), cold_us=4.0, error=0.0)
+    assert result.candidate == candidate(tiled, variant) == (
+        tiled.name, "tile=8 order=n", ("NHWC float16 c8 b1,1,1,1", "row"),
+        ("CHWN float16 c8 b1,1,1,1",), "fp16")
+    assert (result.median_us, result.p25_us, result.p75_us, result.cold_us) == (2, 1, 3, 4)
+
+
+def test_what_cannot_be_measured_is_refused(tmp_path):
+    for wrong in (None, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="tiled"):
+            Measured("tiled", "", (), (), "fp32", wrong)
+    with pytest.raises(ValueError, match="abacus"):
+        cache(tmp_path).put(problem(), [measured(algorithm="abacus")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_later_measurement_replaces_an_earlier_one(tmp_path):
+    stored = cache(tmp_path)
+    stored.put(problem(), [measured(median_us=5.0), measured("tile=16", median_us=6.0)])
+    stored.put(problem(), [measured(median_us=7.0)])
+    assert [each.median_us for each in cache(tmp_path).get(problem())] == [6.0, 7.0]
+
+
+def test_times_of_plans_come_back(tmp_path):
+    first = cache(tmp_path)
+    assert first.get_plan("key") is None
+    first.put_plans({"key": ("small, batch 1", Timing(123.4444, 120.0, 130.1, 20)),
+                     "other": ("small, batch 1", Timing(5.0, 5.0, 5.0, 3))})
+    first.put(problem(), [measured()])
+    for stored in (first, cache(tmp_path)):
+        assert stored.get_plan("key") == TIMING and stored.get_plan("absent") is None
+        assert stored.get_plan("other") == Timing(5.0, 5.0, 5.0, 3)
+    (line,) = [line for line in first.path.read_text().splitlines() if '"key"' in line]
+    assert json.loads("{" + line.strip().rstrip(",") + "}") == {"key": {
+        "plan": "small, batch 1", "median_us": 123.4, "p25_us": 120.0, "p75_us": 130.1,
+        "repeats": 20}}
+    first.put_plans({"other": ("small, batch 1", TIMING)})
+    later = cache(tmp_path)
+    assert later.get_plan("key") == later.get_plan("other") == TIMING
+    assert cache(tmp_path, driver="beads 2.0").get_plan("key") is None
+    assert later.notices == []
+
+
+def test_a_file_from_before_plans_were_timed_is_kept(tmp_path):
+    path, content = good_file(tmp_path)
+    del content["sections"][0]["plans"]
+    path.write_text(json.dumps(content))
+    stored = cache(tmp_path)
+    assert stored.get_plan("key") is None and stored.get(problem()) == [measured()]
+    stored.put_plans({"key": ("small, batch 1", TIMING)})
+    later = cache(tmp_path)
+    assert later.get_plan("key") == TIMING and later.get(problem()) == [measured()]
+    assert stored.notices == []
+
+
+def test_devices_of_one_kind_share_a_file_and_others_do_not(tmp_path):
+    names = {file_name(device(**changed)) for changed in (
+        {}, {"units": 8}, {"api": "cuda"}, {"description": "Abacus 3000 wooden"},
+        {"description": "x" * 500}, {"description": "x" * 501}, {"description": "../../ö"})}
+    assert len(names) == 7
+    assert all(len(name) < 110 and "/" not in name for name in names)
+    assert file_name(device(driver="beads 2.0")) in names

@@ -1,0 +1,104 @@
+"""How stored measurements are written, and what becomes of them where that fails."""
+
+import os
+import shutil
+import time
+
+import pytest
+
+from gossamer.errors import GossamerWarning
+from gossamer.plan.store import tuning_file
+from gossamer.plan.store.tuning_text import Texts
+from tests.plan.store.tuning_cache.measurements import (
+    TIMING,
+    cache,
+    good_file,
+    measured,
+    problem,
+)
+
+
+@pytest.mark.parametrize("obstacle", ["a file for a folder", "read-only", "full"])
+def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obstacle):
+    good_file(tmp_path / "cache")
+    folder = tmp_path / "cache"
+    before = None
+
+    def refused(*_, **__):
+        raise OSError(*((30, "Read-only file system") if obstacle == "read-only"
+                        else (28, "No space left on device")))
+
+    if obstacle == "a file for a folder":
+        folder = tmp_path / "file"
+        folder.write_text("mine")
+    else:
+        monkeypatch.setattr("tempfile.mkstemp" if obstacle == "read-only" else "os.replace",
+                            refused)
+        monkeypatch.setattr(tuning_file.os, "open", refused) if obstacle == "read-only" else None
+        before = [measured()]
+    stored = cache(folder)
+    assert stored.get(problem()) == before
+    with pytest.warns(GossamerWarning, match="cannot be written") as caught:
+        stored.put(problem(2), [measured()])
+        stored.put(problem(3), [measured("tile=4")])
+        stored.put_plans({"key": ("small, batch 1", TIMING)})
+    assert len(caught) == 1
+    assert stored.get_plan("key") == TIMING
+    assert stored.get(problem(2)) == [measured()]
+    assert stored.get(problem(3)) == [measured("tile=4")]
+    assert stored.get(problem()) == before
+    assert not list(tmp_path.rglob(".partial-*"))
+    monkeypatch.undo()
+
+
+def test_what_could_not_be_written_is_written_with_the_next(tmp_path, monkeypatch):
+    stored = cache(tmp_path)
+    with monkeypatch.context() as patch, pytest.warns(GossamerWarning):
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        stored.put(problem(1), [measured()])
+    stored.put(problem(2), [measured()])
+    assert cache(tmp_path).get(problem(1)) == cache(tmp_path).get(problem(2)) == [measured()]
+
+
+def test_what_is_not_on_disk_is_told(tmp_path):
+    stored = cache(tmp_path)
+    assert stored.is_kept
+    stored.put(problem(), [measured()])
+    assert stored.is_kept
+    shutil.rmtree(tmp_path)
+    tmp_path.write_text("no folder")
+    with pytest.warns(GossamerWarning, match="cannot be written"):
+        stored.put(problem(2), [measured()])
+    assert not stored.is_kept
+    tmp_path.unlink()
+    stored.put(problem(3), [measured()])
+    assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]
+
+
+def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
+    stored = cache(tmp_path)
+    stored.put(problem(1), [measured(median_us=9.0)])
+    os.utime(stored.path, (2**33, 2**33))
+    times = iter(range(10**6, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    later = cache(tmp_path)
+    later.put(problem(1), [measured(median_us=8.0)])
+    os.utime(stored.path, (0, 0))
+    stored.put(problem(2), [measured()])
+    assert stored.get(problem(1)) == cache(tmp_path).get(problem(1)) == [measured(median_us=8.0)]
+    assert stored.notices == later.notices == []
+
+
+def test_what_was_written_before_does_not_show_in_what_is_written_next():
+    def content(*medians):
+        candidates = [{"config": "a", "median_us": median} for median in medians]
+        return {"device": {"units": 3}, "sections": [{"problems": {
+            "1a": {"fields": {"n": [1, 2]}, "algorithms": {"b": {"candidates": candidates}}}}}]}
+
+    texts, grown = Texts(), content(1.0, 2.0)
+    texts.of(grown)
+    lines = grown["sections"][0]["problems"]["1a"]["algorithms"]["b"]["candidates"]
+    lines[0] = {**lines[0], "median_us": 3.0}
+    lines.append({"config": "a", "median_us": 4.0})
+    assert texts.of(grown) == Texts().of(content(3.0, 2.0, 4.0))
+    assert texts.of(content(5.0)) == Texts().of(content(5.0))

@@ -1,0 +1,406 @@
+"""What may win: candidates that are right with the layer's own constants, in every image, each
+time they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gossamer
+from gossamer.device.base import Buffer, Device
+from gossamer.device.registry import find
+from gossamer.errors import OutOfMemoryError
+from gossamer.expression import Expression, Step, apply
+from gossamer.measure import Task, interleave, prepared, sampled
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.copy.problem import convert
+from gossamer.ops.elementwise.host import NumpyElementwise
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.choose import elimination
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune import candidates
+from gossamer.plan.tune import check as comparing
+from gossamer.plan.tune.candidates import Trials
+from gossamer.plan.tune.examples import Examples
+from gossamer.plan.tune.tuner import EFFORTS, Tuner, usable
+from gossamer.tensor import default_spec
+from tests.plan.small import images, save, small
+
+HOST = find("host")
+
+
+class Stub(HostIm2col):
+    """Convolves, then does as it was told to the outputs."""
+
+    name = "stub"
+
+    def __init__(self, after: Callable[..., None] = lambda outputs: None,
+                 variants: Callable[[Variant], list[Variant]] = lambda variant: [variant]) -> None:
+        self.after = after
+        self.made = variants
+        self.workspaces: list[Buffer | None] = []
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterable[Variant]:
+        return self.made(next(iter(super().variants(problem, device))))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        self.workspaces.append(workspace)
+        super().launch(state, inputs, outputs, workspace, stream)
+        shape = state.variant.outputs[0].stored_shape
+        self.after(outputs[0].bytes.view(np.float32).reshape(shape))  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def tuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Tuner]:
+    op = OPS["conv2d"]
+    monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, Stub())))
+    return lambda effort: Tuner(HOST, effort, cache=TuningCache(HOST, tmp_path))
+
+
+def layer(scale: float = 1.0, batch: int = 8, seed: int = 0) -> Layer:
+    problem = Conv2dProblem(batch, 4, 6, 6, 8, (3, 3))
+    rng = np.random.default_rng(seed)
+    weights = {"weight": (scale * rng.standard_normal((8, 4, 3, 3))).astype(np.float32)}
+    return Layer("conv", "conv2d", ["x"], ["y"], list(problem.outputs), problem, weights)
+
+
+def outcome(algorithm: Algorithm, of: Layer | None = None) -> str | None:
+    of = layer() if of is None else of
+    pairs = [(algorithm, variant) for variant in algorithm.variants(of.problem, HOST)]
+    return Trials(of, HOST).run(pairs, 3)[0][0].failure
+
+
+@pytest.fixture(params=["all images", "three images", "three images, read apart"])
+def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is compared of images that are large, or not."""
+    if request.param != "all images":
+        monkeypatch.setattr(candidates, "_CHECKED", 0)
+    if "apart" in request.param:
+        monkeypatch.setattr(comparing, "_APART", 0)
+    return request.param
+
+
+@pytest.mark.parametrize("image", range(8))
+def test_an_image_that_is_left_as_it_was_is_seen(compared: str, image: int) -> None:
+    def spoil(y: np.ndarray) -> None:
+        y.view(np.uint32)[image] = 0xFFFFFFFF
+
+    assert outcome(Stub()) is None
+    assert outcome(Stub(spoil)) == "wrong numbers (error inf)"
+
+
+@pytest.mark.parametrize("image", range(8))
+def test_a_wrong_image_is_seen(compared: str, image: int) -> None:
+    def spoil(y: np.ndarray) -> None:
+        y[image] = 0
+
+    seen = compared == "all images" or image in (0, 4, 7)
+    assert outcome(Stub(spoil)) == ("wrong numbers (error 1.0e+00)" if seen else None)
+
+
+def test_an_error_is_not_told_of_a_number_that_happens_to_be_nearly_zero() -> None:
+    spec = default_spec((100_000,))
+    problem = ElementwiseProblem((spec,) * 3, Expression(3, (
+        Step("mul", (0, 1)), Step("add", (3, 2)))))
+    of = Layer("sum", "elementwise", ["x", "y", "z"], ["s"], list(problem.outputs), problem)
+    assert outcome(NumpyElementwise(), of) is None
+
+
+def test_many_small_images_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reads = type(HOST).read, []
+
+    def counted(self: Device, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        reads.append(array.nbytes)
+        read(self, buffer, array, stream)
+
+    monkeypatch.setattr(type(HOST), "read", counted)
+    problem = ElementwiseProblem((default_spec((50_000, 4)),), apply("relu"))
+    of = Layer("relu", "elementwise", ["x"], ["y"], list(problem.outputs), problem)
+    for most in (2**22, 0):
+        monkeypatch.setattr(candidates, "_CHECKED", most)
+        assert outcome(NumpyElementwise(), of) is None
+    assert len(reads) == 2 * 3
+
+
+class Careless(HostIm2col):
+    """Writes over its input, and computes nothing."""
+
+    name = "careless"
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        inputs[0].bytes[:] = 0  # type: ignore[attr-defined]
+
+
+def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
+    of, examples = layer(), Examples(HOST)
+    assert of.problem is not None
+    (careless,), (good,) = ([(each, variant) for variant in each.variants(of.problem, HOST)][:1]
+                            for each in (Careless(), HostIm2col()))
+    ran, _ = Trials(of, HOST, examples=examples).run([careless, good, careless, good], 3)
+    assert [each.failure is None for each in ran] == [False, True, False, True]
+    for pair, right in ((good, True), (careless, False), (good, True)):
+        assert (Trials(of, HOST, examples=examples).check(*pair) is None) == right
+
+
+def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.MonkeyPatch
+                                                            ) -> None:
+    empty, examples = type(HOST).empty, Examples(HOST)
+    other = layer(batch=4).problem
+    assert other is not None
+    examples.buffer(other, 0, examples.of(other)[0], other.inputs[0])
+    refused = []
+
+    def bounded(self: Device, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
+        if purpose == "a candidate's output" and not refused:
+            refused.append(len(examples._buffers))
+            raise OutOfMemoryError("host has no room")
+        if refused:
+            assert not examples._buffers or purpose != "a candidate's output"
+        return empty(self, nbytes, purpose, stream)
+
+    monkeypatch.setattr(type(HOST), "empty", bounded)
+    of, algorithm = layer(), HostIm2col()
+    assert of.problem is not None
+    variant = next(iter(algorithm.variants(of.problem, HOST)))
+    assert Trials(of, HOST, examples=examples).check(algorithm, variant) is None
+    assert refused and refused[0] > 0
+
+
+def test_one_wrong_image_among_large_ones_is_seen() -> None:
+    def spoil(y: np.ndarray) -> None:
+        y[-1] *= 1.00002
+
+    assert str(outcome(Stub(spoil))).startswith("wrong numbers (error 2.0e-05")
+
+
+def test_what_fails_after_its_first_launch_is_left_and_named(
+    tuner: Callable[[str], Tuner]) -> None:
+    def fail_later(y: np.ndarray) -> None:
+        if len(stub.workspaces) > 1:
+            raise RuntimeError("no second time")
+
+    stub = Stub(fail_later)
+    assert outcome(stub) == "does not run: no second time"
+    trials = tuner("quick").measure(layer(), [Stub(fail_later), HostIm2col()], HOST)
+    assert usable(layer(), trials, HOST)
+
+
+def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def three(variant: Variant) -> list[Variant]:
+        return [replace(variant, config=(("n", n),), workspace=nbytes)
+                for n, nbytes in enumerate((4000, 8000, 9_000_000))]
+
+    empty = type(HOST).empty
+
+    def bounded(self: Device, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
+        if "workspace" in purpose and nbytes > 8000:
+            raise OutOfMemoryError("host has no room")
+        return empty(self, nbytes, purpose, stream)
+
+    monkeypatch.setattr(type(HOST), "empty", bounded)
+    stub = Stub(variants=three)
+    measured, transient = Trials(layer(), HOST).run(
+        [(stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
+    assert [each.failure is None for each in measured] == [True, True, False]
+    assert "no room for 9000000 bytes" in str(measured[2].failure) and transient == {2}
+    assert len({id(each) for each in stub.workspaces}) == 1
+
+
+def test_an_output_that_is_not_written_is_seen() -> None:
+    class Forgetful(NumpyElementwise):
+        name = "forgetful"
+
+        def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                   workspace: Buffer | None, stream: Any = None) -> None:
+            aside = state.device.empty(outputs[1].nbytes, "a test")
+            super().launch(state, inputs, [outputs[0], aside], workspace, stream)
+
+    spec = default_spec((2, 3))
+    problem = ElementwiseProblem((spec,), Expression(1, (Step("relu", (0,)), Step("neg", (0,))),
+                                                     (1, 2)), ("float32", "float32"))
+    of = Layer("two", "elementwise", ["x"], ["y", "z"], list(problem.outputs), problem)
+    assert outcome(NumpyElementwise(), of) is None
+    assert str(outcome(Forgetful(), of)).startswith("wrong numbers")
+
+
+def test_a_conversion_to_float16_that_writes_zeros_is_seen() -> None:
+    good = OPS["copy"].algorithms[0]
+
+    class Zeros(type(good)):  # type: ignore[misc]
+        name = "zeros"
+
+        def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                   workspace: Buffer | None, stream: Any = None) -> None:
+            outputs[0].bytes[:] = 0  # type: ignore[attr-defined]
+
+    source = default_spec((2, 64, 32, 32))
+    problem = convert(source, replace(source, dtype="float16"))
+    of = Layer("x as float16", "copy", ["x"], ["y"], list(problem.outputs), problem)
+    assert outcome(good, of) is None
+    assert outcome(Zeros(), of) == "wrong numbers (error 1.0e+00)"
+
+
+def test_clocks_that_run_backwards_give_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([1.0, 1.0, -5.0, 3.0, -1.0, 4.0])
+    monkeypatch.setattr(type(HOST), "time", lambda self, work, stream=None: next(times))
+    (timing,) = interleave([Task(HOST, lambda stream: None)], repeats=4, sample_us=1.0)
+    assert (timing.p25_us, timing.p75_us, timing.repeats) == (3.25, 3.75, 2)
+    monkeypatch.setattr(type(HOST), "time", lambda self, work, stream=None: -1.0)
+    (failure,) = sampled([prepared(Task(HOST, lambda stream: None), 1.0)], 3, 1e6)
+    assert "clock ran backwards" in str(failure)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 3e38])
+def test_odd_weights_spoil_no_other_network(tuner: Callable[[str], Tuner], odd: float) -> None:
+    strange = layer()
+    strange.weights["weight"][0, 0, 0, 0] = odd  # type: ignore[index]
+    for each in (strange, layer(), strange):
+        trials = tuner("quick").measure(each, [HostIm2col()], HOST)
+        assert usable(each, trials, HOST)
+
+
+def test_what_was_right_with_other_weights_is_checked_with_these(
+    tuner: Callable[[str], Tuner]) -> None:
+    def overflow(y: np.ndarray) -> None:
+        y[np.abs(y) > 1e4] = np.inf
+
+    algorithms = [Stub(overflow), HostIm2col()]
+    first = tuner("quick").measure(layer(), algorithms, HOST)
+    assert len(usable(layer(), first, HOST)) == 2
+    later = tuner("quick")
+    large = layer(1e6)
+    trials = later.measure(large, algorithms, HOST)
+    assert later.measured == 0
+    stub, good = (later.verified(large, trial, HOST) for trial in trials)
+    assert str(stub.measured.failure).startswith("wrong numbers") and good is trials[1]
+    again = tuner("quick")
+    assert again.verified(large, again.measure(large, algorithms, HOST)[1], HOST).measured.weights
+
+
+def test_more_effort_times_all_anew(tuner: Callable[[str], Tuner]) -> None:
+    for effort, measured in (("quick", 2), ("quick", 0), ("max", 2), ("normal", 0), ("max", 0)):
+        each = tuner(effort)
+        trials = each.measure(layer(), [Stub(), HostIm2col()], HOST)
+        assert each.measured == measured, effort
+        assert all(trial.measured.samples >= EFFORTS[effort][1] for trial in trials)
+
+
+def test_a_vendors_library_has_more_configs_tried(
+        tuner: Callable[[str], Tuner], monkeypatch: pytest.MonkeyPatch) -> None:
+    many = Stub(variants=lambda variant: [
+        replace(variant, config=(("rank", rank),)) for rank in range(20)])
+    own = len(tuner("quick").measure(layer(), [many], HOST))
+    monkeypatch.setattr(many, "vendor", "a vendor")
+    counts = [len(tuner(effort).measure(layer(), [many], HOST)) for effort in EFFORTS]
+    assert own < counts[0] < counts[1] < counts[2] == 20
+
+
+def test_a_new_candidate_is_timed_beside_the_others(tuner: Callable[[str], Tuner]) -> None:
+    tuner("quick").measure(layer(), [HostIm2col()], HOST)
+    each = tuner("quick")
+    each.measure(layer(), [HostIm2col(), Stub()], HOST)
+    assert (each.measured, each.reused) == (2, 0)
+
+
+@pytest.fixture
+def with_stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Stub], str]:
+    """Puts a stub among the algorithms; gives a model to compile."""
+    def put(stub: Stub) -> str:
+        op = OPS["conv2d"]
+        monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, stub)))
+        return str(save(small(), tmp_path))
+
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    return put
+
+
+def test_a_forced_algorithm_that_fails_gives_way(with_stub: Callable[[Stub], str]) -> None:
+    def crash(y: np.ndarray) -> None:
+        raise RuntimeError("no such thing")
+
+    plan = gossamer.compile(with_stub(Stub(crash)), "host", effort="quick", only="stub")
+    plan(images(1))
+    steps = [step for step in plan.program(1).steps if step.layer.op == "conv2d"]
+    assert all(step.rejected["stub"] == "does not run: no such thing" for step in steps)
+
+
+@pytest.mark.parametrize("effort", [None, "quick"])
+def test_an_algorithm_of_lower_precision_alone_is_named(with_stub: Callable[[Stub], str],
+                                                        effort: str | None) -> None:
+    stub = Stub(variants=lambda variant: [replace(variant, precision="tf32")])
+    for only in (None, "stub"):
+        plan = gossamer.compile(with_stub(stub), "host", effort=effort, only=only)
+        for step in plan.program(1).steps:
+            if step.layer.op == "conv2d":
+                assert "in a precision that is allowed" in step.rejected["stub"]
+
+
+def _slow_to_build(*seconds: float) -> Stub:
+    return Stub(variants=lambda variant: [replace(variant, config=(("n", n),), build_seconds=each)
+                                          for n, each in enumerate(seconds)])
+
+
+@pytest.mark.parametrize(("effort", "tried"), [
+    ("quick", [False, True, False, True]), ("normal", [False, True, True, True, True]),
+    ("max", [True] * 5)])
+def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
+        tuner: Callable[[str], Tuner], effort: str, tried: list[bool]) -> None:
+    stub, each = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
+    trials = each.measure(layer(), [stub], HOST)
+    assert [trial.measured.failure is None for trial in trials] == tried
+    assert each.measured == sum(tried)
+    if effort == "quick":
+        assert [trial.measured.failure for trial in trials[::2]] == [
+            "would take about 200 s to build, with effort quick at most 15 s are allowed",
+            "would take about 60 s to build, with effort quick at most 15 s are allowed"]
+
+
+def test_more_effort_measures_what_was_left_out(tuner: Callable[[str], Tuner]) -> None:
+    stub = _slow_to_build(30.0, 1.0)
+    tuner("quick").measure(layer(), [stub], HOST)
+    trials = tuner("normal").measure(layer(), [stub], HOST)
+    assert [trial.measured.failure for trial in trials] == [None, None]
+
+
+@pytest.mark.parametrize(("effort", "told"), [
+    (None, "would take about 61 s to build, without an effort at most 60 s are allowed"),
+    ("quick", "would take about 61 s to build, with effort quick at most 15 s are allowed")])
+def test_an_algorithm_that_takes_too_long_to_build_says_so(
+        with_stub: Callable[[Stub], str], effort: str | None, told: str) -> None:
+    for only in (None, "stub"):
+        plan = gossamer.compile(with_stub(_slow_to_build(61.0, 70.0)), "host", effort=effort,
+                                only=only)
+        for step in plan.program(1).steps:
+            if step.layer.op == "conv2d":
+                assert step.algorithm.name != "stub" and step.rejected["stub"] == told
+
+
+def test_without_an_effort_the_first_config_that_builds_soon_is_taken(
+        with_stub: Callable[[Stub], str]) -> None:
+    path = with_stub(_slow_to_build(61.0, 60.0, 1.0))
+    plan = gossamer.compile(path, "host", only="stub")
+    configs = {step.variant["n"] for step in plan.program(1).steps
+               if step.algorithm.name == "stub"}
+    assert configs == {1}
+
+
+def test_a_graph_too_entangled_gives_up_layouts(monkeypatch: pytest.MonkeyPatch,
+                                                with_stub: Callable[[Stub], str]) -> None:
+    path = with_stub(Stub())
+    free = gossamer.compile(path, "host", effort="quick").report(2)
+    monkeypatch.setattr(elimination, "LARGEST_TABLE", 8)
+    plan = gossamer.compile(path, "host", effort="quick")
+    told = {each["reason"] for row in plan.report(2).rows for each in row.get("candidates", [])}
+    assert any("too entangled for so many layouts" in reason for reason in told)
+    assert len(free.rows) and np.isfinite(plan(images(2))).all()

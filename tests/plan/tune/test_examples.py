@@ -1,0 +1,100 @@
+"""Inputs of candidates: the same whoever asked before, and never more of them than allowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gossamer.device.registry import find
+from gossamer.errors import OutOfMemoryError
+from gossamer.expression import Expression, Step, apply, identity
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.plan.tune.examples import Examples
+from gossamer.tensor import TensorSpec, default_spec
+from tests.ops.recording import RecordingDevice
+
+HOST = find("host")
+ADD = Expression(2, (Step("add", (0, 1)),))
+
+
+def added(*shapes: tuple[int, ...], dtype: str = "float32") -> Problem:
+    expression = ADD if len(shapes) == 2 else apply("relu") if dtype == "float32" else identity()
+    return ElementwiseProblem(tuple(default_spec(shape, dtype) for shape in shapes), expression,
+                              (dtype,))
+
+
+@pytest.mark.parametrize("problem", [
+    added((2, 3, 4, 4)), added((2, 3, 4, 4), (2, 3, 4, 4)), added((5,), (3, 5)),
+    added((2, 7), dtype="int32")])
+def test_they_are_what_the_problem_draws_whatever_was_asked_for_before(problem: Problem) -> None:
+    drawn = problem.example_inputs(np.random.default_rng(0))
+    for before in (added((1,)), added((4, 3, 4, 4), (4, 3, 4, 4))):
+        examples = Examples(HOST)
+        examples.of(before)
+        for mine, own in zip(examples.of(problem), drawn, strict=True):
+            assert mine.dtype == own.dtype
+            np.testing.assert_array_equal(mine, own)
+
+
+def test_layers_with_the_same_input_share_its_memory() -> None:
+    examples, spec = Examples(HOST), TensorSpec((2, 3, 4, 4), "float32", "CHWN")
+    one, other = added((2, 3, 4, 4)), added((2, 3, 4, 4), (2, 3, 4, 4))
+    first = examples.buffer(one, 0, examples.of(one)[0], spec)
+    x, y = examples.of(other)
+    assert examples.buffer(other, 0, x, spec) is first
+    second = examples.buffer(other, 1, y, spec)
+    assert second is not first
+    np.testing.assert_array_equal(second.array(spec), y.transpose(1, 2, 3, 0))
+    examples.forget()
+    assert examples.buffer(one, 0, x, spec) is not first
+
+
+class Small(RecordingDevice):
+    """Has room for a few buffers only, and counts what was uploaded."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.limits = replace(self.limits, memory_bytes=16 * room)
+        self.uploads, self.refused = 0, 0
+
+    def upload(self, array: np.ndarray, purpose: str) -> object:  # type: ignore[override]
+        self.uploads += 1
+        if self.refused:
+            self.refused -= 1
+            raise OutOfMemoryError("no room")
+        return super().upload(array, purpose)
+
+
+def _asked(examples: Examples, *sizes: int) -> None:
+    for size in sizes:
+        problem = added((size,))
+        examples.buffer(problem, 0, examples.of(problem)[0], problem.inputs[0])
+
+
+def test_those_used_least_lately_make_room() -> None:
+    device = Small(room=400)
+    _asked(Examples(device), 40, 50, 40, 60, 40)
+    assert device.uploads == 3
+    _asked(Examples(device), 40, 50, 60, 40)
+    assert device.uploads == 3 + 4
+
+
+def test_what_is_larger_than_all_that_may_be_kept_is_not() -> None:
+    device = Small(room=400)
+    _asked(Examples(device), 40, 101, 101, 40)
+    assert device.uploads == 3
+
+
+def test_where_there_is_no_memory_what_is_kept_goes_first() -> None:
+    device = Small(room=10**6)
+    examples = Examples(device)
+    _asked(examples, 40)
+    device.refused = 1
+    _asked(examples, 50, 40)
+    assert device.uploads == 4
+    device.refused = 2
+    with pytest.raises(OutOfMemoryError):
+        _asked(examples, 60)

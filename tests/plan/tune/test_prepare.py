@@ -1,0 +1,123 @@
+"""What preparing a variant took, and what it keeps on the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device, Kernel, KernelSource
+from gossamer.ops.algorithm import Algorithm, Launch, State, Variant, Weights
+from gossamer.plan.store.tuning_file import Measured
+from gossamer.plan.tune import prepare as building
+from gossamer.plan.tune import tuner
+from gossamer.plan.tune.prepare import Build, build
+from tests.ops.recording import RecordingDevice
+
+
+class Clock:
+    """Seconds that pass where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return 100 * self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr("gossamer.ops.algorithm.time", found)
+    return found
+
+
+class Packer(Algorithm):
+    """Packs the weights in 3 s and compiles its kernel in 2 s."""
+
+    op = "gemm"
+    name = "packer"
+
+    def __init__(self, clock: Clock, kernel: Kernel | None = None) -> None:
+        self.clock = clock
+        self.kernel = kernel
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        return None
+
+    def variants(self, problem: Any, device: Device) -> list[Variant]:
+        return [Variant((), (), ())]
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        def pack(arrays: Any) -> np.ndarray:
+            self.clock.now += 3
+            return arrays["weight"]
+
+        packed = weights.packed("form", pack)
+        self.clock.now += 2
+        state = State(problem, variant, device)
+        if self.kernel is not None:
+            own = device.upload(np.zeros(5, np.float32), "a table")
+            state.launches = [Launch(self.kernel, (1,), (1,), (packed, own, 7))] * 2
+        return state
+
+
+def _kernel(code_bytes: int | None, from_cache: bool) -> Kernel:
+    kernel = type("OneKernel", (Kernel,), {})()
+    kernel.name, kernel.source = "one", KernelSource.of(building.__file__, "one")  # type: ignore[arg-type]
+    kernel.code_bytes, kernel.from_cache = code_bytes, from_cache
+    return kernel
+
+
+def _built(algorithm: Packer, weights: Weights, device: Device) -> Build:
+    (variant,) = algorithm.variants(None, device)
+    return build(algorithm, weights, None, variant, device)[1]  # type: ignore[arg-type]
+
+
+def test_a_form_that_was_there_counts_as_when_it_was_made(clock: Clock) -> None:
+    device = RecordingDevice()
+    weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
+    assert _built(Packer(clock), weights, device) == Build(5, False, 48)
+    assert _built(Packer(clock), weights, device) == Build(5, False, 48)
+    assert clock.now == 7 and weights.nbytes == 48
+
+
+@pytest.mark.parametrize(("code", "nbytes"), [(1000, 1068), (None, 68)])
+def test_code_and_tables_count_once(clock: Clock, code: int | None, nbytes: int) -> None:
+    device = RecordingDevice()
+    weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
+    found = _built(Packer(clock, _kernel(code, True)), weights, device)
+    assert found == Build(5, True, nbytes)
+
+
+def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
+    class SideBySide(RecordingDevice):
+        builds_side_by_side = True  # type: ignore[assignment]
+
+    device = SideBySide()
+    weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
+    kernel = _kernel(None, False)
+    kernel.apart_seconds = 7.0
+    assert _built(Packer(clock, kernel), weights, device).seconds == 100 * 5 + 7
+
+
+def _measured(build_s: float | None, cached: bool) -> Measured:
+    return Measured("a", "", (), (), "fp32", 1.0, build_s=build_s, build_cached=cached)
+
+
+@pytest.mark.parametrize(("before", "fresh", "kept"), [
+    (_measured(9.0, False), _measured(0.1, True), _measured(9.0, False)),
+    (_measured(9.0, False), _measured(8.0, False), _measured(8.0, False)),
+    (_measured(9.0, True), _measured(0.1, True), _measured(0.1, True)),
+    (_measured(None, False), _measured(0.1, True), _measured(0.1, True)),
+    (None, _measured(0.1, True), _measured(0.1, True)),
+])
+def test_measuring_again_with_kernels_from_the_cache_keeps_what_building_took(
+        before: Measured | None, fresh: Measured, kept: Measured) -> None:
+    assert tuner._with_first_build(replace(fresh, median_us=2.0), before) == replace(
+        kept, median_us=2.0)

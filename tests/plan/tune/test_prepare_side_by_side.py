@@ -1,0 +1,129 @@
+"""Candidates, and the layers of a plan, that are built by several threads at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer.device.registry import find
+from gossamer.ops.algorithm import State
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.plan.tune.candidates import Trials
+from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.plan.tune.test_candidates import layer
+
+HOST = find("host")
+SECONDS = 20
+
+
+class Meeting(HostIm2col):
+    """Is ready when another is being made ready too."""
+
+    def __init__(self, name: str, place: threading.Barrier, failure: BaseException | None = None
+                 ) -> None:
+        self.name = name  # type: ignore[misc]
+        self._place, self._failure = place, failure
+
+    def prepare(self, *arguments: Any) -> State:
+        self._place.wait(SECONDS)
+        if self._failure is not None:
+            raise self._failure
+        return super().prepare(*arguments)
+
+
+def run(algorithms: list[Meeting]) -> list[str | None]:
+    of = layer()
+    pairs = [(each, next(iter(each.variants(of.problem, HOST)))) for each in algorithms]
+    return [measured.failure for measured in Trials(of, HOST).run(pairs, 2)[0]]
+
+
+@pytest.fixture
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(HOST), "builds_side_by_side", True)
+    # this process may use two, whatever there are
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {1, 3}, raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+
+
+def test_candidates_are_built_at_once(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    assert run([Meeting("one", place), Meeting("other", place)]) == [None, None]
+
+
+def test_one_that_fails_is_named_and_leaves_the_others(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    broken = Meeting("broken", place, ValueError("no such tile"))
+    assert run([broken, Meeting("whole", place)]) == ["does not run: no such tile", None]
+
+
+def test_libraries_of_vendors_wait_their_turn(side_by_side: None) -> None:
+    alone = threading.Barrier(1)
+    libraries = [Meeting(name, alone) for name in ("one", "other")]
+    busy = threading.Lock()
+    for each in libraries:
+        each.vendor = "a vendor"  # type: ignore[misc]
+        each.prepare = _exclusively(each.prepare, busy)  # type: ignore[method-assign]
+    assert run(libraries) == [None, None]
+
+
+def test_libraries_of_vendors_are_made_ready_while_our_own_are_built(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    library = Meeting("library", place)
+    library.vendor = "a vendor"  # type: ignore[misc]
+    assert run([Meeting("own", place), library]) == [None, None]
+    broken = Meeting("broken", threading.Barrier(1), ValueError("no such engine"))
+    broken.vendor = "a vendor"  # type: ignore[misc]
+    assert run([Meeting("own", threading.Barrier(1)), broken]) == [
+        None, "does not run: no such engine"]
+
+
+def test_the_layers_of_a_plan_are_built_at_once(
+        side_by_side: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compiled(small(), HOST, tmp_path)
+    steps = plan.program(2).steps
+    assert [step.algorithm.name for step in steps].count("host_im2col") == 2
+    place = threading.Barrier(2)
+    prepare = HostIm2col.prepare
+
+    def meeting(*arguments: Any) -> State:
+        place.wait(SECONDS)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(HostIm2col, "prepare", meeting)
+    x = images(2)
+    context = plan.context(2)
+    assert len(context.builds) == len(steps)
+    assert_close(context.run({"x": x})["y"], expected(x))
+
+
+def test_a_layer_that_cannot_be_built_is_told_of(
+        side_by_side: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compiled(small(), HOST, tmp_path)
+    plan.program(2)
+
+    def broken(*arguments: Any) -> State:
+        raise ValueError("no such tile")
+
+    monkeypatch.setattr(HostIm2col, "prepare", broken)
+    with pytest.raises(ValueError, match="no such tile"):
+        plan.context(2)
+
+
+def _exclusively(prepare: Any, busy: threading.Lock) -> Any:
+    def alone(*arguments: Any) -> State:
+        assert busy.acquire(blocking=False), "another is being made ready"
+        try:
+            return prepare(*arguments)
+        finally:
+            busy.release()
+    return alone
+
+
+def test_an_interrupt_is_passed_on(side_by_side: None) -> None:
+    place = threading.Barrier(2)
+    interrupted = Meeting("interrupted", place, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run([interrupted, Meeting("other", place)])

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gossamer
+from gossamer.device.base import Buffer, Device
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.op import Op
+from gossamer.ops.registry import OPS
+from gossamer.plan.choose import planner
+from gossamer.plan.plan import Plan
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
+from tests.conftest import is_slow
+from tests.plan.small import assert_close, expected, images, save, small
+
+
+@pytest.fixture
+def tuned(device: Device, tmp_path: Path) -> Callable[[], Plan]:
+    """Makes a plan that measures, with a cache in a folder of its own."""
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: its times say nothing")
+    path = save(small(), tmp_path)
+
+    def make() -> Plan:
+        tuner = Tuner(device, "quick", cache=TuningCache(device, tmp_path / "tuning"))
+        return Plan(gossamer.load(str(path)), device, tuner=tuner)
+
+    return make
+
+
+def choices(plan: Plan) -> list[tuple[str, str, str]]:
+    return [(step.layer.name, step.algorithm.name, str(step.variant))
+            for step in plan.program(2).steps]
+
+
+def test_the_second_plan_measures_nothing_and_is_the_same(tuned: Callable[[], Plan]) -> None:
+    first, second = tuned(), tuned()
+    x = images(2)
+    assert_close(first(x), expected(x))
+    assert first.tuner is not None and first.tuner.measured > 0
+    assert_close(second(x), expected(x))
+    assert second.tuner is not None and second.tuner.measured == 0
+    assert choices(first) == choices(second)
+
+
+def test_whole_programs_have_the_devices_memory_to_themselves(
+        tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, compare, held = tuned(), planner.compare, []
+    assert plan.tuner is not None
+    kept = plan.tuner._examples
+
+    def watched(*arguments: Any) -> Any:
+        held.append(len(kept))
+        return compare(*arguments)
+
+    monkeypatch.setattr(planner, "compare", watched)
+    plan.program(2)
+    assert held == [0] and not kept
+
+
+class _Liar(Algorithm):
+    """Claims every convolution and does something else."""
+
+    op = "conv2d"
+    name = "liar"
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        return None
+
+    def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
+        yield Variant((), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Any, problem: Any, variant: Variant, device: Device) -> State:
+        if self.fault == "crash":
+            raise RuntimeError("no such thing\nsecond line")
+        return State(problem, variant, device)
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        if self.fault == "numbers":
+            state.device.write(outputs[0], np.ones(outputs[0].nbytes // 4, np.float32))
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("numbers", "wrong numbers"),
+                                               ("nothing", "wrong numbers"),
+                                               ("crash", "does not run: no such thing")])
+def test_a_candidate_that_fails_is_excluded_and_named(
+    tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch, fault: str, reason: str
+) -> None:
+    op = OPS["conv2d"]
+    monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
+                                          (_Liar(fault), *op.algorithms)))
+    plan = tuned()
+    x = images(2)
+    assert_close(plan(x), expected(x))
+    for step in plan.program(2).steps:
+        if step.layer.op == "conv2d":
+            assert step.algorithm.name != "liar"
+            assert reason in step.rejected["liar"] and "\n" not in step.rejected["liar"]
+
+
+def test_losers_say_by_how_much(tuned: Callable[[], Plan], device: Device) -> None:
+    plan = tuned()
+    steps = [step for step in plan.program(1).steps if step.layer.op == "gemm"]
+    (step,) = steps
+    able = [a.name for a in OPS["gemm"].algorithms
+            if a.supports(step.problem, device) is None and a is not step.algorithm]
+    assert all(" us against " in step.rejected[name] for name in able)
+
+
+def test_trials_are_finite_and_kept(tuned: Callable[[], Plan], device: Device) -> None:
+    plan = tuned()
+    program = plan.program(2)
+    assert plan.tuner is not None
+    for step in program.steps:
+        stored = plan.tuner.cache.get(step.problem)
+        assert stored and all(math.isfinite(m.median_us or 0) for m in stored)
+
+
+def test_an_unknown_effort_is_refused(tmp_path: Path) -> None:
+    path = save(small(), tmp_path)
+    with pytest.raises(gossamer.GossamerError, match="effort 'hard': expected one of quick"):
+        gossamer.compile(str(path), "host", effort="hard")
+
+
+def test_the_report_has_every_candidate(tuned: Callable[[], Plan]) -> None:
+    plan = tuned()
+    plan(images(2))
+    for row, step in zip(plan.report().rows, plan.program(2).steps, strict=True):
+        assert len(row["candidates"]) == len(step.trials) >= 1
+        assert [c["reason"] for c in row["candidates"]].count("taken") == 1
+        assert all(c["median_us"] is not None or c["reason"] for c in row["candidates"])
+        assert row["median_us"] is not None and row["error"] <= 1e-5
+
+
+@pytest.mark.parametrize("where", [-1, 0, 40])
+def test_right_numbers_and_a_write_round_the_output_are_found_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: int
+) -> None:
+    class Careless(HostIm2col):
+        name = "careless"
+
+        def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                   workspace: Buffer | None, stream: Any = None) -> None:
+            super().launch(state, inputs, outputs, workspace, stream)
+            memory = outputs[0].bytes  # type: ignore[attr-defined]
+            end = memory.size if where >= 0 else 0
+            ctypes.memset(memory.ctypes.data + end + where, 0, 1)
+
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    op = OPS["conv2d"]
+    monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
+                                          (Careless(), *op.algorithms)))
+    plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
+    for step in plan.program(2).steps:
+        if step.layer.op == "conv2d":
+            assert "wrong numbers (error inf)" in step.rejected["careless"]

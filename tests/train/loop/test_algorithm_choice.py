@@ -1,0 +1,167 @@
+"""What is taken where nothing is measured, and what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.device.host import HostDevice
+from gossamer.device.registry import find
+from gossamer.ops.backprop.host import NumpyBackprop
+from gossamer.ops.backprop.problem import DENSITIES, BackpropProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.program import Layer
+from gossamer.plan.store.keys import problem_key
+from gossamer.plan.tune.tuner import Tuner
+from gossamer.train import MLP
+from gossamer.train.loop.algorithm_choice import choose
+from tests.ops.recording import RecordingDevice
+
+PUBLISHED = (1024, 32, 10)
+
+
+@pytest.mark.parametrize(("sizes", "settings", "expected"), [
+    (PUBLISHED, {}, ("blocked", "pipeline_mma")),
+    (PUBLISHED, {"networks": 132}, ("blocked", "pipeline_mma")),
+    (PUBLISHED, {"velocity": True}, ("persistent", "registers")),
+    (PUBLISHED, {"batch": 16}, ("persistent", "sparse")),
+    ((784, 32, 16, 10), {}, ("persistent", "sparse")),
+    ((784, 128, 10), {}, ("blocked", "launches")),
+    ((784, 300, 100, 10), {}, ("blocked", "launches")),
+    ((784, 300, 100, 10), {"batch": 16}, ("per_step", None)),
+    ((784, 128, 10), {"velocity": True}, ("per_step", None))])
+def test_on_an_nvidia_gpu(sizes: tuple[int, ...], settings: dict[str, Any],
+                          expected: tuple[str, str | None]) -> None:
+    assert _taken(RecordingDevice(), sizes, settings) == expected
+
+
+@pytest.mark.parametrize(("sizes", "settings", "expected"), [
+    (PUBLISHED, {}, ("blocked", "pipeline")),
+    (PUBLISHED, {"velocity": True}, ("persistent", "local")),
+    ((784, 128, 10), {}, ("persistent", "sparse")),
+    ((784, 300, 100, 10), {}, ("blocked", "launches"))])
+def test_on_a_processor_through_opencl(sizes: tuple[int, ...], settings: dict[str, Any],
+                                       expected: tuple[str, str | None]) -> None:
+    device = RecordingDevice()
+    device.limits = replace(device.limits, subgroup_size=1, local_bytes=2**20,
+                            local_bytes_opt_in=2**20, mma=False)
+    assert _taken(device, sizes, settings) == expected
+
+
+def _taken(device: Device, sizes: tuple[int, ...],
+           settings: dict[str, Any]) -> tuple[str, str | None]:
+    """The algorithm, and its form."""
+    problem = BackpropProblem(sizes, 60_000, 60_000, **settings)
+    choice = choose(problem, device, None, None)
+    config = dict(choice.variant(problem.of_samples(choice.samples)).config)
+    form = config.get("form", config.get("weights"))
+    return choice.algorithm.name, None if form is None else str(form)
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("decay", [False, True])
+def test_examples_are_like_the_data(density: float, binary: bool, decay: bool) -> None:
+    problem = BackpropProblem((1000, 3, 2), 400, 8)
+    rng = np.random.default_rng(1)
+    for share in (density * 1.2, density * 0.85):
+        x = (rng.random((400, 1000)) < share) * (1.0 if binary else rng.random((400, 1000)))
+        like = problem.like(x, decay)
+        assert (like.density, like.binary, like.decay) == (density, binary, decay)
+        made, *_, settings, _ = like.example_inputs(rng)
+        assert abs(np.count_nonzero(made) / made.size - density) < 0.01
+        assert (set(np.unique(made)) <= {0, 1}) == binary
+        assert settings[0, 2] > 0 if decay else settings[0, 2] == 0
+
+
+def test_data_that_are_not_alike_are_measured_apart() -> None:
+    problem = BackpropProblem((9, 3, 2), 400, 8)
+    known = {problem_key(replace(problem, density=density, binary=binary, decay=decay))
+             for density in DENSITIES for binary in (False, True) for decay in (False, True)}
+    assert len(known) == 4 * len(DENSITIES)
+
+
+def test_examples_are_as_uneven_as_pictures() -> None:
+    """150 inputs of MNIST's 1024 are 1, in eight pictures 362."""
+    problem = BackpropProblem(PUBLISHED, 800, 8, density=150 / 1024, binary=True)
+    x = problem.example_inputs(np.random.default_rng(0))[0]
+    assert abs(x.sum(1).mean() - 150) < 5
+    assert abs(x.reshape(-1, 8, 1024).any(1).sum(1).mean() - 362) < 15
+
+
+def test_no_data_are_like_something() -> None:
+    problem = BackpropProblem((4, 2), 0, 0)
+    for x in (np.empty((0, 4)), np.zeros((3, 4))):
+        assert problem.like(x, True).density == 0.1
+    assert problem.like(np.ones((3, 4)), True).density == 1.0
+
+
+class ByRows(NumpyBackprop):
+    """Takes as long whatever the inputs are."""
+
+    name = "rows"
+    density = 0.3
+    seen: ClassVar[set[tuple[int, float, bool]]] = set()
+    took: ClassVar[list[float]] = []
+
+    def compute(self, problem: BackpropProblem, *arguments: Any) -> list[np.ndarray]:
+        x, settings = arguments[0][0], arguments[0][3]
+        share = np.count_nonzero(x) / x.size
+        self.seen.add((problem.samples, round(share, 1), bool(settings[0, 2])))
+        self.took.append(self.density or share)
+        return super().compute(problem, *arguments)
+
+
+class ByLists(ByRows):
+    """Skips what is zero."""
+
+    name = "lists"
+    density = 0.0
+
+
+def test_sparse_data_are_measured_as_such(monkeypatch: pytest.MonkeyPatch,
+                                          tmp_path: Path) -> None:
+    def timed(device: HostDevice, work: Callable[[Any], None]) -> float:
+        work(None)
+        return 1e3 * ByRows.took[-1]
+
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    monkeypatch.setattr(HostDevice, "time", timed)
+    monkeypatch.setitem(OPS, "backprop", replace(OPS["backprop"],
+                                                 algorithms=(ByRows(), ByLists())))
+    rng = np.random.default_rng(0)
+    taken = {}
+    for share in (0.1, 1.0):
+        x = (rng.random((700, 20)) < share).astype(np.float32)
+        mlp = MLP((20, 3, 2), device="host", effort="quick", epochs=1)
+        taken[share] = mlp.fit(x, rng.integers(0, 2, 700)).algorithm_
+    assert taken == {0.1: "lists", 1.0: "rows"}
+    # two passes of all samples, and what was measured before
+    assert ByRows.seen == {(samples, share, False) for samples in (512, 700)
+                           for share in (0.1, 1.0)}
+
+
+@pytest.mark.parametrize(("samples", "networks", "batch", "measured"), [
+    (60_000, 1, 1, 2048), (2047, 1, 1, 1024), (10, 1, 1, 256), (60_000, 32, 1, 1024),
+    (60_000, 1000, 1, 256), (60_000, 1, 100, 2000), (600, 1, 600, 600)])
+def test_passes_of_many_lengths_share_a_measurement(
+        samples: int, networks: int, batch: int, measured: int,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(Exception):
+        pass
+
+    def measure(tuner: Tuner, layer: Layer, *arguments: Any) -> None:
+        assert isinstance(layer.problem, BackpropProblem)
+        raise Asked(layer.problem.rows, layer.problem.samples)
+
+    monkeypatch.setattr(Tuner, "measure", measure)
+    problem = BackpropProblem((20, 3, 2), samples, samples, batch=batch, networks=networks)
+    with pytest.raises(Asked) as asked:
+        choose(problem, find("host"), "quick", None)
+    assert asked.value.args == (measured, measured)

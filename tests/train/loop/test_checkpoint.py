@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.errors import GossamerWarning, InputError
+from gossamer.train import MLP, Progress
+from gossamer.train.loop import checkpoint
+
+Blobs = tuple[np.ndarray, np.ndarray]
+SETTINGS: dict[str, Any] = {"momentum": 0.6, "shuffle": True, "learning_rate": 0.1, "batch": 2,
+                            "schedule": ("step", 2, 0.5)}
+
+
+def _mlp(**settings: Any) -> MLP:
+    return MLP((4, 6, 3), **{"device": "host", **SETTINGS, **settings})
+
+
+def _bits(mlp: MLP) -> bytes:
+    return b"".join(part.tobytes() for part in (*mlp.coefs_, *mlp.intercepts_)) + (
+        np.array(mlp.loss_curve_).tobytes())
+
+
+def _stop_after(epoch: int) -> Callable[[Progress], None]:
+    def stop(progress: Progress) -> None:
+        if progress.epoch == epoch:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def test_going_on_gives_the_same_bits(place: Device, blobs: Blobs, tmp_path: Path) -> None:
+    whole = _mlp(epochs=4, device=place).fit(*blobs)
+    file = tmp_path / "net.checkpoint"
+    with pytest.raises(KeyboardInterrupt):
+        _mlp(epochs=4, device=place).fit(*blobs, checkpoint=file, on_epoch=_stop_after(2))
+    told: list[int] = []
+    resumed = _mlp(epochs=4, device=place).fit(*blobs, checkpoint=str(file), resume=True,
+                                               on_epoch=lambda p: told.append(p.epoch))
+    assert told == [3, 4]
+    assert _bits(resumed) == _bits(whole)
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+
+
+def test_more_passes_than_were_wanted_at_first(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    _mlp(epochs=2).fit(*blobs, checkpoint=file)
+    longer = _mlp(epochs=4).fit(*blobs, checkpoint=file, resume=True)
+    assert _bits(longer) == _bits(_mlp(epochs=4).fit(*blobs))
+    # none are left
+    assert _bits(_mlp(epochs=3).fit(*blobs, checkpoint=file, resume=True)) == _bits(longer)
+
+
+def test_what_is_resumed_can_be_fitted_further(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    _mlp(epochs=2).fit(*blobs, checkpoint=file)
+    resumed = _mlp(epochs=2).fit(*blobs, checkpoint=file, resume=True).partial_fit(*blobs)
+    assert _bits(resumed) == _bits(_mlp(epochs=3).fit(*blobs))
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"sizes": (4, 7, 3)}, r"sizes \[4, 6, 3\], this one has \[4, 7, 3\]: give the same sizes"),
+    ({"learning_rate": 0.2}, "learning_rate 0.1, this one has 0.2"),
+    ({"momentum": 0.0}, "momentum 0.6, this one has 0.0"),
+    ({"schedule": "constant"}, "schedule"), ({"seed": 1}, "seed 0, this one has 1"),
+    ({"shuffle": False}, "shuffle True"), ({"activation": "tanh"}, "activation 'sigmoid'"),
+    ({"batch": 1}, "batch 2"), ({"initial": "glorot"}, "initial 'uniform'")])
+def test_another_network_is_refused(blobs: Blobs, tmp_path: Path, settings: dict[str, Any],
+                                    said: str) -> None:
+    file = tmp_path / "c"
+    _mlp(epochs=1).fit(*blobs, checkpoint=file)
+    before = file.read_bytes()
+    with pytest.raises(InputError, match=said) as error:
+        _mlp().set_params(**settings).fit(*blobs, checkpoint=file, resume=True)
+    assert str(file) in str(error.value)
+    assert "leave resume out to begin anew" in str(error.value)
+    assert file.read_bytes() == before
+
+
+def test_other_data_are_refused(blobs: Blobs, tmp_path: Path) -> None:
+    x, labels = blobs
+    file = tmp_path / "c"
+    _mlp(epochs=1).fit(x, labels, checkpoint=file)
+    for other_x, other_labels in ((x[:-1], labels[:-1]), (x[::-1], labels), (x, labels[::-1])):
+        with pytest.raises(InputError, match="is the checkpoint of training on other data"):
+            _mlp().fit(other_x, other_labels, checkpoint=file, resume=True)
+
+
+def test_damaged_files_are_refused(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    _mlp(epochs=1).fit(*blobs, checkpoint=file)
+    whole = file.read_bytes()
+    for length in (len(whole) - 1, len(whole) // 2, 60, 30):
+        file.write_bytes(whole[:length])
+        with pytest.raises(InputError, match="damaged or cut short: give another file, or leave"):
+            _mlp().fit(*blobs, checkpoint=file, resume=True)
+    for place in (25, 100, len(whole) // 2, len(whole) - 1):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(InputError, match="damaged or cut short"):
+            _mlp().fit(*blobs, checkpoint=file, resume=True)
+    for other in (b"", whole[:10], b"PK\3\4 another kind of file", b"gossamer checkpoint 2\n"):
+        file.write_bytes(other)
+        with pytest.raises(InputError, match="is no checkpoint that this gossamer wrote: give"):
+            _mlp().fit(*blobs, checkpoint=file, resume=True)
+
+
+def test_a_wrong_path_is_said_before_the_work(blobs: Blobs, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no checkpoint to resume from: give another"):
+        _mlp().fit(*blobs, checkpoint=tmp_path / "absent", resume=True)
+    with pytest.raises(InputError, match="there is no folder"):
+        _mlp().fit(*blobs, checkpoint=tmp_path / "absent" / "c")
+    with pytest.raises(InputError, match="is a folder"):
+        _mlp().fit(*blobs, checkpoint=tmp_path)
+    with pytest.raises(InputError, match="resume=True needs the checkpoint"):
+        _mlp().fit(*blobs, resume=True)
+
+
+def test_a_full_disk_keeps_the_previous_one(blobs: Blobs, tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c"
+    replace, replaced = os.replace, 0
+
+    def until_full(source: Any, target: Any) -> None:
+        nonlocal replaced
+        if Path(target) == file:
+            replaced += 1
+            if replaced > 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", until_full)
+    monkeypatch.setattr(checkpoint.Pace, "due", True)
+    mlp = _mlp(epochs=4)
+    with pytest.warns(GossamerWarning) as warned:
+        mlp.fit(*blobs, checkpoint=file)
+    assert [str(each.message) for each in warned] == [
+        f"checkpoint of pass 3: {file}: cannot be written: No space left on device; that of pass 2 "
+        "stays; make room on that disk"]
+    assert mlp.n_iter_ == 4
+    assert [each.name for each in tmp_path.iterdir()] == ["c"]
+    monkeypatch.undo()
+    told: list[int] = []
+    resumed = _mlp(epochs=4).fit(*blobs, checkpoint=file, resume=True,
+                                 on_epoch=lambda p: told.append(p.epoch))
+    assert told == [3, 4]
+    assert _bits(resumed) == _bits(mlp)
+
+
+def test_what_is_no_checkpoint_is_not_replaced(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "samples.csv"
+    file.write_text("1,2,3")
+    with pytest.raises(InputError, match="is no checkpoint that this gossamer wrote: give another"):
+        _mlp().fit(*blobs, checkpoint=file)
+    assert file.read_text() == "1,2,3"
+    for content in (b"", b"gossamer check", b"gossamer checkpoint 0\nof another version"):
+        file.write_bytes(content)
+        assert _mlp(epochs=1).fit(*blobs, checkpoint=file).n_iter_ == 1
+        assert checkpoint._read(file)[0]["passes"] == 1
+
+
+def test_a_new_training_replaces_an_old_checkpoint(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    _mlp(epochs=3).fit(*blobs, checkpoint=file)
+    _mlp(epochs=1, seed=5).fit(*blobs, checkpoint=file)
+    assert _mlp(epochs=1, seed=5).fit(*blobs, checkpoint=file, resume=True).n_iter_ == 1
+
+
+def test_writing_takes_little_of_the_time(blobs: Blobs, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    now, saved = 0.0, []
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(perf_counter=lambda: now))
+
+    def save(path: Path, course: Any, digest: str) -> None:
+        nonlocal now
+        now += 1
+        saved.append(course.passes)
+
+    def pass_takes_a_while(progress: Progress) -> None:
+        nonlocal now
+        now += 7
+
+    monkeypatch.setattr(checkpoint, "save", save)
+    _mlp(epochs=8).fit(*blobs, checkpoint=tmp_path / "c", on_epoch=pass_takes_a_while)
+    # the first, then one after 20 times as long as it took, and the last
+    assert saved == [1, 4, 7, 8]
+
+
+def test_the_header_is_plain_json(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    _mlp(epochs=1, schedule="inverse", learning_rate=np.float32(0.25),
+         batch=np.int64(3)).fit(*blobs, checkpoint=file)
+    header = checkpoint._read(file)[0]
+    assert json.loads(json.dumps(header)) == header
+    assert (header["settings"]["learning_rate"], header["settings"]["batch"]) == (0.25, 3)
+    assert header["passes"] == 1

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.errors import TrainingError
+from gossamer.train import MLP, Progress
+from gossamer.train.loop.settings import Settings
+
+Blobs = tuple[np.ndarray, np.ndarray]
+
+
+def _linear(**settings: Any) -> MLP:
+    return MLP((1, 1), **{"activation": "relu", "epochs": 5, "device": "host", **settings})
+
+
+def test_it_says_at_which_sample(place: Device) -> None:
+    x = np.ones((60, 1), np.float32)
+    x[47] = 1e30
+    with pytest.raises(TrainingError, match=r"diverged in pass 1 at sample 48 \(row 47\): its loss "
+                                            r"is inf, the first samples' was .*; the network is as "
+                                            r"it was after pass 0: try a learning_rate below 0.3"):
+        _linear(device=place).fit(x, x[:, 0])
+
+
+def test_the_order_of_samples_is_not_that_of_rows(blobs: Blobs) -> None:
+    x = np.ones((60, 1), np.float32)
+    x[47] = 1e30
+    rng = np.random.default_rng(0)
+    rng.uniform(size=2)
+    sample = 1 + rng.permutation(60).tolist().index(47)
+    with pytest.raises(TrainingError, match=rf"at sample {sample} \(row 47\)"):
+        _linear(shuffle=True).fit(x, x[:, 0])
+
+
+def test_the_network_stands_as_before_that_pass(place: Device) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((50, 1)).astype(np.float32)
+    rates = [0.1, 0.1, 0.1, 1e6]
+    mlp = _linear(device=place, learning_rate=1.0, schedule=lambda passes: rates[passes])
+    with pytest.raises(TrainingError, match=r"diverged in pass 4 at sample \d+ .*after pass 3"):
+        mlp.fit(x, 2 * x[:, 0])
+    kept = _linear(device=place, learning_rate=1.0, epochs=3,
+                   schedule=lambda passes: rates[passes]).fit(x, 2 * x[:, 0])
+    assert mlp.n_iter_ == 3
+    assert mlp.loss_curve_ == kept.loss_curve_
+    np.testing.assert_array_equal(mlp.coefs_[0], kept.coefs_[0])
+    assert mlp.score(x, 2 * x[:, 0]) > 0.9
+
+
+def test_growth_without_infinities_counts_too() -> None:
+    x = np.random.default_rng(0).standard_normal((50, 1)).astype(np.float32)
+    with pytest.raises(TrainingError, match=r"its loss is [\d.]+e\+\d+, the first"):
+        _linear(learning_rate=2.1).fit(x, x[:, 0])
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_the_last_update_of_a_pass(epochs: int, told: bool) -> None:
+    """The losses before it are finite; the parameters after it are not."""
+    x = np.array([[0.0], [1e18]], np.float32)
+    mlp = _linear(epochs=epochs, learning_rate=1.0, batch=1,
+                  schedule=lambda passes: [1e-37, 1e20, 1.0][passes])
+    with pytest.raises(TrainingError, match=r"diverged in pass 2 at its last sample: .*are no "
+                                            "longer finite; the network is as it was after pass 1"):
+        mlp.fit(x, [0.0, 0.0], validation=(x, [0.0, 0.0]) if told else None)
+    kept = _linear(epochs=1, learning_rate=1e-37).fit(x, [0.0, 0.0])
+    assert mlp.n_iter_ == 1
+    assert mlp.loss_curve_ == kept.loss_curve_
+    np.testing.assert_array_equal(mlp.coefs_[0], kept.coefs_[0])
+
+
+@pytest.mark.parametrize(("large", "batch", "said"), [
+    ([0], 1, r"sample 1 \(row 0\): its loss is inf; the network"),
+    ([2], 1, r"sample 3 \(row 2\): its loss is inf, the first samples' was 0.509\d*; the"),
+    ([5], 8, r"sample 6 \(row 5\): its loss is inf, the first samples' was 0.509\d*; the"),
+    ([11], 1, r"sample 12 \(row 11\): its loss is inf, the first samples' was 0.[123]\d*; the")])
+def test_what_a_loss_is_compared_with(large: list[int], batch: int, said: str) -> None:
+    """Never with itself, or with what came after it."""
+    x = np.ones((60, 1), np.float32)
+    x[large] = 1e30
+    with pytest.raises(TrainingError, match=said):
+        _linear(batch=batch, learning_rate=0.1).fit(x, x[:, 0])
+
+
+def test_an_easy_beginning_is_no_measure() -> None:
+    """What begins with samples that are right by themselves, almost, has not diverged after."""
+    x = np.random.default_rng(0).uniform(-1, 1, (200, 1)).astype(np.float32)
+    x[:20] = 1e-5
+    mlp = _linear(initial="glorot").fit(x, 2 * x[:, 0])
+    assert mlp.score(x, 2 * x[:, 0]) > 0.99
+    weight, _ = Settings.of(MLP((1, 2))).start(np.random.default_rng(0)).reshape(2, 2)
+    x[:20] = 25 / (weight[1] - weight[0])
+    labels = np.arange(200) % 2
+    labels[:20] = 1
+    mlp = MLP((1, 2), loss="cross_entropy", learning_rate=1e-3, device="host", epochs=3)
+    assert mlp.fit(x, labels).n_iter_ == 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [1e300, 1e20])
+def test_a_rate_beyond_all_numbers(blobs: Blobs, factor: float) -> None:
+    mlp = MLP((4, 3), epochs=4, schedule=("step", 1, factor), device="host")
+    with pytest.raises(TrainingError, match=r"diverged in pass \d .* below 0.3 \(which the "
+                                            r"schedule made .* in this pass\), or numbers in x"):
+        mlp.fit(*blobs)
+
+
+def test_the_last_good_checkpoint_stays(blobs: Blobs, tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    x = np.random.default_rng(0).standard_normal((50, 1)).astype(np.float32)
+    rates = [0.1, 0.1, 1e6, 0.1]
+
+    def schedule(passes: int) -> float:
+        return rates[passes]
+
+    def mlp(epochs: int) -> MLP:
+        return _linear(learning_rate=1.0, schedule=schedule, epochs=epochs)
+
+    told: list[int] = []
+
+    def on_epoch(progress: Progress) -> None:
+        told.append(progress.epoch)
+
+    with pytest.raises(TrainingError, match="in pass 3"):
+        mlp(4).fit(x, x[:, 0], checkpoint=file, on_epoch=on_epoch)
+    assert told == [1, 2]
+    resumed = mlp(2).fit(x, x[:, 0], checkpoint=file, resume=True)
+    np.testing.assert_array_equal(resumed.coefs_[0], mlp(2).fit(x, x[:, 0]).coefs_[0])
+
+
+def test_a_pass_by_itself() -> None:
+    x = np.ones((4, 1), np.float32)
+    mlp = _linear().partial_fit(x, x[:, 0])
+    with pytest.raises(TrainingError, match="diverged in pass 2 at sample 2"):
+        mlp.partial_fit(np.float32([[1], [1e30]]), [1.0, 1.0])
+    assert mlp.n_iter_ == 1
+    mlp.partial_fit(x, x[:, 0])
+    assert mlp.n_iter_ == 2
