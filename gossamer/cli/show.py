@@ -18,7 +18,7 @@ from rich.text import Text
 
 from gossamer.errors import InputError
 
-IMAGENET = Path(__file__).with_name("labels") / "imagenet.txt"
+IMAGENET = Path(__file__).parents[1] / "io" / "labels" / "imagenet.txt"
 _PIPE_WIDTH = 500
 _LEAST_WIDTH = 6  # of a column that is cut
 _LEAST_SPARE = 12  # of one that can be left out instead

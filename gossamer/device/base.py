@@ -12,7 +12,10 @@ import numpy as np
 
 from gossamer.errors import DeviceError, OutOfMemoryError
 
-DIALECT = Path(__file__).with_name("dialect.h")
+DIALECT = tuple(Path(__file__).parent / "dialect" / f"{name}.h"
+                for name in ("opencl", "cuda", "common"))
+"""The headers that make one source OpenCL C and CUDA C++, in the order in which they are put
+before a kernel."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Limits:
 class KernelSource:
     """One kernel function of one file, specialised by macros.
 
-    path: the `.cl` or `.cu` file; `.cl` files get dialect.h in front.
+    path: the `.cl` or `.cu` file; `.cl` files get the headers of DIALECT in front.
     defines: macros, in order; a value may be any C text (an expression's statements too).
     architectures: the oldest and newest CUDA architectures it is built for.
     dynamic_local: whether it takes a DYNAMIC_LOCAL_PARAMETER as its last parameter.
@@ -64,7 +67,7 @@ class KernelSource:
         """The whole translation unit."""
         lines = [f"#define {name} {_one_line(value)}" for name, value in self.defines]
         if self.path.suffix == ".cl":
-            lines.append(DIALECT.read_text())
+            lines += [header.read_text() for header in DIALECT]
         lines += [path.read_text() for path in (*self.headers, self.path)]
         return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What can be computed: one folder an op."""
+"""Every op by name."""
 
 from importlib import import_module
 
@@ -7,6 +7,6 @@ from gossamer.ops.op import Op
 _NAMES = ("backprop", "concat", "conv2d", "conv_transpose2d", "copy", "elementwise", "gather",
           "gemm", "matmul", "pad", "pool", "reduce", "resize", "softmax")
 
-OPS: dict[str, Op] = {name: import_module(f"gossamer.ops.registry.{name}").OP for name in _NAMES}
+OPS: dict[str, Op] = {name: import_module(f"gossamer.ops.{name}").OP for name in _NAMES}
 
 __all__ = ["OPS", "Op"]

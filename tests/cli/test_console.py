@@ -119,7 +119,8 @@ def test_a_signal_during_the_imports_ends_the_script_with_130():
     code = ("import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "class Finder:\n"
             "    def find_spec(self, name, path=None, target=None):\n"
-            "        if name == 'gossamer.model.readers.registry': os.kill(os.getpid(), signal.SIGINT)\n"
+            "        if name == 'gossamer.model.readers.registry':"
+            " os.kill(os.getpid(), signal.SIGINT)\n"
             "sys.meta_path.insert(0, Finder())\n"
             "from gossamer.cli.console import main; main()")
     done = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ THREADS = 4
 
 
 def source(name: str) -> KernelSource:
-    return KernelSource.of(base.DIALECT.with_name("self_check.cl"), name)
+    return KernelSource.of(Path(base.__file__).with_name("self_check.cl"), name)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads, groups)
 #define __cluster_dims__(x, y, z)
+/* takes the branch of CUDA C++ */
+#define __CUDACC__ 1
 /* what g++'s headers and the dialect both have */
 #undef INFINITY
 #undef NAN

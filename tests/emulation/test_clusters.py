@@ -18,7 +18,7 @@ def source(early: bool = False) -> KernelSource:
     return KernelSource.of(
         Path(__file__).with_name("clusters.cu"), "hand_on",
         {"CLUSTER": _CLUSTER, "EARLY": int(early)}, architectures=("sm_90", "sm_100"),
-        dynamic_local=True, headers=(DIALECT,))
+        dynamic_local=True, headers=DIALECT)
 
 
 def handed(device: EmulatedDevice, early: bool = False, nbytes: int = 4 * _ITEMS) -> np.ndarray:

@@ -44,14 +44,14 @@ def translated(source: KernelSource) -> str:
     """The translation unit, behind shim.h. Raises CompileError that names an instruction nobody
     has said the meaning of."""
     text = source.text()
-    files = dict.fromkeys([DIALECT, *source.headers, source.path])
-    if source.path.suffix != ".cl" and DIALECT not in source.headers:
+    files = dict.fromkeys([*DIALECT, *source.headers, source.path])
+    if source.path.suffix != ".cl" and not set(DIALECT) <= set(source.headers):
         raise CompileError(f"{source.path.name} is not written in the dialect")
     for path in files:
         text = text.replace(path.read_text(), f'#line 1 "{path}"\n{path.read_text()}', 1)
     text = _ASM.sub(_instruction, text)
     text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_local();", text)
-    if left := re.search(r"\basm\b.*", text.split("#else", 1)[1]):
+    if left := re.search(r"\basm\b.*", text.split("#ifdef __CUDACC__", 1)[1]):
         raise CompileError(f"{source.path.name} has an instruction that is not understood: "
                            f"{left[0]}")
     return (f'#include "shim.h"\n#include "tensor_cores.h"\n{text}\n'

@@ -19,7 +19,7 @@ _POISON = 0xFF
 
 
 def op_of(problem: Problem) -> Op:
-    return importlib.import_module(f"gossamer.ops.registry.{problem.op}").OP
+    return importlib.import_module(f"gossamer.ops.{problem.op}").OP
 
 
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:

@@ -21,8 +21,8 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 
 class Walk:
-    """One pass over a graph at one batch size. Rules (gossamer.model.infer.shape_rules) check a node,
-    make its attributes concrete and emit what remains of it.
+    """One pass over a graph at one batch size. Rules (gossamer.model.infer.shape_rules) check a
+    node, make its attributes concrete and emit what remains of it.
 
     reference: the same graph's walk at another batch size, from which rules see what the batch
     changes.

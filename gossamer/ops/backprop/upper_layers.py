@@ -7,7 +7,7 @@ from pathlib import Path
 from gossamer.ops.backprop.common import activation_macros, padded, table
 from gossamer.ops.backprop.problem import BackpropProblem
 
-UPPER = Path(__file__).with_name("upper.h")
+UPPER = Path(__file__).with_name("upper_layers.h")
 
 
 class Layout:

@@ -21,8 +21,8 @@ from gossamer.device.base import DIALECT, Device
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.tensor import TensorSpec
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_FOLLOWED = ("gossamer.ops.registry", "gossamer.expression", "gossamer.device.cuda.ptx",
+_PACKAGE = Path(__file__).resolve().parents[2]
+_FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink")
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
@@ -80,8 +80,8 @@ def identity(algorithm: Algorithm, device: Device) -> str:
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
     """The files that say what a module's algorithms do (its own, those that it imports from
-    gossamer.ops.registry, their kernels, the dialect), and the versions of the libraries they call."""
-    files = {DIALECT}
+    gossamer.ops, their kernels, the dialect), and the versions of the libraries they call."""
+    files = set(DIALECT)
     versions: dict[str, str] = {}
     waiting = [Path(str(sys.modules[module].__file__))]
     while waiting:

@@ -11,7 +11,7 @@ from gossamer.bench.rows import append_rows, read_rows
 from gossamer.errors import InputError
 from tests.bench.rows import row
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results"
 
 

@@ -16,7 +16,7 @@ from gossamer.train.export import curve
 from tests.cli.command_line import fails, gossamer_cli, succeeds
 from tests.cli.train.small import LABELS, PICTURES, X, save_csv, train
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[3] / "README.md"
 
 
 def fails_late(code, *words):

@@ -36,7 +36,7 @@ from gossamer.plan.store.keys import (
 )
 from gossamer.tensor import TensorSpec
 
-OPS_FOLDER = Path(keys.__file__).parents[1] / "ops"
+OPS_FOLDER = Path(keys.__file__).parents[2] / "ops"
 PROBLEM = Conv2dProblem(
     2, 64, 56, 56, 128, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1,
     Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",)),
@@ -54,7 +54,7 @@ def test_a_key_does_not_depend_on_the_process():
             "from gossamer.plan.store.keys import problem_key; print(problem_key(PROBLEM))")
     for seed in ("1", "2"):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              check=True, cwd=Path(__file__).parents[2],
+                              check=True, cwd=Path(__file__).parents[3],
                               env={"PYTHONHASHSEED": seed, "PATH": ""})
         assert done.stdout.strip() == GOLDEN
 
@@ -158,15 +158,15 @@ def names(algorithm):
 
 def test_sources_of_an_algorithm():
     (found,) = [names(each) for each in OPS["conv2d"].algorithms if each.name == "depthwise"]
-    assert {"ops/conv2d/depthwise.py", "ops/conv2d/depthwise.cl", "device/dialect.h",
-            "ops/epilogue.py", "ops/algorithm.py", "expression.py"} <= found
+    assert {"ops/conv2d/dense/depthwise.py", "ops/conv2d/dense/depthwise.cl",
+            "device/dialect/common.h", "ops/epilogue.py", "ops/algorithm.py", "expression.py"} <= found
     assert not any("im2col" in name or "pool" in name or "reference" in name for name in found)
 
 
 def test_sources_of_algorithms_that_use_others():
     found = names(OPS["gemm"].algorithms[0])
-    assert {"ops/gemm/few_rows.cl", "ops/conv2d/im2col_gemm.py",
-            "ops/conv2d/im2col_gemm.cl"} <= found
+    assert {"ops/gemm/few_rows.cl", "ops/conv2d/dense/im2col_gemm.py",
+            "ops/conv2d/dense/im2col_gemm.cl"} <= found
 
 
 def test_every_kernel_file_is_the_source_of_some_algorithm():
@@ -212,9 +212,9 @@ def test_a_hash_changes_with_kernel_python_and_library(abacus, tmp_path, monkeyp
     found.add(abacus())
     monkeypatch.setattr(keys.metadata, "version", lambda package: "99")
     found.add(abacus())
-    dialect = tmp_path / "dialect.h"
+    dialect = tmp_path / "common.h"
     dialect.write_text("changed")
-    monkeypatch.setattr(keys, "DIALECT", dialect)
+    monkeypatch.setattr(keys, "DIALECT", (dialect,))
     found.add(abacus())
     assert len(found) == 5
 

@@ -13,7 +13,7 @@ from gossamer.ops.backprop.common import activation_macros, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
 
 _SOURCE = Path(__file__).with_name("pipeline.cl")
-LEARNER = Path(__file__).with_name("learner.h")
+LEARNER = Path(__file__).with_name("sequential_core.h")
 PIPELINE = Path(__file__).with_name("pipeline.h")
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32

@@ -64,7 +64,7 @@ class PipelineMma:
         layout = _Layout(problem, self)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "pipeline_mma", layout.macros, architectures=("sm_80", "sm_100"),
-            dynamic_local=True, headers=(DIALECT, LEARNER, PIPELINE)))
+            dynamic_local=True, headers=(*DIALECT, LEARNER, PIPELINE)))
         return launches_of(problem, device, kernel, layout)
 
 

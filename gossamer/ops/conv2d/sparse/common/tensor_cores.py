@@ -10,7 +10,7 @@ from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.strided import cannot_compile
 
-TENSOR_CORES = Path(__file__).with_name("sparse_tensor_cores.h")
+TENSOR_CORES = Path(__file__).with_name("tensor_cores.h")
 """What their kernels have in common."""
 ROWS = 16
 """Output channels of an instruction's tile."""

@@ -192,7 +192,7 @@ class DirectSparseMma(Algorithm):
             "HEIGHT": shape.height, "WIDTH": shape.width, "RESIDENT": shape.resident,
             "ROW_CLASSES": ROW_CLASSES,
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
-            architectures=("sm_80", "sm_100"), headers=(DIALECT, TENSOR_CORES), dynamic_local=True))
+            architectures=("sm_80", "sm_100"), headers=(*DIALECT, TENSOR_CORES), dynamic_local=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
         groups_apart = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
         arguments = (

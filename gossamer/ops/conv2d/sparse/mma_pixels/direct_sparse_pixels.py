@@ -113,7 +113,7 @@ class DirectSparsePixels(Algorithm):
             "BATCH": divided.batch, "STRIDED": int(problem.stride[0] > 1),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)},
             architectures=("sm_90" if shape.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_local=True, headers=(DIALECT, TENSOR_CORES)))
+            dynamic_local=True, headers=(*DIALECT, TENSOR_CORES)))
         group_parts = divided.blocks // shape.blocks
         items = min(divided.items, shape.group)
         arguments = (

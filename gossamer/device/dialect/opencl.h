@@ -1,0 +1,72 @@
+/* The macros of the dialect in OpenCL C 1.2, for any OpenCL driver. */
+#ifdef __OPENCL_VERSION__
+
+#define KERNEL __kernel
+#define GLOBAL __global
+#define LOCAL __local
+#define LOCAL_POINTER __local
+#define ALIGNED(bytes) __attribute__((aligned(bytes)))
+#define CONSTANT_TABLE __constant
+#define RESTRICT restrict
+#define INLINE static inline
+#define UNROLL _Pragma("unroll")
+#define LAUNCH_BOUNDS(threads, groups)
+#ifdef POCL_DEVICE_ADDRESS_BITS
+/* PoCL takes a branch right behind a barrier for one that all work-items take alike, even where
+ * its condition was only computed before: something must stand between them. */
+#define BARRIER_OF(memories)               \
+    do {                                   \
+        barrier(memories);                 \
+        __asm__ volatile("" ::: "memory"); \
+    } while (0)
+#else
+#define BARRIER_OF(memories) barrier(memories)
+#endif
+#define BARRIER() BARRIER_OF(CLK_LOCAL_MEM_FENCE)
+/* orders what the group's work-items do to global memory too */
+#define GLOBAL_BARRIER() BARRIER_OF(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define LOCAL_ID(d) ((int)get_local_id(d))
+#define GROUP_ID(d) ((int)get_group_id(d))
+#define LOCAL_SIZE(d) ((int)get_local_size(d))
+#define GROUP_COUNT(d) ((int)get_num_groups(d))
+#define FMA(a, b, c) fma(a, b, c)
+#define MAKE4(x, y, z, w) ((float4)(x, y, z, w))
+#define PART(condition) 1
+#define WARP_BARRIER() BARRIER()
+#define PART_BARRIER(number, items) BARRIER()
+#define VOTES(name, warps) LOCAL uint name[warps];
+#define BALLOT(result, votes, predicate)                                   \
+    do {                                                                   \
+        BARRIER();                                                         \
+        if (LOCAL_ID(0) % 32 == 0)                                         \
+            (votes)[LOCAL_ID(0) / 32] = 0;                                 \
+        BARRIER();                                                         \
+        if (predicate)                                                     \
+            ATOMIC_OR((votes) + LOCAL_ID(0) / 32, 1u << LOCAL_ID(0) % 32); \
+        BARRIER();                                                         \
+        (result) = (votes)[LOCAL_ID(0) / 32];                              \
+    } while (0)
+#define ATOMIC_OR(pointer, value) atomic_or(pointer, value)
+#define POPCOUNT(x) popcount(x)
+#define MULTIPLY_HIGH(a, b) mul_hi(a, b)
+#define INT64 long
+#define HALF half
+#define LOAD_HALF(pointer, index) vload_half((size_t)(index), pointer)
+#define STORE_HALF(pointer, index, value) vstore_half_rte(value, (size_t)(index), pointer)
+#define LOAD_HALF4(pointer, index) vloada_half4(0, (pointer) + (index))
+#define STORE_HALF4(pointer, index, value) vstorea_half4_rte(value, 0, (pointer) + (index))
+/* halves cannot be variables here: they are floats as soon as they are fetched */
+#define FETCHED_HALF float
+#define FETCHED_HALF4 float4
+#define FETCH_HALF LOAD_HALF
+#define FETCH_HALF4 LOAD_HALF4
+#define HALF_VALUE(fetched) (fetched)
+#define HALF_VALUE4(fetched) (fetched)
+#define ZERO_HALF4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define QUICK_SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
+/* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
+#define DYNAMIC_LOCAL_PARAMETER(type, name) , __local type *name
+#define DYNAMIC_LOCAL(type, name)
+
+#endif
+
