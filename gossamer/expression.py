@@ -86,7 +86,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class ExpressionStep:
     """One function applied to earlier values, named by index: the expression's inputs come
     first, then the results of the steps before this one."""
 
@@ -100,7 +100,7 @@ class Expression:
     """Steps over `inputs` values. `outputs` names the values that leave (default: the last)."""
 
     inputs: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ExpressionStep, ...] = ()
     outputs: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -156,14 +156,14 @@ class Expression:
         extra = other.inputs - 1
         moved = {old: old if old < self.inputs else old + extra
                  for old in range(self.inputs + len(self.steps))}
-        steps = [Step(s.function, tuple(moved[a] for a in s.arguments), s.constants)
+        steps = [ExpressionStep(s.function, tuple(moved[a] for a in s.arguments), s.constants)
                  for s in self.steps]
         here = {0: moved[self.outputs[0]]}
         here.update({i: self.inputs + i - 1 for i in range(1, other.inputs)})
         base = self.inputs + extra + len(self.steps)
         for index, step in enumerate(other.steps):
             here[other.inputs + index] = base + index
-            steps.append(Step(step.function, tuple(here[a] for a in step.arguments),
+            steps.append(ExpressionStep(step.function, tuple(here[a] for a in step.arguments),
                               step.constants))
         return Expression(self.inputs + extra, tuple(steps),
                           tuple(here[o] for o in other.outputs))
@@ -172,7 +172,7 @@ class Expression:
 def apply(function: str, *constants: float) -> Expression:
     """The expression of one function of its own inputs."""
     arity = FUNCTIONS[function].arity
-    return Expression(arity, (Step(function, tuple(range(arity)), constants),))
+    return Expression(arity, (ExpressionStep(function, tuple(range(arity)), constants),))
 
 
 def identity() -> Expression:

@@ -19,7 +19,7 @@ Work = Callable[[Any], None]
 """Queues device work on the stream it is given."""
 
 _THREADS = Path("/proc/self/task")
-_CROWDED = 0.1
+_CONTENDED = 0.1
 """Waiting as a share of the time; on a quiet machine it is below a third of this."""
 _WAITED = 0.05
 """Seconds of waiting that are worth a word."""
@@ -42,7 +42,7 @@ class Timing:
         return Timing(median, low, high, len(samples))
 
 
-class Crowd:
+class CpuContention:
     """Whether other programs held the processors while times were taken on them.
 
     A product whose threads work together then waits for the one that has no processor: some take
@@ -69,7 +69,7 @@ class Crowd:
     @property
     def matters(self) -> bool:
         """Whether the times are too long for it."""
-        return self.waited_s > max(_CROWDED * self.seconds, _WAITED)
+        return self.waited_s > max(_CONTENDED * self.seconds, _WAITED)
 
 
 def waited_s() -> float | None:
@@ -118,7 +118,7 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedTask:
     """A task that ran and is ready to be sampled; `run` executes its work `count` times. once_us:
     of one execution in its warm-up."""
 
@@ -128,7 +128,7 @@ class Prepared:
     once_us: float
 
 
-def prepared(task: Task, sample_us: float) -> Prepared:
+def prepared(task: Task, sample_us: float) -> PreparedTask:
     """The task after its warm-up, recorded as a graph where it can be. What its work raises
     passes through."""
     device, work = task.device, task.work
@@ -141,7 +141,7 @@ def prepared(task: Task, sample_us: float) -> Prepared:
             work(stream)
 
     if not (device.limits.graph and task.captured):
-        return Prepared(device, several, count, once)
+        return PreparedTask(device, several, count, once)
     graph = device.capture(several)
     assert graph is not None
 
@@ -149,10 +149,10 @@ def prepared(task: Task, sample_us: float) -> Prepared:
         graph(stream)  # type: ignore[call-arg]
 
     device.time(replay)
-    return Prepared(device, replay, count, once)
+    return PreparedTask(device, replay, count, once)
 
 
-def sampled(tasks: Sequence[Prepared], repeats: int, budget_us: float,
+def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
             hopeless: float = math.inf) -> list[Timing | Exception]:
     """Of each task, its times, samples interleaved; or what it raised meanwhile, which ends its
     part only. A time below zero does not count; a task that has no other has a DeviceError. What

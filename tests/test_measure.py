@@ -10,7 +10,7 @@ import pytest
 
 from gossamer import measure
 from gossamer.device.host import HostDevice
-from gossamer.measure import Crowd, Prepared, Timing, sampled
+from gossamer.measure import CpuContention, PreparedTask, Timing, sampled
 
 _waited_s = measure.waited_s  # as it was before the fixture of all tests
 
@@ -30,37 +30,37 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Iterator[float | None]]
 def test_waiting_counts_beyond_a_tenth(clocks: dict[str, Iterator[float | None]],
                                        waits: tuple[float, float], matters: bool) -> None:
     clocks["now"], clocks["waited"] = iter([10.0, 12.0, 20.0, 20.5]), iter([*waits, 5.0, 4.0])
-    crowd = Crowd()
-    with crowd.watched(HOST):
+    contention = CpuContention()
+    with contention.watched(HOST):
         pass
-    assert crowd.matters is matters
-    with crowd.watched(HOST):  # a thread ended: nothing is taken back
+    assert contention.matters is matters
+    with contention.watched(HOST):  # a thread ended: nothing is taken back
         pass
-    assert crowd.seconds == 2.5 and crowd.waited_s == waits[1]
+    assert contention.seconds == 2.5 and contention.waited_s == waits[1]
 
 
 def test_moments_are_not_worth_a_word(clocks: dict[str, Iterator[float | None]]) -> None:
     clocks["now"], clocks["waited"] = iter([10.0, 10.01]), iter([0.0, 0.04])
-    crowd = Crowd()
-    with crowd.watched(HOST):
+    contention = CpuContention()
+    with contention.watched(HOST):
         pass
-    assert crowd.waited_s == 0.04 and not crowd.matters
+    assert contention.waited_s == 0.04 and not contention.matters
 
 
 def test_what_is_not_known_says_nothing(clocks: dict[str, Iterator[float | None]]) -> None:
     clocks["now"], clocks["waited"] = iter([0.0, 1.0]), iter([None])
-    crowd = Crowd()
-    with crowd.watched(HOST):
+    contention = CpuContention()
+    with contention.watched(HOST):
         pass
-    assert crowd.seconds == 0 and not crowd.matters
+    assert contention.seconds == 0 and not contention.matters
 
 
 def test_other_devices_are_not_crowded(clocks: dict[str, Iterator[float | None]]) -> None:
     clocks["now"], clocks["waited"] = iter([0.0, 1.0]), iter([])
-    crowd = Crowd()
-    with crowd.watched(SimpleNamespace(on_processors=False)):  # type: ignore[arg-type]
+    contention = CpuContention()
+    with contention.watched(SimpleNamespace(on_processors=False)):  # type: ignore[arg-type]
         pass
-    assert not crowd.matters
+    assert not contention.matters
 
 
 def test_threads_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +85,9 @@ def test_what_is_far_too_slow_is_sampled_once(once: float, first: float, hopeles
                                               repeats: int) -> None:
     times = {"fast": iter([10.0, 10.0, 10.0]), "slow": iter([first, 80.0, 80.0])}
 
-    def task(name: str, once_us: float) -> Prepared:
+    def task(name: str, once_us: float) -> PreparedTask:
         device = SimpleNamespace(time=lambda run: next(times[name]))
-        return Prepared(device, lambda stream: None, 1, once_us)  # type: ignore[arg-type]
+        return PreparedTask(device, lambda stream: None, 1, once_us)  # type: ignore[arg-type]
 
     fast, slow = sampled([task("fast", 11.0), task("slow", once)], 3, 1e6, hopeless)
     assert isinstance(fast, Timing) and isinstance(slow, Timing)

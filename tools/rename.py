@@ -217,7 +217,7 @@ def replace_words() -> None:
     for entry in MAP["words"]:
         globs = entry.get("files", "**").split()
         without = entry.get("without", "").split()
-        pattern, count = re.compile(entry["old"]), 0
+        pattern, count = re.compile(entry["old"], re.MULTILINE), 0
         for path in files:
             name = path.relative_to(ROOT)
             if not _matches(name, globs) or _matches(name, without):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, Ready
-from gossamer.bench.rows import Row, Stamp, machine, now
+from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, ReadyContender
+from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import GossamerError
 from gossamer.measure import Task, Timing, interleave
@@ -25,7 +25,7 @@ class Result:
     it took with the making of the case, told by who made that."""
 
     case: Case
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ResultRow] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -47,8 +47,8 @@ class _Guarded:
 
 
 @dataclass
-class _Entry:
-    ready: Ready
+class _ContestEntry:
+    ready: ReadyContender
     error: float
     work: _Guarded
     name: str
@@ -97,7 +97,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
                           for entry in entries], sample_us=case.sample_us, budget_us=_BUDGET_US)
     timed = [(_of_one(timing, entry.ready.runs), entry)
              for timing, entry in zip(timings, entries, strict=True)]
-    fastest: dict[tuple[str, str], tuple[Timing, _Entry]] = {}
+    fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
     for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
         if entry.work.error is not None:
             fail(entry.name, entry.label, entry.work.error)
@@ -112,7 +112,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
     return result
 
 
-def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Entry:
+def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _ContestEntry:
     """The contender after its warm-up, its output compared. Raises ValueError for a wrong one."""
     ready = alternative.make()
     for _ in range(_WARM_UP):
@@ -123,7 +123,7 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _En
     if not error <= most:
         raise ValueError(f"its error is {error:.2g}, more than {most:.0e}: the result is wrong or "
                          f"not computed in {ready.precision}")
-    return _Entry(ready, error, _Guarded(ready.work), name, label)
+    return _ContestEntry(ready, error, _Guarded(ready.work), name, label)
 
 
 def _of_one(timing: Timing, runs: int) -> Timing:
@@ -131,12 +131,12 @@ def _of_one(timing: Timing, runs: int) -> Timing:
                   timing.repeats)
 
 
-def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _Entry) -> Row:
+def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry) -> ResultRow:
     ready = entry.ready
     measured = ready.device.name == peaks.device
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
                                     ready.precision) if measured else None
-    return Row(case.suite, case.name, ready.contender, ready.device.api, ready.precision,
+    return ResultRow(case.suite, case.name, ready.contender, ready.device.api, ready.precision,
                ready.layout, ready.config, case.batch, timing.median_us, timing.p25_us,
                timing.p75_us, entry.error, light, case.density, machine(ready.device),
                stamp.versions, stamp.command, stamp.commit, stamp.run_id, now())

@@ -84,7 +84,7 @@ def multiply_add(device: Device, result: Buffer, groups: int, rounds: int, strea
 
 
 def _multiply_adds(device: Device) -> tuple[int, Any]:
-    groups, rounds = 32 * device.limits.units, 64
+    groups, rounds = 32 * device.limits.compute_units, 64
     result = device.empty(4 * groups * GROUP_SIZE, "the measurement of the arithmetic rate")
 
     def compute(stream: Any) -> None:

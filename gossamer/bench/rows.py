@@ -28,7 +28,7 @@ _PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core",
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One contender at one case and batch. Times in microseconds of one execution; error is the
     normalised one against a float64 reference; the speed of light is None where the precision's
     peak rate is not known; device is the API it ran through; machine names the chip; all rows of
@@ -62,7 +62,7 @@ class Row:
         return None if light is None else light / self.median_us
 
 
-KEYS = tuple(field.name for field in fields(Row))
+KEYS = tuple(field.name for field in fields(ResultRow))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[ResultRow]:
     """The rows of a file, or of every .jsonl file below a folder. Raises InputError that names
     file and line where one is not a row."""
     if path.is_dir():
@@ -134,7 +134,7 @@ def read_rows(path: Path) -> list[Row]:
         if not isinstance(values, dict) or set(values) != set(KEYS):
             raise InputError(f"{path}: line {number} is no result row; expected the keys "
                              f"{', '.join(KEYS)}")
-        rows.append(Row(**values))
+        rows.append(ResultRow(**values))
     return rows
 
 
@@ -165,7 +165,7 @@ def write_output(option: str, path: Path, data: bytes) -> None:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None
 
 
-def csv_bytes(rows: Sequence[Row]) -> bytes:
+def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
     """The rows as CSV under a line of headings: a row's keys, `versions` as JSON, and the share
     of the speed of light."""
     text = io.StringIO()
@@ -178,7 +178,7 @@ def csv_bytes(rows: Sequence[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def append_rows(path: Path, rows: Sequence[Row]) -> None:
+def append_rows(path: Path, rows: Sequence[ResultRow]) -> None:
     """Adds lines to a file, made with its folder where absent: all of them or none. Two processes
     may append to one file. Raises InputError when it cannot be written."""
     added = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
@@ -213,7 +213,7 @@ def replace_bytes(path: Path, data: bytes) -> None:
         Path(temporary).unlink(missing_ok=True)
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: ResultRow) -> dict[str, Any]:
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value
             for key, value in asdict(row).items()}
 

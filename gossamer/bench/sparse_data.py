@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.sparse_files import SparseWeights, read_archive, read_sparse
+from gossamer.bench.sparse_files import SparseWeightsFile, read_archive, read_sparse
 from gossamer.bench.sparse_weights import drawn, with_values
 from gossamer.bench.suites.layer_tables import CAFFENET, ConvLayer, resnet50
 from gossamer.errors import InputError, ModelError
@@ -171,7 +171,7 @@ def _resnet_name(name: str) -> str | None:
     return f"res{int(group or first) + 1}{'abcdef'[int(block or 0)]}_branch{branch}"
 
 
-def _filters_of(weights: SparseWeights, layer: ConvLayer, order: str) -> np.ndarray:
+def _filters_of(weights: SparseWeightsFile, layer: ConvLayer, order: str) -> np.ndarray:
     filters = weights.filters((layer.kernel, layer.kernel), order)
     if filters.shape != layer.weight_shape:
         shapes = [" x ".join(map(str, shape)) for shape in (filters.shape, layer.weight_shape)]

@@ -30,7 +30,7 @@ _BLANKS = b" \t\r"
 
 
 @dataclass(frozen=True)
-class SparseWeights:
+class SparseWeightsFile:
     """A file's matrix: float32, one row an output channel (groups stacked), columns ascending.
 
     name: the file, for messages. is_mask: the file has no values, and all are 1.
@@ -60,7 +60,7 @@ class SparseWeights:
         return np.ascontiguousarray(split.transpose(_ORDERS[order]))
 
 
-def read_sparse(path: str | Path) -> SparseWeights:
+def read_sparse(path: str | Path) -> SparseWeightsFile:
     """The weights of a .mtx, .mtx.gz (MatrixMarket, coordinate, general) or .smtx file (DLMC).
 
     Raises InputError when the file cannot be read; ModelError that names file and line where it
@@ -82,7 +82,7 @@ def read_sparse(path: str | Path) -> SparseWeights:
     return parse(str(path), data)
 
 
-def read_archive(path: str | Path) -> dict[str, SparseWeights]:
+def read_archive(path: str | Path) -> dict[str, SparseWeightsFile]:
     """The .smtx files of a .tar or .tar.gz archive, by their names without the suffix, sorted.
 
     Raises InputError when the archive cannot be read; ModelError where it is damaged, has no
@@ -106,7 +106,7 @@ def read_archive(path: str | Path) -> dict[str, SparseWeights]:
     return dict(sorted(found.items()))
 
 
-def _parse_matrix_market(name: str, data: bytes) -> SparseWeights:
+def _parse_matrix_market(name: str, data: bytes) -> SparseWeightsFile:
     lines = data.removesuffix(b"\n").split(b"\n")
     try:
         rows, columns, count, kind, field, symmetry = scipy_io.mminfo(io.BytesIO(data))
@@ -138,7 +138,7 @@ def _parse_matrix_market(name: str, data: bytes) -> SparseWeights:
     result = sparse.csr_array((values, (matrix.row, matrix.col)), (rows, columns))
     result.eliminate_zeros()
     result.sort_indices()
-    return SparseWeights(name, result, field == "pattern")
+    return SparseWeightsFile(name, result, field == "pattern")
 
 
 def _market_error(name: str, lines: list[bytes], error: Exception) -> ModelError:
@@ -194,7 +194,7 @@ def _check_size(where: str, rows: int, columns: int, count: int) -> None:
         raise ModelError(f"{where}: {count} nonzeros do not fit {rows} x {columns}")
 
 
-def _parse_smtx(name: str, data: bytes) -> SparseWeights:
+def _parse_smtx(name: str, data: bytes) -> SparseWeightsFile:
     """Line 1 `rows, columns, nonzeros`, line 2 the rows' offsets, line 3 the columns."""
     try:
         lines = data.decode("ascii").rstrip().split("\n")
@@ -224,7 +224,7 @@ def _parse_smtx(name: str, data: bytes) -> SparseWeights:
         raise ModelError(f"{name}: line 3: column {wrong[0] + 2} of the list, "
                          f"{places[wrong[0] + 1]}, does not ascend within its row")
     matrix = sparse.csr_array((np.ones(count, np.float32), places, offsets), (rows, columns))
-    return SparseWeights(name, matrix, True)
+    return SparseWeightsFile(name, matrix, True)
 
 
 def _integers(where: str, line: str, count: int, what: str, largest: int) -> np.ndarray:

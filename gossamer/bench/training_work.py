@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.bench.peers.peer import Ready
+from gossamer.bench.peers.peer import ReadyContender
 from gossamer.device.base import Device
 from gossamer.measure import Work
 from gossamer.ops.backprop.problem import BackpropProblem
@@ -15,18 +15,18 @@ from gossamer.ops.backprop.reference import reference
 
 RATE = 0.3
 _LONGEST_US = 250_000.0
-"""Of one execution: who needs longer for the pass trains on its first samples only."""
+"""Of one execution: who needs longer for the epoch trains on its first samples only."""
 _ROUND = 100
 _WARM_UP = 2
 """Executions before the one that tells how long a sample takes: the second may record a graph."""
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One pass over samples in their order, one sample an update, by one network or more of the
+class EpochWork:
+    """One epoch over samples in their order, one sample an update, by one network or more of the
     same sizes: sigmoid units, squared error, learning rate RATE.
 
-    problem: of the whole pass. x: (samples, inputs), targets: (samples, outputs), start:
+    problem: of the whole epoch. x: (samples, inputs), targets: (samples, outputs), start:
     (networks, weight_count), the parameters before; all float32. checked: the samples after which
     contenders are compared with the reference, and judged: the networks that are. inputs: what x
     is, where it is no data that anybody knows.
@@ -70,7 +70,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """Networks in place. work trains them on some samples, from where they stand; parameters are
     then (networks, weight_count)."""
 
@@ -79,13 +79,13 @@ class Run:
 
 
 def flat(layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """(networks, weight_count), of what Pass.layers gives."""
+    """(networks, weight_count), of what EpochWork.layers gives."""
     return np.concatenate([part.reshape(len(part), -1) for layer in layers for part in layer],
                           axis=1)
 
 
-def ready(contender: str, device: Device, task: Pass, begin: Callable[[int], Run], layout: str,
-          config: str) -> Ready:
+def ready(contender: str, device: Device, task: EpochWork, begin: Callable[[int], TrainingRun], layout: str,
+          config: str) -> ReadyContender:
     """A contender, on the device that times it. begin(samples): networks at their start, to be
     trained on the first samples in every execution."""
     few = begin(task.checked)
@@ -106,5 +106,5 @@ def ready(contender: str, device: Device, task: Pass, begin: Callable[[int], Run
 
     told = [config, "" if samples == task.problem.samples else f"first {samples} samples",
             task.inputs]
-    return Ready(contender, device, run.work, output, layout, ", ".join(filter(None, told)),
+    return ReadyContender(contender, device, run.work, output, layout, ", ".join(filter(None, told)),
                  runs=samples * task.problem.networks)

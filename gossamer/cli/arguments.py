@@ -70,8 +70,8 @@ def preprocessing(model: str, graph: Graph, preset: str | None, *,
         base = PRESETS[preset]
     elif model in zoo.MODELS:
         base = zoo.MODELS[model].preprocessing
-    elif graph.meaning.picture:
-        base = Preprocessing(graph.meaning.picture, channels="grey")
+    elif graph.metadata.picture:
+        base = Preprocessing(graph.metadata.picture, channels="grey")
     elif explicit or channels:
         base = PRESETS["none"]
     else:

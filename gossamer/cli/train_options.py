@@ -194,7 +194,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def kept(checkpoint: Path | None) -> str:
-    """What becomes of the passes that were made where no network is written."""
+    """What becomes of the epochs that were made where no network is written."""
     if checkpoint is not None and checkpoint.is_file():
         return f"{checkpoint} keeps what was trained: the same command with --resume goes on"
     return "what was trained is lost: --checkpoint FILE keeps what --resume goes on from"

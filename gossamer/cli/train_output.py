@@ -39,8 +39,8 @@ Head = Callable[[str, str], list[str]]
 """The lines above the rows, of the names of the device and the algorithm that train."""
 
 
-class Follower:
-    """Keeps what it is told of each pass, and shows it: as rows on stdout at once (live), or some
+class EpochReporter:
+    """Keeps what it is told of each epoch, and shows it: as rows on stdout at once (live), or some
     of them when stop() ends the bar, or (live None) by the bar alone."""
 
     def __init__(self, bar: Bar, epochs: int, live: bool | None) -> None:
@@ -66,7 +66,7 @@ class Follower:
 
     def __call__(self, progress: Progress) -> None:
         held = progress.validation_accuracy
-        row = {"pass": progress.epoch, "error": progress.loss,
+        row = {"epoch": progress.epoch, "error": progress.loss,
                "accuracy": progress.accuracy if held is None else None,
                "held_out_error": progress.validation_loss, "held_out_accuracy": held,
                "samples_per_second": progress.samples_per_second}
@@ -85,7 +85,7 @@ class Follower:
                         f"{show.human(progress.samples_per_second)} samples/s")
 
     def stop(self) -> None:
-        """Ends the bar; shows the passes that were made where none was shown yet."""
+        """Ends the bar; shows the epochs that were made where none was shown yet."""
         self._bar.stop()
         if self._live is False and self.rows:
             self._live = None
@@ -96,18 +96,18 @@ class Follower:
         width = max(4, len(str(self._epochs)))
         lines, self._lines = self._lines, []
         if lines:
-            lines.append(f"{'pass':>{width}}  {'error':>10}  {self._share}  samples/s")
+            lines.append(f"{'epoch':>{width}}  {'error':>10}  {self._share}  samples/s")
         for row in rows:
             share = row["accuracy" if row["held_out_accuracy"] is None else "held_out_accuracy"]
-            lines.append(f"{row['pass']:>{width}}  {row['error']:>10.6f}  "
+            lines.append(f"{row['epoch']:>{width}}  {row['error']:>10.6f}  "
                          f"{share:>{len(self._share)}.2%}  "
                          f"{show.human(row['samples_per_second']):>9}")
         print("\n".join(lines), flush=True)
 
 
 @contextmanager
-def following(epochs: int, rows: bool) -> Iterator[Follower]:
-    """A bar on stderr, where that is a terminal; gone when done. rows: whether the passes are
+def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
+    """A bar on stderr, where that is a terminal; gone when done. rows: whether the epochs are
     shown on stdout too: each at once, but behind the bar where both are terminals."""
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
@@ -116,7 +116,7 @@ def following(epochs: int, rows: bool) -> Iterator[Follower]:
              TextColumn("{task.description}", markup=False), console=console, transient=True,
              redirect_stdout=False,
              disable=not console.is_terminal or bool(live and _into_pipe())) as bar:
-        follower = Follower(bar, epochs, live)
+        follower = EpochReporter(bar, epochs, live)
         try:
             yield follower
         finally:
@@ -144,13 +144,13 @@ def head(mlp: MLP, place: Device, training: Dataset, preparation: Preparation) -
 
 
 def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
-          preparation: Preparation, follow: Follower) -> dict[str, Any]:
+          preparation: Preparation, follow: EpochReporter) -> dict[str, Any]:
     """What was done and found, as JSON takes it."""
     tested = training if held is None else held
     right = int((mlp.predict(tested.x) == tested.y).sum())
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
-    # of passes that were made before a --resume only the error is known
-    before = [{"pass": number, "error": error, "accuracy": None, "held_out_error": None,
+    # of epochs that were made before a --resume only the error is known
+    before = [{"epoch": number, "error": error, "accuracy": None, "held_out_error": None,
                "held_out_accuracy": None, "samples_per_second": None}
               for number, error in enumerate(mlp.loss_curve_[:mlp.n_iter_ - len(follow.rows)], 1)]
     goal = mlp.target_error
@@ -165,7 +165,7 @@ def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
         "algorithm": mlp.algorithm_, "seconds_read": follow.seconds_read,
         "seconds_trained": sum(len(training.x) / row["samples_per_second"]
                                for row in follow.rows),
-        "seconds": time.perf_counter() - follow.started, "passes": mlp.n_iter_,
+        "seconds": time.perf_counter() - follow.started, "epochs_done": mlp.n_iter_,
         "errors": mlp.loss_curve_, "rows": [*before, *follow.rows],
         "goal_reached": None if goal is None else mlp.loss_curve_[-1] <= goal,
         "tested_on": tested.source, "tested": len(tested.x), "right": right,
@@ -206,18 +206,18 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
 
 def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
                 written: Sequence[Path]) -> None:
-    """What stands below the rows of the passes."""
+    """What stands below the rows of the epochs."""
     kind = "test" if facts["held_out"] is not None else "training"
     taught = facts["samples"] * sum(row["samples_per_second"] is not None
                                     for row in facts["rows"])
     rate = taught / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
     made = (f"{taught} samples trained in {facts['seconds_trained']:.1f} s, {show.human(rate)} a "
             "second" if taught else "all were made before, none was left")
-    print(f"{facts['passes']} passes; {made}; read in {facts['seconds_read']:.1f} s, "
+    print(f"{facts['epochs_done']} epochs; {made}; read in {facts['seconds_read']:.1f} s, "
           f"{facts['seconds']:.1f} s in all")
     if (goal := facts["settings"]["target_error"]) is not None:
-        print(f"error {facts['errors'][-1]:.4g} after {facts['passes']} of "
-              f"{facts['settings']['epochs']} passes: the goal of {goal:g} is "
+        print(f"error {facts['errors'][-1]:.4g} after {facts['epochs_done']} of "
+              f"{facts['settings']['epochs']} epochs: the goal of {goal:g} is "
               + ("" if facts["goal_reached"] else "not ") + "reached")
     for path in written:
         print(f"written: {path}")
@@ -235,7 +235,7 @@ def _title(settings: Mapping[str, Any]) -> str:
 
 
 def _shares(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """The accuracies of the passes, by what they are of."""
-    found = {what: {row["pass"]: row[key] for row in facts["rows"] if row[key] is not None}
+    """The accuracies of the epochs, by what they are of."""
+    found = {what: {row["epoch"]: row[key] for row in facts["rows"] if row[key] is not None}
              for what, key in (("training", "accuracy"), ("held out", "held_out_accuracy"))}
     return {what: points for what, points in found.items() if points}

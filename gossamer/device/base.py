@@ -22,11 +22,11 @@ before a kernel."""
 class Limits:
     """What a device offers; kernels are chosen and sized by these."""
 
-    units: int
+    compute_units: int
     memory_bytes: int
-    local_bytes: int
-    local_bytes_opt_in: int
-    group_size: int
+    shared_bytes: int
+    shared_bytes_opt_in: int
+    work_group_size: int
     subgroup_size: int
     cache_bytes: int = 0
     graph: bool = False
@@ -36,7 +36,7 @@ class Limits:
     b1_mma: bool = False
     cooperative: bool = False
     cluster: int = 1
-    """Groups that may reach one another's local memory."""
+    """Groups that may reach one another's shared memory."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class KernelSource:
     path: the `.cl` or `.cu` file; `.cl` files get the headers of DIALECT in front.
     defines: macros, in order; a value may be any C text (an expression's statements too).
     architectures: the oldest and newest CUDA architectures it is built for.
-    dynamic_local: whether it takes a DYNAMIC_LOCAL_PARAMETER as its last parameter.
+    dynamic_shared: whether it takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
     headers: files that several kernels share, put before the kernel's own.
     """
 
@@ -54,7 +54,7 @@ class KernelSource:
     function: str
     defines: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, str] = ("sm_75", "sm_100")
-    dynamic_local: bool = False
+    dynamic_shared: bool = False
     headers: tuple[Path, ...] = ()
 
     @staticmethod
@@ -172,11 +172,11 @@ class Device(abc.ABC):
         """Copies within the device, in the stream's order."""
 
     @abc.abstractmethod
-    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
-               arguments: Sequence[Argument], *, local_bytes: int = 0,
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
-        """Runs `groups` work-groups of `group_size` work-items (one to three dimensions).
-        No launch happens when a dimension is 0. local_bytes sizes the dynamic local memory."""
+        """Runs `groups` work-groups of `work_group_size` work-items (one to three dimensions).
+        No launch happens when a dimension is 0. shared_bytes sizes the dynamic shared memory."""
 
     @abc.abstractmethod
     def synchronize(self, stream: Any = None) -> None:
@@ -241,13 +241,13 @@ def out_of_memory(device: Device, nbytes: int, purpose: str,
 
 
 @dataclass(frozen=True)
-class Found:
+class DeviceInfo:
     """One device as discovered: usable, or the reason why not."""
 
     name: str
     description: str
     driver: str
-    units: int
+    compute_units: int
     memory_bytes: int
     problem: str | None
     """None: it built and ran a one-line kernel. Otherwise one line that says why it is not

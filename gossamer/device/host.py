@@ -75,11 +75,11 @@ class HostDevice(Device):
         self.description = _processor_name()
         self.driver = f"NumPy {np.__version__}"
         self.limits = Limits(
-            units=processors(),
+            compute_units=processors(),
             memory_bytes=_memory_bytes(),
-            local_bytes=0,
-            local_bytes_opt_in=0,
-            group_size=1,
+            shared_bytes=0,
+            shared_bytes_opt_in=0,
+            work_group_size=1,
             subgroup_size=1,
         )
 
@@ -95,8 +95,8 @@ class HostDevice(Device):
         raise DeviceError(f"the host compiles no kernels, asked for {source.function} of "
                           f"{source.path.name}; use an OpenCL or CUDA device")
 
-    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
-               arguments: Sequence[Argument], *, local_bytes: int = 0,
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> NoReturn:
         raise DeviceError(f"the host launches no kernels, asked for {kernel.name}; "
                           "use an OpenCL or CUDA device")

@@ -60,8 +60,8 @@ class OpenCLKernel(Kernel):
         self._program = program
         self._own = threading.local()
         info = cl.kernel_work_group_info
-        self.group_size = self.handle.get_work_group_info(info.WORK_GROUP_SIZE, device)
-        self.local_bytes = self.handle.get_work_group_info(info.LOCAL_MEM_SIZE, device)
+        self.work_group_size = self.handle.get_work_group_info(info.WORK_GROUP_SIZE, device)
+        self.shared_bytes = self.handle.get_work_group_info(info.LOCAL_MEM_SIZE, device)
 
     @property
     def handle(self) -> cl.Kernel:
@@ -154,38 +154,38 @@ class OpenCLDevice(Device):
             self._enqueue("copying memory", lambda: cl.enqueue_copy(
                 stream or self._queue, _handle(target), _handle(source), byte_count=nbytes))
 
-    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
-               arguments: Sequence[Argument], *, local_bytes: int = 0,
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
         assert isinstance(kernel, OpenCLKernel)
         if 0 in groups:
             return
-        self._check_fit(kernel, group_size, local_bytes)
-        everywhere = tuple(g * s for g, s in zip(groups, group_size, strict=True))
+        self._check_fit(kernel, work_group_size, shared_bytes)
+        everywhere = tuple(g * s for g, s in zip(groups, work_group_size, strict=True))
 
         def enqueue() -> cl.Event:
             values = [_value(argument) for argument in arguments]
-            if kernel.source.dynamic_local:
-                values.append(cl.LocalMemory(max(local_bytes, 1)))
+            if kernel.source.dynamic_shared:
+                values.append(cl.LocalMemory(max(shared_bytes, 1)))
             handle = kernel.handle
             handle.set_args(*values)
             return cl.enqueue_nd_range_kernel(
-                stream or self._queue, handle, everywhere, tuple(group_size))
+                stream or self._queue, handle, everywhere, tuple(work_group_size))
 
         self._enqueue(f"launching {kernel.name}", enqueue)
 
-    def _check_fit(self, kernel: OpenCLKernel, group_size: Sequence[int],
-                   local_bytes: int) -> None:
+    def _check_fit(self, kernel: OpenCLKernel, work_group_size: Sequence[int],
+                   shared_bytes: int) -> None:
         size = 1
-        for length in group_size:
+        for length in work_group_size:
             size *= length
-        if size > kernel.group_size:
-            raise DeviceError(f"{self.name} runs {kernel.name} with at most {kernel.group_size} "
+        if size > kernel.work_group_size:
+            raise DeviceError(f"{self.name} runs {kernel.name} with at most {kernel.work_group_size} "
                               f"work-items a group, asked for {size}")
-        needed = kernel.local_bytes + local_bytes
-        if needed > self.limits.local_bytes:
-            raise DeviceError(f"{kernel.name} needs {needed} bytes of local memory, "
-                              f"{self.name} has {self.limits.local_bytes}")
+        needed = kernel.shared_bytes + shared_bytes
+        if needed > self.limits.shared_bytes:
+            raise DeviceError(f"{kernel.name} needs {needed} bytes of shared memory, "
+                              f"{self.name} has {self.limits.shared_bytes}")
 
     def synchronize(self, stream: Any = None) -> None:
         try:
@@ -284,11 +284,11 @@ def _limits(handle: cl.Device) -> Limits:
     elif "cl_amd_device_attribute_query" in extensions:
         subgroup = handle.wavefront_width_amd
     return Limits(
-        units=handle.max_compute_units,
+        compute_units=handle.max_compute_units,
         memory_bytes=handle.global_mem_size,
-        local_bytes=handle.local_mem_size,
-        local_bytes_opt_in=handle.local_mem_size,
-        group_size=handle.max_work_group_size,
+        shared_bytes=handle.local_mem_size,
+        shared_bytes_opt_in=handle.local_mem_size,
+        work_group_size=handle.max_work_group_size,
         subgroup_size=subgroup,
         cache_bytes=handle.global_mem_cache_size,
     )

@@ -7,14 +7,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
-from gossamer.device.base import Device, Found, self_check
+from gossamer.device.base import Device, DeviceInfo, self_check
 from gossamer.device.host import HostDevice
 from gossamer.errors import DeviceError, GossamerError, GossamerWarning
 
 __all__ = ["devices", "find", "find_or_best"]
 
 
-class _Candidate:
+class _DeviceProbe:
     """A device that may work: opened and checked once, when somebody asks for it."""
 
     def __init__(self, name: str, description: str, open_device: Callable[[], Device],
@@ -51,19 +51,19 @@ class _Candidate:
                             "parent only; start processes by spawn, as "
                             "multiprocessing.get_context('spawn') and joblib do")
 
-    def found(self) -> Found:
+    def found(self) -> DeviceInfo:
         device = self.check()
         if device is None:
-            return Found(self.name, self.description, "", 0, 0, self.problem)
-        return Found(self.name, device.description, device.driver, device.limits.units,
+            return DeviceInfo(self.name, self.description, "", 0, 0, self.problem)
+        return DeviceInfo(self.name, device.description, device.driver, device.limits.compute_units,
                      device.limits.memory_bytes, None)
 
 
 _lock = threading.Lock()
-_candidates: list[_Candidate] | None = None
+_candidates: list[_DeviceProbe] | None = None
 
 
-def devices() -> list[Found]:
+def devices() -> list[DeviceInfo]:
     """Every device of this machine in the order of preference, the unusable ones with the
     reason. Builds and runs a one-line kernel on each, once a process."""
     return [candidate.found() for candidate in _all()]
@@ -113,14 +113,14 @@ def _best() -> Device:
     raise DeviceError("no device works here, not even the host")
 
 
-def _all() -> list[_Candidate]:
+def _all() -> list[_DeviceProbe]:
     global _candidates
     with _lock:
         if _candidates is None:
             _candidates = [
                 *_cuda(),
                 *_opencl(),
-                _Candidate("host", "NumPy", HostDevice, True),
+                _DeviceProbe("host", "NumPy", HostDevice, True),
             ]
         return _candidates
 
@@ -136,7 +136,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _opencl() -> Iterator[_Candidate]:
+def _opencl() -> Iterator[_DeviceProbe]:
     try:
         from gossamer.device import opencl
     except ImportError:
@@ -147,7 +147,7 @@ def _opencl() -> Iterator[_Candidate]:
     if not found:
         yield _missing("opencl", "any OpenCL device", _no_opencl(opencl.drivers()))
     for index, handle in enumerate(found):
-        yield _Candidate(
+        yield _DeviceProbe(
             f"opencl:{index}", opencl.describe(handle),
             lambda handle=handle, index=index: opencl.OpenCLDevice(handle, index),  # type: ignore[misc]
             opencl.is_gpu(handle),
@@ -163,7 +163,7 @@ def _no_opencl(drivers: Sequence[str]) -> str:
     return told
 
 
-def _cuda() -> Iterator[_Candidate]:
+def _cuda() -> Iterator[_DeviceProbe]:
     try:
         from gossamer.device.cuda import device as cuda
     except ImportError:
@@ -176,15 +176,15 @@ def _cuda() -> Iterator[_Candidate]:
         yield _missing("cuda", "any NVIDIA GPU", str(error))
         return
     for index in range(found):
-        yield _Candidate(f"cuda:{index}", "NVIDIA GPU",
+        yield _DeviceProbe(f"cuda:{index}", "NVIDIA GPU",
                          lambda index=index: cuda.CudaDevice(index), True)  # type: ignore[misc]
 
 
-def _missing(name: str, description: str, problem: str) -> _Candidate:
+def _missing(name: str, description: str, problem: str) -> _DeviceProbe:
     def fail() -> Device:
         raise DeviceError(problem)
 
-    return _Candidate(name, description, fail, False)
+    return _DeviceProbe(name, description, fail, False)
 
 
 def _one_line(error: Exception) -> str:

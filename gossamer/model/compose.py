@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 
 
 class Composer:
@@ -13,7 +13,7 @@ class Composer:
 
     def __init__(self) -> None:
         self.operands: list[str] = []
-        self._steps: dict[Step, int] = {}
+        self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> int:
         if name not in self.operands:
@@ -21,7 +21,7 @@ class Composer:
         return -1 - self.operands.index(name)
 
     def apply(self, function: str, *arguments: int, constants: Sequence[float] = ()) -> int:
-        step = Step(function, arguments, tuple(float(c) for c in constants))
+        step = ExpressionStep(function, arguments, tuple(float(c) for c in constants))
         return self._steps.setdefault(step, len(self._steps))
 
     def constant(self, value: float) -> int:
@@ -51,10 +51,10 @@ class Composer:
                   if -1 - index in needed and name != first]
         index = {-1 - self.operands.index(name): position
                  for position, name in enumerate(names) if name in self.operands}
-        kept: list[Step] = []
+        kept: list[ExpressionStep] = []
         for value, step in enumerate(steps):
             if value in needed:
                 index[value] = len(names) + len(kept)
-                kept.append(Step(step.function, tuple(index[a] for a in step.arguments),
+                kept.append(ExpressionStep(step.function, tuple(index[a] for a in step.arguments),
                                  step.constants))
         return names, Expression(len(names), tuple(kept), tuple(index[o] for o in outputs))

@@ -97,7 +97,7 @@ class ValueInfo:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class ModelMetadata:
     """What a network's numbers stand for, where its file says so.
 
     classes: their names, by column of the first output. scores: whether that output is a score of
@@ -129,7 +129,7 @@ class Graph:
     file: str = ""
     warnings: list[str] = field(default_factory=list)
     fixed_batch: int | None = None
-    meaning: Meaning = Meaning()
+    metadata: ModelMetadata = ModelMetadata()
 
 
 @dataclass

@@ -53,7 +53,7 @@ class PrunedLayer:
 
 
 @dataclass(eq=False)
-class _Layer:
+class _PrunableLayer:
     """A layer while it is pruned. tensor: None where its weights are no dense constant."""
 
     name: str
@@ -114,7 +114,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
                         int(np.count_nonzero(layer.values)), layer.kept) for layer in layers]
 
 
-def _prune_together(layers: Sequence[_Layer]) -> None:
+def _prune_together(layers: Sequence[_PrunableLayer]) -> None:
     magnitudes = np.concatenate([np.abs(layer.values).reshape(-1) for layer in layers])
     magnitudes[np.isnan(magnitudes)] = np.inf
     assert layers[0].sparsity is not None
@@ -152,7 +152,7 @@ def _set_zero(tensor: TensorProto, places: np.ndarray) -> None:
         numbers[index] = 0
 
 
-def _assign(layers: Sequence[_Layer], per_layer: Mapping[str, float]) -> None:
+def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) -> None:
     """Gives the named layers their shares."""
     by_name = {layer.weight: layer for layer in layers if not layer.kept}
     by_name.update({layer.name: layer for layer in layers})
@@ -175,7 +175,7 @@ def _close(name: str, names: Iterable[str]) -> str:
             f"there are {', '.join(map(repr, names[:5]))}" + (", ..." if len(names) > 5 else ""))
 
 
-def _layers(model: onnx.ModelProto) -> list[_Layer]:
+def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
     """The convolutions and matrix products of the file, in its order. Those that cannot be
     pruned say why."""
     graph = model.graph
@@ -192,7 +192,7 @@ def _layers(model: onnx.ModelProto) -> list[_Layer]:
         for name in _read_inside(node):
             readers[name].append((node, -1))
     outputs = {value.name for value in graph.output}
-    layers: list[_Layer] = []
+    layers: list[_PrunableLayer] = []
     owners: dict[str, str] = {}
     for node in graph.node:
         if not _is_layer(node):
@@ -204,7 +204,7 @@ def _layers(model: onnx.ModelProto) -> list[_Layer]:
             source = makers[source].input[0]
         if source not in tensors and node.op_type == "MatMul":
             continue  # a product of two values that the data decides
-        layer = _Layer(_unique_name(node, {each.name for each in layers}), node.op_type)
+        layer = _PrunableLayer(_unique_name(node, {each.name for each in layers}), node.op_type)
         layers.append(layer)
         if source not in tensors:
             layer.kept = "its weights are no dense constant"
@@ -259,7 +259,7 @@ def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
     return ""
 
 
-def _inspect(layer: _Layer, node: onnx.NodeProto) -> None:
+def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
     """Takes the weights in, or says why they are kept."""
     tensor = layer.tensor
     assert tensor is not None

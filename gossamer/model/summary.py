@@ -11,7 +11,7 @@ from gossamer.model.graph import Node, StaticGraph
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One node. flops counts a multiply-add as two; density is the share of nonzero weights,
     None where there is no weight."""
 
@@ -23,7 +23,7 @@ class Row:
     density: float | None
 
 
-def summarise(static: StaticGraph) -> list[Row]:
+def summarise(static: StaticGraph) -> list[SummaryRow]:
     """The nodes in order, at the graph's batch size. A constant that several nodes read counts
     for the first."""
     counted: set[str] = set()
@@ -37,7 +37,7 @@ def summarise(static: StaticGraph) -> list[Row]:
             weight = static.constants.get(node.inputs[1])
             if weight is not None and weight.size:
                 density = int(np.count_nonzero(weight)) / weight.size
-        rows.append(Row(node.name, node.op, static.shapes[node.outputs[0]],
+        rows.append(SummaryRow(node.name, node.op, static.shapes[node.outputs[0]],
                         sum(static.constants[name].size for name in own), _flops(static, node),
                         density))
     return rows

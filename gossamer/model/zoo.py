@@ -37,13 +37,13 @@ class ZooModel:
     characters of the file's stem begin its SHA-256.
     """
 
-    assemble: Callable[[_Builder], None]
+    assemble: Callable[[_ZooBuilder], None]
     weights: tuple[str, str, str]
     preprocessing: Preprocessing
     labels: str
 
 
-class _Builder:
+class _ZooBuilder:
     """Appends layers to a graph. Weights come from `tensors`, or from `random` where given."""
 
     def __init__(self, graph: Graph, tensors: dict[str, np.ndarray],
@@ -97,7 +97,7 @@ class _Builder:
                         epilogue=apply("add"))
 
 
-def _mobilenet_v2(build: _Builder) -> None:
+def _mobilenet_v2(build: _ZooBuilder) -> None:
     x = build.conv("image", "features.0.0", "features.0.1", (3, 32), size=3, stride=2)
     width = 32
     index = 1
@@ -149,9 +149,9 @@ def build(name: str, seed: int | None = None) -> Graph:
     if seed is None:
         path = weights_path(name)
         graph.file = str(path)
-        builder = _Builder(graph, _verified(path), None)
+        builder = _ZooBuilder(graph, _verified(path), None)
     else:
-        builder = _Builder(graph, {}, np.random.default_rng(seed))
+        builder = _ZooBuilder(graph, {}, np.random.default_rng(seed))
     model.assemble(builder)
     graph.outputs.append(ValueInfo(graph.nodes[-1].outputs[0], (None, 1000)))
     return graph

@@ -121,14 +121,14 @@ class Variant:
         return dict(self.config)[key]
 
     @property
-    def halved(self) -> Variant:
+    def as_fp16(self) -> Variant:
         """The same with float16 where it has float32."""
         inputs, outputs = (tuple(replace(spec, dtype="float16") if spec.dtype == "float32" else spec
                                  for spec in specs) for specs in (self.inputs, self.outputs))
         return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
     @property
-    def label(self) -> str:
+    def config_text(self) -> str:
         return " ".join(f"{key}={value}" for key, value in self.config)
 
 
@@ -178,7 +178,7 @@ class Weights:
 
     @cached_property
     def digest(self) -> str:
-        """Of the constants; see kept.digest."""
+        """Of the constants; see lru_cache.digest."""
         return lru_cache.digest(self.arrays)
 
     @property
@@ -192,10 +192,10 @@ class Launch:
     argument is called with (inputs, outputs, workspace)."""
 
     kernel: Kernel
-    groups: tuple[int, ...]
-    group_size: tuple[int, ...]
+    work_groups: tuple[int, ...]
+    work_group_size: tuple[int, ...]
     arguments: tuple[Argument | Callable[..., Argument], ...]
-    local_bytes: int = 0
+    shared_bytes: int = 0
 
 
 @dataclass
@@ -242,8 +242,8 @@ class Algorithm(abc.ABC):
         for step in state.launches:
             arguments = [a(inputs, outputs, workspace) if callable(a) else a
                          for a in step.arguments]
-            state.device.launch(step.kernel, step.groups, step.group_size, arguments,
-                                local_bytes=step.local_bytes, stream=stream)
+            state.device.launch(step.kernel, step.work_groups, step.work_group_size, arguments,
+                                shared_bytes=step.shared_bytes, stream=stream)
 
 
 def input_buffer(index: int) -> Callable[..., Argument]:

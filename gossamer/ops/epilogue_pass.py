@@ -8,7 +8,7 @@ from pathlib import Path
 from gossamer.device.base import Device, KernelSource
 from gossamer.ops.algorithm import Epilogue, Launch, Weights, output_buffer
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.strided import GROUP, divisor, groups_for
+from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("epilogue_pass.cl")
@@ -37,7 +37,7 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     }))
     items = output.size // vector
     arguments = epilogue_arguments(epilogue, weights, first_tensor_input, channels)
-    return [Launch(kernel, groups_for(items), (GROUP,),
+    return [Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,),
                    (output_buffer(0), items, *divisor(inner), *divisor(channels), *arguments))]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class LruCache(Generic[T]):
     """Results by key, at most `most` bytes of them; those used least lately go. size: bytes of
     one."""
 

@@ -14,7 +14,7 @@ from gossamer.ops.algorithm import Algorithm, Launch, Problem, State, Variant, W
 from gossamer.tensor import TensorSpec, from_memory
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
-GROUP = 256
+WORK_GROUP_SIZE = 256
 """Work-items a group of every kernel that walks its elements one by one."""
 
 Strides = tuple[int, ...]
@@ -86,8 +86,8 @@ def divisor(number: int) -> tuple[int, int, int]:
 
 
 def groups_for(items: int) -> tuple[int, ...]:
-    """The work-groups of GROUP that cover so many work-items."""
-    return (-(-items // GROUP),)
+    """The work-groups of WORK_GROUP_SIZE that cover so many work-items."""
+    return (-(-items // WORK_GROUP_SIZE),)
 
 
 def cannot_compile(problem: Problem, device: Device) -> str | None:
@@ -120,7 +120,7 @@ class KernelAlgorithm(Algorithm):
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
         variants = layout_variants(problem)
         if problem.inputs[0].dtype == "float32":
-            variants += [variant.halved for variant in variants]
+            variants += [variant.as_fp16 for variant in variants]
         return variants
 
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:

@@ -67,7 +67,7 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
         raise InputError("tolerance: the error is measured on calibration inputs; give calibration")
     checked = None if calibration is None else Calibration(
         graph, calibration if isinstance(calibration, (tuple, list)) else [calibration], tolerance)
-    place = device if isinstance(device, Device) else find(device)
-    return Plan(graph, place, strict=strict, only=only, sparse_threshold=sparse_threshold,
+    opened_device = device if isinstance(device, Device) else find(device)
+    return Plan(graph, opened_device, strict=strict, only=only, sparse_threshold=sparse_threshold,
                 calibration=checked,
-                tuner=Tuner(place, effort, precision=precision) if effort else None)
+                tuner=Tuner(opened_device, effort, precision=precision) if effort else None)

@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 if TYPE_CHECKING:
-    from gossamer.plan.tune.tuner import Trial
+    from gossamer.plan.tune.tuner import Candidate
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Step:
     inputs: list[str]
     outputs: list[str]
     rejected: dict[str, str] = field(default_factory=dict)
-    trials: Sequence[Trial] = ()
+    candidates: Sequence[Candidate] = ()
     """Every candidate that was measured for it; none where the choice was not measured."""
 
     @property

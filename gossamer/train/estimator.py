@@ -35,7 +35,7 @@ class Estimator:
         from sklearn.utils import ClassifierTags, Tags, TargetTags
 
         # before it is trained, y alone tells: scikit-learn looks at it too
-        labels = hasattr(self, "classes_") or not hasattr(self, "_course")
+        labels = hasattr(self, "classes_") or not hasattr(self, "_state")
         return Tags("classifier" if labels else None, TargetTags(required=True),
                     classifier_tags=ClassifierTags() if labels else None)
 

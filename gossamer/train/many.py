@@ -20,11 +20,11 @@ from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.data.samples import Samples, samples, validation_samples
 from gossamer.train.loop import memory
-from gossamer.train.loop.checkpoint import Keeper, Pace
+from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.settings import Settings
-from gossamer.train.loop.train_state import Course, Training
+from gossamer.train.loop.train_state import TrainLoop, TrainState
 from gossamer.train.mlp import MLP, become, device_of
-from gossamer.train.network import Network
+from gossamer.train.network import TrainedNetwork
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ManyResult:
     """What came of each network.
 
     rows: one for each, in the order of the configs and within a config of the folds: config
-    (index), fold (index or None), network (as text), epochs, loss (mean of the last pass),
+    (index), fold (index or None), network (as text), epochs, loss (mean of the last epoch),
     train_accuracy (over 10,000 rows spread over those it trained on, where they are more),
     validation_accuracy (None without validation; both are R^2 for regression), seconds (of the
     launches it shared with others), and state ("trained", "target reached", how it diverged: it
@@ -84,7 +84,7 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     folds: each config is trained so many times, each time without another part of the rows, which
     it is then validated on; the classes are spread evenly over the parts. validation: x and y to
     validate all on. device: for all; None takes each config's own. checkpoint: a folder, made
-    where there is none, in which each network has a file that is replaced after passes. resume:
+    where there is none, in which each network has a file that is replaced after epochs. resume:
     goes on from that folder: what is trained stays, what is not there begins.
     A network that diverges is marked in the result, and the others go on. What was trained when
     Ctrl-C comes, or an error, is kept in the checkpoint, and as a ManyResult in the exception's
@@ -98,22 +98,22 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     if folds is not None and validation is not None:
         raise InputError("folds are validated on the rows they leave out: give either folds or "
                          "validation")
-    place = find(device) if isinstance(device, str) else device
-    entries: list[_Entry] = []
+    opened_device = find(device) if isinstance(device, str) else device
+    entries: list[_NetworkEntry] = []
     data: _Data = {}
     for index, config in enumerate(configs):
         try:
-            entries += _entries(index, config, x, y, data, folds, validation, place)
+            entries += _entries(index, config, x, y, data, folds, validation, opened_device)
         except InputError as error:
             raise InputError(f"config {index}: {error}") from None
     if not entries:
         raise InputError("configs is empty: expected at least one MLP")
     if checkpoint is not None:
         _keep(entries, Path(checkpoint), resume)
-    groups: dict[tuple[BackpropProblem, Device, str | None, str | None], list[_Entry]] = {}
+    groups: dict[tuple[BackpropProblem, Device, str | None, str | None], list[_NetworkEntry]] = {}
     for entry in entries:
-        own = place or device_of(entry.mlp)
-        problem = entry.course.settings.problem(len(entry.data.x), len(entry.rows))
+        own = opened_device or device_of(entry.mlp)
+        problem = entry.state.settings.problem(len(entry.data.x), len(entry.rows))
         groups.setdefault((problem, own, entry.mlp.effort, entry.mlp.algorithm), []).append(entry)
     try:
         for (_, own, effort, algorithm), group in groups.items():
@@ -143,34 +143,34 @@ def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5, *,
 
 
 @dataclass(eq=False)
-class _Entry:
-    """One network: which it is, what it is trained on and validated with, and its course."""
+class _NetworkEntry:
+    """One network: which it is, what it is trained on and validated with, and its state."""
 
     config: int
     fold: int | None
     mlp: MLP
-    course: Course
+    state: TrainState
     data: Samples
     rows: np.ndarray
     held: Samples | None
     seconds: float = 0.0
-    keeper: Keeper | None = None
+    checkpointer: Checkpointer | None = None
 
     def row(self) -> dict[str, Any]:
-        course, network = self.course, Network.of(self.course)
-        begun = course.passes > 0 or bool(course.failure)
+        state, network = self.state, TrainedNetwork.of(self.state)
+        begun = state.epochs_done > 0 or bool(state.failure)
         held = self.held
         if self.fold is not None:
             held = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
-        state = ("target reached" if course.reached else "trained" if course.ended
-                 else f"stopped after pass {course.passes}" if begun else "not begun")
+        outcome = ("target reached" if state.reached else "trained" if state.ended
+                 else f"stopped after epoch {state.epochs_done}" if begun else "not begun")
         return {
             "config": self.config, "fold": self.fold, "network": repr(self.mlp),
-            "epochs": course.passes, "loss": course.curve[-1] if course.curve else math.nan,
+            "epochs": state.epochs_done, "loss": state.curve[-1] if state.curve else math.nan,
             "train_accuracy": network.judged(self.data, self.rows) if begun else None,
             "validation_accuracy": None if held is None or not begun
                 else network.score(network.outputs(held.x), held),
-            "seconds": self.seconds, "state": course.failure or state}
+            "seconds": self.seconds, "state": state.failure or outcome}
 
 
 _Data = dict[tuple[int, int], tuple[Samples, Samples | None]]
@@ -179,7 +179,7 @@ _Data = dict[tuple[int, int], tuple[Samples, Samples | None]]
 
 def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
              data: _Data, folds: int | None, validation: tuple[Any, Any] | None,
-             place: Device | None) -> list[_Entry]:
+             opened_device: Device | None) -> list[_NetworkEntry]:
     """A config's networks, one a fold."""
     if isinstance(config, Mapping):
         mlp = MLP().set_params(**config)
@@ -197,13 +197,13 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
     own, held = data[ends]
     whole = np.arange(len(own.x))
     parts = [(None, whole)] if folds is None else list(enumerate(_without_parts(own, folds)))
-    memory.check(settings, place or device_of(mlp), len(parts))
-    return [_Entry(index, fold, type(mlp)(**mlp.get_params()), Course.start(settings), own, rows,
+    memory.check(settings, opened_device or device_of(mlp), len(parts))
+    return [_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()), TrainState.start(settings), own, rows,
                    held) for fold, rows in parts]
 
 
-def _keep(entries: Sequence[_Entry], folder: Path, resume: bool) -> None:
-    """Gives each network its file in the folder, and to resume the course that it holds."""
+def _keep(entries: Sequence[_NetworkEntry], folder: Path, resume: bool) -> None:
+    """Gives each network its file in the folder, and to resume the state that it holds."""
     if resume and not any(_file(entry, folder).exists() for entry in entries):
         raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
                          "another folder, or leave resume out to begin anew")
@@ -219,12 +219,12 @@ def _keep(entries: Sequence[_Entry], folder: Path, resume: bool) -> None:
         digest = digests[id(entry.data)]
         if entry.fold is not None:
             digest = hashlib.sha256(digest.encode() + entry.rows.tobytes()).hexdigest()
-        entry.keeper = Keeper(_file(entry, folder), digest)
+        entry.checkpointer = Checkpointer(_file(entry, folder), digest)
         if resume and _file(entry, folder).exists():
-            entry.course = entry.keeper.resume(entry.course.settings)
+            entry.state = entry.checkpointer.resume(entry.state.settings)
 
 
-def _file(entry: _Entry, folder: Path) -> Path:
+def _file(entry: _NetworkEntry, folder: Path) -> Path:
     fold = "" if entry.fold is None else f"-fold{entry.fold}"
     return folder / f"{entry.config}{fold}.checkpoint"
 
@@ -240,49 +240,49 @@ def _without_parts(data: Samples, folds: int) -> list[np.ndarray]:
     return [np.flatnonzero(part != fold) for fold in range(folds)]
 
 
-def _train(group: Sequence[_Entry], device: Device, effort: str | None,
+def _train(group: Sequence[_NetworkEntry], device: Device, effort: str | None,
            algorithm: str | None) -> None:
     """Trains networks of one problem to their ends, and fills their MLPs."""
-    training = Training([entry.course for entry in group], group[0].data,
+    training = TrainLoop([entry.state for entry in group], group[0].data,
                         [entry.rows for entry in group], device, effort, algorithm)
-    pace = Pace()
+    throttle = Throttle()
     try:
         while training.active:
-            going = [entry for entry in group if not entry.course.ended]
+            going = [entry for entry in group if not entry.state.ended]
             seconds = training.step()
             for entry in going:
                 entry.seconds += seconds
-            if group[0].keeper and pace.due:
-                with pace:
-                    training.settle()
+            if group[0].checkpointer and throttle.due:
+                with throttle:
+                    training.sync_parameters()
                     _write(group)
     except BaseException:
         # what stopped the work may have stopped the device too
         with suppress(GossamerError):
-            training.settle()
+            training.sync_parameters()
             _finish(group, training)
         raise
     _finish(group, training)
 
 
-def _finish(group: Sequence[_Entry], training: Training) -> None:
+def _finish(group: Sequence[_NetworkEntry], training: TrainLoop) -> None:
     for entry in group:
-        if entry.course.ended or entry.course.passes:
-            become(entry.mlp, entry.course, entry.data, training)
+        if entry.state.ended or entry.state.epochs_done:
+            become(entry.mlp, entry.state, entry.data, training)
     _write(group)
 
 
-def _write(group: Sequence[_Entry]) -> None:
+def _write(group: Sequence[_NetworkEntry]) -> None:
     for entry in group:
-        if entry.keeper:
-            entry.keeper.write(entry.course)
+        if entry.checkpointer:
+            entry.checkpointer.write(entry.state)
 
 
-def _result(entries: Sequence[_Entry]) -> ManyResult:
+def _result(entries: Sequence[_NetworkEntry]) -> ManyResult:
     for entry in entries:
-        if entry.course.passes and not hasattr(entry.mlp, "coefs_"):
+        if entry.state.epochs_done and not hasattr(entry.mlp, "coefs_"):
             # from a checkpoint, and stopped before it was gone on with
-            become(entry.mlp, entry.course, entry.data, None)
+            become(entry.mlp, entry.state, entry.data, None)
     return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
 
 

@@ -17,12 +17,12 @@ from gossamer.train.data.preparation import Preparation
 from gossamer.train.data.samples import Samples, check_kind, matrix, samples, validation_samples
 from gossamer.train.estimator import Estimator
 from gossamer.train.loop import memory
-from gossamer.train.loop.checkpoint import Keeper, Pace
+from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.progress import OnEpoch, Progress
 from gossamer.train.loop.schedule import Schedule
 from gossamer.train.loop.settings import Settings
-from gossamer.train.loop.train_state import Course, Training
-from gossamer.train.network import Network, determination
+from gossamer.train.loop.train_state import TrainLoop, TrainState
+from gossamer.train.network import TrainedNetwork, determination
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -35,10 +35,10 @@ class MLP(Estimator):
     sizes: units of all layers, inputs first: (784, 32, 10). activation: "sigmoid", "tanh" or
     "relu", of the hidden layers. loss: "squared_error" (the outputs have the activation too, but
     none for relu) or "cross_entropy" (softmax outputs). learning_rate; schedule: what it is
-    multiplied by in each pass: "constant", "inverse" (1 / (1 + passes done)),
-    ("step", every, factor), or a function of the passes done. momentum, weight_decay: as in
-    BackpropProblem. batch: samples an update. epochs: passes over the data at most; target_error:
-    the mean loss of a pass at which training stops before. shuffle: whether each pass has an
+    multiplied by in each epoch: "constant", "inverse" (1 / (1 + epochs done)),
+    ("step", every, factor), or a function of the epochs done. momentum, weight_decay: as in
+    BackpropProblem. batch: samples an update. epochs: epochs over the data at most; target_error:
+    the mean loss of a epoch at which training stops before. shuffle: whether each epoch has an
     order of its own; else it is that of the rows. initial: "uniform" in +-0.05, or "glorot".
     seed: of the initial parameters and the orders; None for others each time.
     device: "cuda:0", "opencl:0", "host", or None for the best. effort: "quick", "normal" or "max"
@@ -46,14 +46,14 @@ class MLP(Estimator):
     device and data about as dense, and take the fastest. Without one that is taken which is
     expected to be, and nothing is measured: "blocked" where one work-group can train so (samples
     one by one without momentum, one hidden layer of 64 units at most); else "persistent" where a
-    network fits the local memory of one work-group; else "blocked" by launches; else "per_step";
+    network fits the shared memory of one work-group; else "blocked" by launches; else "per_step";
     on the host "numpy". algorithm: the name of one to take.
 
     From the same settings and data every device comes to the same parameters, to rounding.
 
     After training: coefs_ (units before, units) and intercepts_ of each layer, loss_curve_ (mean
-    loss of each pass), n_iter_ (passes), classes_ (not for regression), n_features_in_,
-    validation_scores_ (of each pass of the last fit with validation data: accuracy, or R^2),
+    loss of each epoch), n_iter_ (epochs), classes_ (not for regression), n_features_in_,
+    validation_scores_ (of each epoch of the last fit with validation data: accuracy, or R^2),
     device_ and algorithm_ (what trained).
 
     Source: training by back-propagation on a GPU with everything resident (2013): squared error,
@@ -69,7 +69,7 @@ class MLP(Estimator):
     validation_scores_: list[float]
     device_: str
     algorithm_: str
-    _course: Course
+    _state: TrainState
 
     def __init__(self, sizes: Sequence[int] = (), *, activation: str = "sigmoid",
                  loss: str = "squared_error", learning_rate: float = 0.3,
@@ -102,15 +102,15 @@ class MLP(Estimator):
         """Trains from the start: x (n, inputs); y n integer labels or strings to classify, or
         targets (n, outputs) (or (n,) floats where there is one output).
 
-        validation: x and y to evaluate on after each pass. on_epoch: called after each pass.
-        checkpoint: a file that is replaced after passes, so that training can go on from it.
+        validation: x and y to evaluate on after each epoch. on_epoch: called after each epoch.
+        checkpoint: a file that is replaced after epochs, so that training can go on from it.
         resume: goes on from that file; with the same algorithm on the same device the result has
         the same bits as without the break.
         What was trained when Ctrl-C comes, or on_epoch raises, is kept, here and in the
         checkpoint.
 
         Raises InputError for wrong settings or data, or a checkpoint of others; TrainingError
-        when training diverges, and the network is then as it was before that pass.
+        when training diverges, and the network is then as it was before that epoch.
         """
         settings = Settings.of(self)
         memory.check(settings, device_of(self))
@@ -118,37 +118,37 @@ class MLP(Estimator):
         held = None if validation is None else validation_samples(validation, settings.sizes, data)
         if resume and checkpoint is None:
             raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
-        keeper = Keeper(Path(checkpoint), data.digest()) if checkpoint is not None else None
-        course = keeper.resume(settings) if keeper and resume else Course.start(settings)
-        training = Training([course], data, [np.arange(len(data.x))], device_of(self), self.effort,
+        checkpointer = Checkpointer(Path(checkpoint), data.digest()) if checkpoint is not None else None
+        state = checkpointer.resume(settings) if checkpointer and resume else TrainState.start(settings)
+        training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
                             self.algorithm)
         self.validation_scores_ = []
-        pace = Pace()
+        throttle = Throttle()
         try:
-            while not course.ended:
+            while not state.ended:
                 seconds = training.step()
-                if keeper and pace.due:
-                    with pace:
-                        training.settle()
-                        keeper.write(course)
-                if (held or on_epoch) and not course.failure:
-                    self._tell(training, course, data, held, seconds, on_epoch)
+                if checkpointer and throttle.due:
+                    with throttle:
+                        training.sync_parameters()
+                        checkpointer.write(state)
+                if (held or on_epoch) and not state.failure:
+                    self._tell(training, state, data, held, seconds, on_epoch)
         except BaseException:
             # what stopped the work may have stopped the device too
             with suppress(GossamerError):
-                training.settle()
-                become(self, course, data, training)
-                if keeper:
-                    keeper.write(course)
+                training.sync_parameters()
+                become(self, state, data, training)
+                if checkpointer:
+                    checkpointer.write(state)
             raise
-        become(self, course, data, training)
-        if keeper:
-            keeper.write(course)
-        course.check()
+        become(self, state, data, training)
+        if checkpointer:
+            checkpointer.write(state)
+        state.check()
         return self
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> MLP:
-        """One pass over the data, from where training stands. classes: all labels that may come,
+        """One epoch over the data, from where training stands. classes: all labels that may come,
         at the first call.
 
         Raises as fit() does; labels that are new raise InputError.
@@ -162,23 +162,23 @@ class MLP(Estimator):
                 raise InputError(f"classes has {len(known)} different labels, sizes end in "
                                  f"{settings.sizes[-1]}: expected as many")
         data = samples(x, y, settings.sizes, known)
-        if not hasattr(self, "_course"):
-            course = Course.start(settings)
+        if not hasattr(self, "_state"):
+            state = TrainState.start(settings)
         else:
-            before = self._course
+            before = self._state
             if hasattr(self, "classes_") != (data.classes is not None):
                 raise InputError("y holds labels in one call and numbers in another: expected the "
                                  "same kind as before")
             if before.settings.sizes != settings.sizes:
                 raise InputError(f"sizes {settings.sizes}: what is trained has "
                                  f"{before.settings.sizes}; call fit to begin anew")
-            course = before.under(settings)
-        course.settings = replace(settings, epochs=course.passes + 1, target_error=None)
-        training = Training([course], data, [np.arange(len(data.x))], device_of(self), self.effort,
+            state = before.under(settings)
+        state.settings = replace(settings, epochs=state.epochs_done + 1, target_error=None)
+        training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
                             self.algorithm)
         training.step()
-        become(self, course, data, training)
-        course.check()
+        become(self, state, data, training)
+        state.check()
         return self
 
     def predict(self, x: Any) -> np.ndarray:
@@ -196,7 +196,7 @@ class MLP(Estimator):
             raise InputError("predict_proba: this network was trained on numbers; expected one "
                              "trained on labels")
         y = self._outputs(x)
-        if self._course.settings.loss == "cross_entropy":
+        if self._state.settings.loss == "cross_entropy":
             return y
         y = np.maximum(y, 0)
         total = y.sum(axis=1, keepdims=True)
@@ -222,7 +222,7 @@ class MLP(Estimator):
         from gossamer.train.export import onnx_file
 
         network = self._network()
-        return onnx_file.graph(network.layers, network.activations, onnx_file.meaning(
+        return onnx_file.graph(network.layers, network.activations, onnx_file.model_metadata(
             network.activations, getattr(self, "classes_", None)))
 
     def save_onnx(self, path: str | Path, preparation: Preparation | None = None) -> None:
@@ -235,21 +235,21 @@ class MLP(Estimator):
         from gossamer.train.export import onnx_file, preparation_nodes
 
         network = self._network()
-        made = onnx_file.model(network.layers, network.activations, onnx_file.meaning(
+        made = onnx_file.model(network.layers, network.activations, onnx_file.model_metadata(
             network.activations, getattr(self, "classes_", None), preparation))
         if preparation:
             preparation_nodes.put_before(made, preparation)
         onnx_file.write(Path(path), made)
 
-    def _tell(self, training: Training, course: Course, data: Samples, held: Samples | None,
+    def _tell(self, training: TrainLoop, state: TrainState, data: Samples, held: Samples | None,
               seconds: float, on_epoch: OnEpoch | None) -> None:
-        """Evaluates on the validation data after a pass, and calls on_epoch."""
+        """Evaluates on the validation data after a epoch, and calls on_epoch."""
         loss = score = None
         if held is not None:
-            training.settle()
-            if course.failure:
+            training.sync_parameters()
+            if state.failure:
                 return
-            network = Network.of(course)
+            network = TrainedNetwork.of(state)
             outputs = network.outputs(held.x)
             loss, score = network.loss(outputs, held.x, held.targets), network.score(outputs, held)
             self.validation_scores_.append(score)
@@ -257,19 +257,19 @@ class MLP(Estimator):
             return
 
         def accuracy() -> float | None:
-            training.settle()
-            return None if data.labels is None else Network.of(course).judged(
+            training.sync_parameters()
+            return None if data.labels is None else TrainedNetwork.of(state).judged(
                 data, np.arange(len(data.x)))
 
-        on_epoch(Progress(course.passes, course.settings.epochs, course.curve[-1], loss,
+        on_epoch(Progress(state.epochs_done, state.settings.epochs, state.curve[-1], loss,
                           None if data.labels is None else score, len(data.x) / max(seconds, 1e-9),
                           training.device.name, training.algorithm, accuracy))
 
-    def _network(self) -> Network:
+    def _network(self) -> TrainedNetwork:
         """Of coefs_ and intercepts_."""
-        if not hasattr(self, "_course"):
+        if not hasattr(self, "_state"):
             raise InputError("this MLP is not trained yet: call fit first")
-        return Network.with_layers(self._course.settings, [
+        return TrainedNetwork.with_layers(self._state.settings, [
             (weight.T, bias) for weight, bias in zip(self.coefs_, self.intercepts_, strict=True)])
 
     def _outputs(self, x: Any) -> np.ndarray:
@@ -282,14 +282,14 @@ def device_of(mlp: MLP) -> Device:
     return mlp.device if isinstance(mlp.device, Device) else find(mlp.device)
 
 
-def become(mlp: MLP, course: Course, data: Samples, training: Training | None) -> None:
+def become(mlp: MLP, state: TrainState, data: Samples, training: TrainLoop | None) -> None:
     """Gives the MLP what was trained. training: None where it only comes from a checkpoint."""
-    mlp._course = course
-    layers = Network.of(course).layers
+    mlp._state = state
+    layers = TrainedNetwork.of(state).layers
     mlp.coefs_ = [weight.T.copy() for weight, _ in layers]
     mlp.intercepts_ = [bias.copy() for _, bias in layers]
-    mlp.loss_curve_, mlp.n_iter_ = list(course.curve), course.passes
-    mlp.n_features_in_ = course.settings.sizes[0]
+    mlp.loss_curve_, mlp.n_iter_ = list(state.curve), state.epochs_done
+    mlp.n_features_in_ = state.settings.sizes[0]
     if training is not None:
         mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
     if data.classes is not None:

@@ -10,7 +10,7 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import Layers, forward
 from gossamer.train.data.samples import Samples
 from gossamer.train.loop.settings import Settings
-from gossamer.train.loop.train_state import Course
+from gossamer.train.loop.train_state import TrainState
 
 _ROWS = 8192
 """Rows computed together."""
@@ -19,20 +19,20 @@ JUDGED = 10_000
 
 
 @dataclass(frozen=True)
-class Network:
+class TrainedNetwork:
     """problem: says the activations. layers: (weights (units, units before), biases) of each."""
 
     problem: BackpropProblem
     layers: Layers
 
     @staticmethod
-    def of(course: Course) -> Network:
-        return Network.with_layers(course.settings,
-                                   course.settings.problem(0, 0).split(course.parameters))
+    def of(state: TrainState) -> TrainedNetwork:
+        return TrainedNetwork.with_layers(state.settings,
+                                   state.settings.problem(0, 0).split(state.parameters))
 
     @staticmethod
-    def with_layers(settings: Settings, layers: Layers) -> Network:
-        return Network(settings.problem(0, 0), layers)
+    def with_layers(settings: Settings, layers: Layers) -> TrainedNetwork:
+        return TrainedNetwork(settings.problem(0, 0), layers)
 
     @property
     def sizes(self) -> tuple[int, ...]:

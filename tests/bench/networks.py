@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.peers.peer import Network
+from gossamer.bench.peers.peer import PeerNetwork
 from gossamer.bench.suites.layer_tables import ConvLayer, LinearLayer
 from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
@@ -17,7 +17,7 @@ LAYERS = (ConvLayer("tiny/3x3", 4, 6, 5, 3, 2, 1), ConvLayer("tiny/groups", 4, 5
 PRODUCTS = (LinearLayer("8", 8, 8, bias=False, rows=8), LinearLayer("tiny/fc", 12, 5, relu=True))
 
 
-def tiny() -> Network:
+def tiny() -> PeerNetwork:
     """Convolution, batch norm, ReLU6; depthwise convolution; mean; linear layer: 3x8x8 to 5."""
     random = np.random.default_rng(11)
 
@@ -51,7 +51,7 @@ def tiny() -> Network:
     ]
     graph = Graph("tiny", [ValueInfo("x", (None, 3, 8, 8))], [ValueInfo("y", (None, CLASSES))],
                   nodes, constants, "tiny")
-    return Network("tiny", graph, _torch_form)
+    return PeerNetwork("tiny", graph, _torch_form)
 
 
 def _torch_form(constants: dict[str, np.ndarray]) -> Any:

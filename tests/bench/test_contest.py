@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.peers.peer import PEERS, AbsentError, Alternative, Ready
-from gossamer.bench.rows import KEYS, Row, Stamp
+from gossamer.bench.peers.peer import PEERS, AbsentError, Alternative, ReadyContender
+from gossamer.bench.rows import KEYS, ResultRow, Stamp
 from gossamer.bench.suites.networks import network_case, own
 from gossamer.bench.work import Case
 from gossamer.device.base import Device
@@ -72,7 +72,7 @@ def test_speed_of_light_is_the_slower_of_arithmetic_and_memory() -> None:
 
 def wrong(error: float, name: str = "peer") -> Alternative:
     """A contender whose output is off by so much."""
-    def make() -> Ready:
+    def make() -> ReadyContender:
         host = find("host")
         ready = own(Plan(tiny().graph, host), np.random.default_rng(0).standard_normal(
             (3, 3, 8, 8), np.float32)).make()
@@ -100,7 +100,7 @@ def test_a_peer_that_fails_while_timed_is_listed(case: Case) -> None:
         if len(calls) > 4:
             raise RuntimeError("ran out of luck")
 
-    def make() -> Ready:
+    def make() -> ReadyContender:
         return dataclasses.replace(wrong(0.0).make(), work=flaky)
 
     case = dataclasses.replace(case, contenders={
@@ -111,7 +111,7 @@ def test_a_peer_that_fails_while_timed_is_listed(case: Case) -> None:
 
 
 def broken(error: Exception) -> Alternative:
-    def make() -> Ready:
+    def make() -> ReadyContender:
         raise error
 
     return Alternative("broken", make)
@@ -161,7 +161,7 @@ def test_on_every_device(device: Device, tmp_path: Path) -> None:
         pytest.skip("simulators are not measured")
     case = network_case("suite", tiny(), 2, setting(device, tmp_path))
     (row,) = contest.run(case, PEAKS, STAMP).rows
-    assert isinstance(row, Row)
+    assert isinstance(row, ResultRow)
     assert row.device == device.api and row.error < tolerance("network")
     assert (row.speed_of_light_us is None) is (device.name != PEAKS.device)
 
@@ -187,7 +187,7 @@ def test_a_work_of_many_runs_is_timed_as_one(
 
 
 def test_each_precision_of_a_contender_has_a_row(case: Case) -> None:
-    def other() -> Ready:
+    def other() -> ReadyContender:
         return dataclasses.replace(wrong(1e-3).make(), precision="fp16")
 
     case = dataclasses.replace(case, contenders={
@@ -202,7 +202,7 @@ def test_each_precision_of_a_contender_has_a_row(case: Case) -> None:
 
 
 def test_a_fast_result_of_less_precision_is_wrong(case: Case) -> None:
-    def other() -> Ready:
+    def other() -> ReadyContender:
         return dataclasses.replace(wrong(3e-2).make(), precision="fp16")
 
     case = dataclasses.replace(case, contenders={"peer": lambda: [Alternative("fp16", other)]})

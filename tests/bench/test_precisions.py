@@ -25,7 +25,7 @@ from gossamer.ops.epilogue import buffers_as_arrays
 from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_file import Measured
-from gossamer.plan.tune.tuner import Trial
+from gossamer.plan.tune.tuner import Candidate
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import LAYERS, tiny
 
@@ -72,8 +72,8 @@ class Costs:
         self.allowed = PRECISIONS[:PRECISIONS.index(allowed) + 1]
         self.times = times
 
-    def measure(self, layer: Layer, algorithms: Sequence[Algorithm], place: Device) -> list[Trial]:
-        return [Trial(algorithm, variant, self._measured(algorithm, variant))
+    def measure(self, layer: Layer, algorithms: Sequence[Algorithm], place: Device) -> list[Candidate]:
+        return [Candidate(algorithm, variant, self._measured(algorithm, variant))
                 for algorithm in algorithms
                 for variant in algorithm.variants(layer.problem, place)
                 if variant.precision in self.allowed]

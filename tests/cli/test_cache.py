@@ -12,7 +12,7 @@ from gossamer.device.registry import find
 from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.store.tuning_cache import Measured, TuningCache
+from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 
 NAME = OPS["gemm"].algorithms[0].name
 ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",
@@ -35,7 +35,7 @@ def fill(device, *rows):
     stored = TuningCache(device)
     for each in rows:
         stored.put(GemmProblem(each, 2, 3), [
-            Measured(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0) for size in (8, 16)])
+            Measurement(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0) for size in (8, 16)])
     stored.put_plans({"key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
     return stored.path
 

@@ -7,7 +7,7 @@ INLINE float weigh(int index, float value)
     return weights[index % 4] * value;
 }
 
-INLINE float total(LOCAL_POINTER const float *values, int count)
+INLINE float total(SHARED_POINTER const float *values, int count)
 {
     float sum = ZERO;
     UNROLL
@@ -21,11 +21,11 @@ INLINE float total(LOCAL_POINTER const float *values, int count)
 KERNEL LAUNCH_BOUNDS(64, 1)
 void every_word(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out,
                 GLOBAL uint *report, int count, float scale
-                DYNAMIC_LOCAL_PARAMETER(float, scratch))
+                DYNAMIC_SHARED_PARAMETER(float, scratch))
 {
-    DYNAMIC_LOCAL(float, scratch)
-    LOCAL ALIGNED(16) float tile[64];
-    LOCAL uint votes;
+    DYNAMIC_SHARED(float, scratch)
+    SHARED ALIGNED(16) float tile[64];
+    SHARED uint votes;
     int item = LOCAL_ID(0);
     int first = GROUP_ID(0) * LOCAL_SIZE(0);
 
@@ -33,7 +33,7 @@ void every_word(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out,
         votes = 0;
     if (item < 16) {
         float4 four = LOAD4(in + first + 4 * item);
-        LOCAL_STORE4(tile + 4 * item, MAKE4(four.w, four.z, four.y, four.x));
+        SHARED_STORE4(tile + 4 * item, MAKE4(four.w, four.z, four.y, four.x));
     }
     BARRIER();
     scratch[63 - item] = FMA(tile[item ^ 3], scale, ZERO);
@@ -41,7 +41,7 @@ void every_word(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out,
         ATOMIC_OR(&votes, 1u << item);
     BARRIER();
     if (item < 16) {
-        float4 four = LOCAL_LOAD4(scratch + 4 * item);
+        float4 four = SHARED_LOAD4(scratch + 4 * item);
         four.x = weigh(0, four.x);
         four.y = weigh(1, four.y);
         four.z = weigh(2, four.z);
@@ -90,7 +90,7 @@ KERNEL void double_reals(GLOBAL const REAL *RESTRICT in, GLOBAL REAL *RESTRICT o
 KERNEL LAUNCH_BOUNDS(96, 1)
 void parts(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out, GLOBAL uint *ballots)
 {
-    LOCAL float numbers[96];
+    SHARED float numbers[96];
     VOTES(votes, 3)
     int item = LOCAL_ID(0);
     float mine = 0.0f;

@@ -13,7 +13,7 @@ KERNEL void overrun(GLOBAL int *values)
 /* The two warps hand over a number, with the barrier that this needs or without. */
 KERNEL LAUNCH_BOUNDS(64, 1) void handed_over(GLOBAL int *values)
 {
-    LOCAL int numbers[64];
+    SHARED int numbers[64];
     int item = LOCAL_ID(0);
     numbers[item] = item;
 #if HAS_BARRIER
@@ -25,7 +25,7 @@ KERNEL LAUNCH_BOUNDS(64, 1) void handed_over(GLOBAL int *values)
 /* As it was before the warp's other items wrote, for those that are behind. */
 KERNEL LAUNCH_BOUNDS(32, 1) void not_in_step(GLOBAL int *values)
 {
-    LOCAL int numbers[32];
+    SHARED int numbers[32];
     int item = LOCAL_ID(0);
     numbers[item] = item;
     WARP_BARRIER();
@@ -99,7 +99,7 @@ KERNEL LAUNCH_BOUNDS(32, 1) void groups_race(GLOBAL int *values)
 
 KERNEL LAUNCH_BOUNDS(32, 1) void local_overrun(GLOBAL int *values)
 {
-    LOCAL int numbers[32];
+    SHARED int numbers[32];
     int item = LOCAL_ID(0);
     numbers[item + 1] = item;
     BARRIER();
@@ -107,9 +107,9 @@ KERNEL LAUNCH_BOUNDS(32, 1) void local_overrun(GLOBAL int *values)
 }
 
 KERNEL LAUNCH_BOUNDS(32, 1) void dynamic_overrun(
-    GLOBAL int *values DYNAMIC_LOCAL_PARAMETER(int, numbers))
+    GLOBAL int *values DYNAMIC_SHARED_PARAMETER(int, numbers))
 {
-    DYNAMIC_LOCAL(int, numbers)
+    DYNAMIC_SHARED(int, numbers)
     int item = LOCAL_ID(0);
     numbers[item + 1] = item;
     BARRIER();
@@ -124,6 +124,6 @@ KERNEL void not_aligned(GLOBAL float *values)
 
 KERNEL LAUNCH_BOUNDS(32, 1) void unwritten(GLOBAL int *values)
 {
-    LOCAL int numbers[32];
+    SHARED int numbers[32];
     values[LOCAL_ID(0)] = numbers[LOCAL_ID(0)];
 }

@@ -18,9 +18,9 @@ KERNEL void positions(GLOBAL int *out)
     out[place] = place;
 }
 
-KERNEL void reverse(GLOBAL float *values, int count DYNAMIC_LOCAL_PARAMETER(float, scratch))
+KERNEL void reverse(GLOBAL float *values, int count DYNAMIC_SHARED_PARAMETER(float, scratch))
 {
-    DYNAMIC_LOCAL(float, scratch)
+    DYNAMIC_SHARED(float, scratch)
     for (int i = LOCAL_ID(0); i < count; i += LOCAL_SIZE(0))
         scratch[count - 1 - i] = values[i];
     BARRIER();

@@ -8,7 +8,7 @@ import pytest
 from gossamer.device.base import Device, KernelSource
 
 SOURCE = KernelSource.of(
-    Path(__file__).with_name("dialect.cl"), "every_word", dynamic_local=True)
+    Path(__file__).with_name("dialect.cl"), "every_word", dynamic_shared=True)
 
 
 def doubling(dtype: str) -> KernelSource:
@@ -23,7 +23,7 @@ def test_every_word(compiled_device: Device) -> None:
     target = device.upload(np.zeros_like(values), "a test")
     report = device.upload(np.zeros(4 * groups, np.uint32), "a test")
     device.launch(device.compile(SOURCE), (groups,), (64,),
-                  (source, target, report, values.size, 0.5), local_bytes=64 * 4)
+                  (source, target, report, values.size, 0.5), shared_bytes=64 * 4)
     result = np.empty_like(values)
     device.read(target, result)
     expected = values.reshape(groups, 64)[:, ::-1] * 0.5 * np.tile([1, 2, 3, 4], 16)

@@ -56,24 +56,24 @@ def test_no_launch_for_an_empty_dimension(compiled_device: Device) -> None:
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("count", [8, 2000])
-def test_dynamic_local_memory(compiled_device: Device, count: int) -> None:
+def test_dynamic_shared_memory(compiled_device: Device, count: int) -> None:
     device = compiled_device
-    source = KernelSource.of(KERNELS, "reverse", dynamic_local=True)
+    source = KernelSource.of(KERNELS, "reverse", dynamic_shared=True)
     values = device.upload(np.arange(count, dtype=np.float32), "a test")
-    device.launch(device.compile(source), (1,), (8,), (values, count), local_bytes=4 * count)
+    device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=4 * count)
     assert _read(device, values, count).tolist() == list(range(count))[::-1]
 
 
-def test_dynamic_local_memory_beyond_the_static_limit(compiled_device: Device) -> None:
+def test_dynamic_shared_memory_beyond_the_static_limit(compiled_device: Device) -> None:
     device = compiled_device
-    most = device.limits.local_bytes_opt_in
+    most = device.limits.shared_bytes_opt_in
     count = min(most, 200 * 1024) // 4 - 64
-    source = KernelSource.of(KERNELS, "reverse", dynamic_local=True)
+    source = KernelSource.of(KERNELS, "reverse", dynamic_shared=True)
     values = device.upload(np.arange(count, dtype=np.float32), "a test")
-    device.launch(device.compile(source), (1,), (8,), (values, count), local_bytes=4 * count)
+    device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=4 * count)
     assert _read(device, values, count).tolist() == list(range(count))[::-1]
-    with pytest.raises(DeviceError, match="bytes of local memory"):
-        device.launch(device.compile(source), (1,), (8,), (values, count), local_bytes=most + 4)
+    with pytest.raises(DeviceError, match="bytes of shared memory"):
+        device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=most + 4)
 
 
 @pytest.mark.parametrize("wrong", [

@@ -32,7 +32,7 @@ def test_default_is_no_processor_and_no_simulator() -> None:
     default = find()
     if default.api == "opencl":
         assert "Oclgrind" not in default.description
-        assert default.limits.units > 0
+        assert default.limits.compute_units > 0
     working = [entry.name for entry in devices() if entry.problem is None]
     if any(name.startswith("cuda") for name in working):
         assert default.api == "cuda"
@@ -96,8 +96,8 @@ def test_broken_gpu_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatc
     def fail() -> Device:
         raise DeviceError("its fan fell off")
 
-    gpu = module._Candidate("cuda:0", "some GPU", fail, True)
-    host = module._Candidate("host", "NumPy", module.HostDevice, True)
+    gpu = module._DeviceProbe("cuda:0", "some GPU", fail, True)
+    host = module._DeviceProbe("host", "NumPy", module.HostDevice, True)
     monkeypatch.setattr(module, "_candidates", [gpu, host])
     with pytest.warns(GossamerWarning, match="cuda:0 .* cannot be used: its fan fell off"):
         assert find().name == "host"

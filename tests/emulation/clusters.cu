@@ -3,7 +3,7 @@
 
 KERNEL __cluster_dims__(CLUSTER, 1, 1) void hand_on(int *RESTRICT y)
 {
-    DYNAMIC_LOCAL(int, words)
+    DYNAMIC_SHARED(int, words)
     int lane = LOCAL_ID(0), other = (GROUP_ID(0) + 1) % CLUSTER;
     int *next;
     asm("mapa.u64 %0, %1, %2;" : "=l"(next) : "l"(words), "r"(other));

@@ -15,7 +15,7 @@ INLINE void copy(uint target, const uint4 *source, int size)
 
 KERNEL void matrices(const uint4 *RESTRICT x, uint4 *RESTRICT y, int taken)
 {
-    LOCAL uint4 rows[2][64];
+    SHARED uint4 rows[2][64];
     int lane = LOCAL_ID(0);
     copy(address_of(&rows[0][lane]), x + lane, lane < taken ? 16 : 0);
     copy(address_of(&rows[1][lane]), x + lane, 16);

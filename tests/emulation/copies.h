@@ -1,4 +1,4 @@
-/* Local memory as instructions address it, and asynchronous copies into it. A part of runtime.cpp:
+/* Shared memory as instructions address it, and asynchronous copies into it. A part of runtime.cpp:
  * no tool sees what is kept here. */
 
 #pragma once
@@ -50,14 +50,14 @@ unsigned shared_address(const void *pointer)
     const char *place = (const char *)pointer;
     if (place >= __start_shared_memory && place < __stop_shared_memory)
         return (unsigned)(place - __start_shared_memory);
-    return DYNAMIC_START + (unsigned)(place - dynamic_local());
+    return DYNAMIC_START + (unsigned)(place - dynamic_shared());
 }
 
 void *shared_pointer(unsigned address)
 {
     if (address < (unsigned)(__stop_shared_memory - __start_shared_memory))
         return __start_shared_memory + address;
-    return dynamic_local() + (int)(address - DYNAMIC_START);
+    return dynamic_shared() + (int)(address - DYNAMIC_START);
 }
 
 void keep_copy(void *target, Sixteen bytes)

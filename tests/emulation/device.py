@@ -50,7 +50,7 @@ _ENVIRONMENT = {
 }
 _SECONDS = 120
 """That a launch may take: more is an endless loop."""
-_STATIC_LOCAL_BYTES = 48 * 1024
+_STATIC_SHARED_BYTES = 48 * 1024
 
 
 class KernelFault(DeviceError):
@@ -95,8 +95,8 @@ class EmulatedDevice(Device):
         self.index, self.mode, self.schedule = 0, mode, schedule
         self.description, self.driver = f"CUDA's dialect on the processor ({mode})", _gxx_version()
         self.limits = Limits(
-            units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
-            group_size=1024, subgroup_size=32, cache_bytes=60 << 20, ballot=True, fp16=True,
+            compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,
+            work_group_size=1024, subgroup_size=32, cache_bytes=60 << 20, ballot=True, fp16=True,
             mma=True, cluster=8)
         self.start: tuple[str, ...] = ()
         """What stands before each program on its command line."""
@@ -124,19 +124,19 @@ class EmulatedDevice(Device):
             raise CompileError(f"g++ cannot build {name}: {done.stderr}")
         return self._folder / name
 
-    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
-               arguments: Sequence[Argument], *, local_bytes: int = 0,
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
         assert isinstance(kernel, EmulatedKernel)
         if 0 in groups:
             return
-        self._check_fit(kernel, groups, group_size, local_bytes)
+        self._check_fit(kernel, groups, work_group_size, shared_bytes)
         blocks = _blocks(arguments)
         done = subprocess.run(
             [*self.start, kernel.program], capture_output=True, timeout=_SECONDS,
             env={**os.environ, **_ENVIRONMENT},
             input=b"".join([
-                struct.pack("@11i", *(*groups, 1, 1)[:3], *(*group_size, 1, 1)[:3], local_bytes,
+                struct.pack("@11i", *(*groups, 1, 1)[:3], *(*work_group_size, 1, 1)[:3], shared_bytes,
                             self.schedule, _cluster(kernel.source), len(blocks),
                             len(arguments)),
                 struct.pack(f"@{len(blocks)}q", *(block.end - block.start for block in blocks)),
@@ -145,7 +145,7 @@ class EmulatedDevice(Device):
         if done.returncode:
             raise KernelFault(f"{kernel.name} of {kernel.source.path.name} with "
                               f"{dict(kernel.source.defines)}, {tuple(groups)} groups of "
-                              f"{tuple(group_size)}:\n{done.stderr.decode(errors='replace')}"
+                              f"{tuple(work_group_size)}:\n{done.stderr.decode(errors='replace')}"
                               f"(exit status {done.returncode})")
         start = 0
         for block in blocks:
@@ -154,15 +154,15 @@ class EmulatedDevice(Device):
             start += size
 
     def _check_fit(self, kernel: EmulatedKernel, groups: Sequence[int],
-                   group_size: Sequence[int], local_bytes: int) -> None:
-        if np.prod(group_size) > self.limits.group_size:
-            raise DeviceError(f"{kernel.name}: {group_size} work-items a group")
+                   work_group_size: Sequence[int], shared_bytes: int) -> None:
+        if np.prod(work_group_size) > self.limits.work_group_size:
+            raise DeviceError(f"{kernel.name}: {work_group_size} work-items a group")
         if max(groups[1:], default=0) > 65535:
             raise DeviceError(f"{kernel.name}: {groups} groups")
-        if local_bytes > self.limits.local_bytes_opt_in:
-            raise DeviceError(f"{kernel.name}: {local_bytes} bytes of local memory")
-        if bool(local_bytes) > kernel.source.dynamic_local:
-            raise DeviceError(f"{kernel.name} takes no dynamic local memory")
+        if shared_bytes > self.limits.shared_bytes_opt_in:
+            raise DeviceError(f"{kernel.name}: {shared_bytes} bytes of shared memory")
+        if bool(shared_bytes) > kernel.source.dynamic_shared:
+            raise DeviceError(f"{kernel.name} takes no dynamic shared memory")
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
         return _Memory(self, np.full(nbytes, 0xFF, np.uint8))

@@ -46,13 +46,13 @@ void meet_cluster(const char *file, int line);
 void wait_for_warp(const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 
-char *dynamic_local();
+char *dynamic_shared();
 
-/* Where another group of the cluster has what stands here in the own dynamic local memory. (All
+/* Where another group of the cluster has what stands here in the own dynamic shared memory. (All
  * groups of a cluster have the same static one: a kernel for clusters does without.) */
 const void *of_group(const void *own, int other);
 
-/* A 32-bit address of local memory, and where that is. */
+/* A 32-bit address of shared memory, and where that is. */
 unsigned shared_address(const void *pointer);
 void *shared_pointer(unsigned address);
 

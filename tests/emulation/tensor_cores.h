@@ -1,4 +1,4 @@
-/* Tensor cores' products for shim.h, and how their operands come into local memory and registers:
+/* Tensor cores' products for shim.h, and how their operands come into shared memory and registers:
  * what the lanes of a warp hold meets in memory. Which lane and register holds which element is as
  * the PTX ISA says of mma.m16n8k16 (.f16) and .m16n8k8 (.tf32), and of ldmatrix. */
 

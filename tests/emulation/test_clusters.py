@@ -1,4 +1,4 @@
-"""Groups of a cluster, which reach one another's local memory."""
+"""Groups of a cluster, which reach one another's shared memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def source(early: bool = False) -> KernelSource:
     return KernelSource.of(
         Path(__file__).with_name("clusters.cu"), "hand_on",
         {"CLUSTER": _CLUSTER, "EARLY": int(early)}, architectures=("sm_90", "sm_100"),
-        dynamic_local=True, headers=DIALECT)
+        dynamic_shared=True, headers=DIALECT)
 
 
 def handed(device: EmulatedDevice, early: bool = False, nbytes: int = 4 * _ITEMS) -> np.ndarray:
     result = np.zeros((_GROUPS, _ITEMS), np.int32)
     y = device.upload(result, "the result")
-    device.launch(device.compile(source(early)), (_GROUPS,), (_ITEMS,), (y,), local_bytes=nbytes)
+    device.launch(device.compile(source(early)), (_GROUPS,), (_ITEMS,), (y,), shared_bytes=nbytes)
     device.read(y, result)
     return result
 

@@ -16,12 +16,12 @@ Emulate = Callable[..., EmulatedDevice]
 
 
 def run(device: EmulatedDevice, function: str, items: int, *, numbers: int | None = None,
-        groups: int = 1, local_bytes: int = 0, **macros: int) -> np.ndarray:
+        groups: int = 1, shared_bytes: int = 0, **macros: int) -> np.ndarray:
     values = np.zeros(items if numbers is None else numbers, np.int32)
     buffer = device.upload(values, "a test")
     kernel = device.compile(KernelSource.of(FAULTS, function, macros,
-                                            dynamic_local=bool(local_bytes)))
-    device.launch(kernel, (groups,), (items,), (buffer,), local_bytes=local_bytes)
+                                            dynamic_shared=bool(shared_bytes)))
+    device.launch(kernel, (groups,), (items,), (buffer,), shared_bytes=shared_bytes)
     device.read(buffer, values)
     return values
 
@@ -69,7 +69,7 @@ def test_barriers_that_are_not_met(emulate: Emulate, function: str, items: int,
 @pytest.mark.parametrize(("function", "options", "plain", "bounds"), [
     ("overrun", {"items": 8, "numbers": 4}, "out of a buffer", r"overflow[^$]*faults\.cl"),
     ("local_overrun", {"items": 32}, None, r"faults\.cl.*out of bounds"),
-    ("dynamic_overrun", {"items": 32, "local_bytes": 128}, "out of the dynamic local memory",
+    ("dynamic_overrun", {"items": 32, "shared_bytes": 128}, "out of the dynamic shared memory",
      r"overflow[^$]*faults\.cl"),
     ("not_aligned", {"items": 1, "numbers": 8}, None, r"faults\.cl.*misaligned"),
 ])

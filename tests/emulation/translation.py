@@ -50,7 +50,7 @@ def translated(source: KernelSource) -> str:
     for path in files:
         text = text.replace(path.read_text(), f'#line 1 "{path}"\n{path.read_text()}', 1)
     text = _ASM.sub(_instruction, text)
-    text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_local();", text)
+    text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_shared();", text)
     if left := re.search(r"\basm\b.*", text.split("#ifdef __CUDACC__", 1)[1]):
         raise CompileError(f"{source.path.name} has an instruction that is not understood: "
                            f"{left[0]}")

@@ -83,7 +83,7 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
             continue
         held = Weights(weights, device, "the test")
         for variant in taken(list(algorithm.variants(problem, device))):
-            name = f"{algorithm.name} {variant.inputs[0] if variant.inputs else ''} {variant.label}"
+            name = f"{algorithm.name} {variant.inputs[0] if variant.inputs else ''} {variant.config_text}"
             actual = run_variant(algorithm, problem, variant, device, held, inputs)
             _compare(problem, variant.precision, name, actual, expected(variant))
             ran.append(name)

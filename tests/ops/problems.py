@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gossamer.expression import FUNCTIONS, Expression, Step
+from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
@@ -22,11 +22,11 @@ _ODD = default_spec((1, 15, 6, 6))
 _CONSTANTS = {"clip": (float("-inf"), 6.0), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
               "constant": (float("nan"),)}
 _EVERY_FUNCTION = Expression(3, tuple(
-    Step(name, tuple(range(function.arity)), _CONSTANTS.get(name, ()))
+    ExpressionStep(name, tuple(range(function.arity)), _CONSTANTS.get(name, ()))
     for name, function in FUNCTIONS.items()), tuple(range(3, 3 + len(FUNCTIONS))))
 
-_POSITIVE_DIVISION = Expression(2, (Step("constant", (), (60.0,)), Step("add", (1, 2)),
-                                    Step("div", (0, 3)), Step("greater", (4, 2))), (4, 5))
+_POSITIVE_DIVISION = Expression(2, (ExpressionStep("constant", (), (60.0,)), ExpressionStep("add", (1, 2)),
+                                    ExpressionStep("div", (0, 3)), ExpressionStep("greater", (4, 2))), (4, 5))
 
 PROBLEMS = {
     "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3))],

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.expression import FUNCTIONS, Expression, Step, apply
+from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
@@ -15,7 +15,7 @@ from tests.ops.harness import check, op_of
 _CONSTANTS = {"clip": (-0.5, 0.75), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
               "constant": (1.5,)}
 _POSITIVE = {"log", "sqrt", "pow"}
-_RELU6_ADD = Expression(2, (Step("add", (0, 1)), Step("clip", (2,), (0.0, 6.0))))
+_RELU6_ADD = Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("clip", (2,), (0.0, 6.0))))
 
 
 def _problem(expression: Expression, *shapes: tuple[int, ...], dtype: str = "float32",
@@ -27,7 +27,7 @@ def _problem(expression: Expression, *shapes: tuple[int, ...], dtype: str = "flo
 @pytest.mark.parametrize("function", sorted(FUNCTIONS))
 def test_every_function(device: Device, function: str) -> None:
     arity = FUNCTIONS[function].arity
-    step = Step(function, tuple(range(arity)), _CONSTANTS.get(function, ()))
+    step = ExpressionStep(function, tuple(range(arity)), _CONSTANTS.get(function, ()))
     problem = _problem(Expression(max(arity, 1), (step,)), *[(3, 20)] * max(arity, 1))
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal((3, 20)).astype(np.float32) for _ in problem.inputs]
@@ -116,7 +116,7 @@ def test_cast(device: Device, source: str, target: str) -> None:
 
 
 def test_several_outputs_of_several_dtypes(device: Device) -> None:
-    expression = Expression(2, (Step("sub", (0, 1)), Step("greater", (2, 1)), Step("relu", (2,))),
+    expression = Expression(2, (ExpressionStep("sub", (0, 1)), ExpressionStep("greater", (2, 1)), ExpressionStep("relu", (2,))),
                             (3, 4, 0))
     problem = ElementwiseProblem((default_spec((2, 8, 3, 4)), default_spec((8, 1, 1))), expression,
                                  ("bool", "float32", "int32"), (1,))

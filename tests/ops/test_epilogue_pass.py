@@ -48,7 +48,7 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
     unused = device.upload(np.zeros(1, np.float32), "a test")
     inputs = [unused, *(device.upload(to_memory(tensor, spec), "a test") for tensor in tensors)]
     (step,) = epilogue_pass_launches(epilogue, Weights(arrays, device), device, spec, 1)
-    device.launch(step.kernel, step.groups, step.group_size,
+    device.launch(step.kernel, step.groups, step.work_group_size,
                   [a(inputs, [output], None) if callable(a) else a for a in step.arguments])
     device.read(memory, whole)
 

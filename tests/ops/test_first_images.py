@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import convert, expand, slice_, transpose
@@ -14,7 +14,7 @@ from gossamer.ops.registry import OPS
 from gossamer.tensor import TensorSpec, default_spec
 
 X = default_spec((5, 3, 4, 2))
-ADD = Expression(2, (Step("add", (0, 1)),))
+ADD = Expression(2, (ExpressionStep("add", (0, 1)),))
 
 
 def _added(*shapes: tuple[int, ...], constants: tuple[int, ...] = ()) -> Problem:

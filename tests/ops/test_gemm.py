@@ -61,6 +61,6 @@ def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
             continue
         variants = list(algorithm.variants(problem, compiled_device))
         for _, group in itertools.groupby(variants, key=lambda v: v.config):
-            precise, halved = group
-            assert precise.halved == halved
-            assert {spec.dtype for spec in (*halved.inputs, *halved.outputs)} == {"float16"}
+            precise, as_fp16 = group
+            assert precise.as_fp16 == as_fp16
+            assert {spec.dtype for spec in (*as_fp16.inputs, *as_fp16.outputs)} == {"float16"}

@@ -49,7 +49,7 @@ def check(problem: GemmProblem, weights: dict[str, np.ndarray], device: Device,
     for variant in algorithm.variants(problem, device) if variants is None else variants:
         (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
         error = normalised_error(actual, expected)
-        assert error <= tolerance("gemm", variant.precision), (variant.label, variant.precision)
+        assert error <= tolerance("gemm", variant.precision), (variant.config_text, variant.precision)
 
 
 @given(rows=st.sampled_from([0, 1, 3, 8]), columns=st.sampled_from([1, 4, 33]),

@@ -40,14 +40,14 @@ class GraphDevice(OpenCLDevice):
         self.waits: list[tuple[Any, Any]] = []
         self._tape: list[Callable[[], None]] | None = None
 
-    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
-               arguments: Sequence[Argument], *, local_bytes: int = 0,
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
         own = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
 
         def run() -> None:
-            super(GraphDevice, self).launch(kernel, groups, group_size, own,
-                                            local_bytes=local_bytes)
+            super(GraphDevice, self).launch(kernel, groups, work_group_size, own,
+                                            shared_bytes=shared_bytes)
 
         if self._tape is None:
             run()

@@ -12,7 +12,7 @@ from tests.conftest import is_slow
 
 
 @pytest.fixture
-def place(device: Device) -> Device:
+def device(device: Device) -> Device:
     """Every device here that can train, and does so in a short time."""
     if is_slow(device):
         pytest.skip(f"{device.description} interprets its kernels, which tests/ops look at")

@@ -11,7 +11,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, TrainingError
 from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
 from gossamer.train.data.samples import samples
-from gossamer.train.loop.train_state import Training
+from gossamer.train.loop.train_state import TrainLoop
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -21,14 +21,14 @@ def _vector(mlp: MLP) -> np.ndarray:
     return np.concatenate([part.ravel() for part in (*mlp.coefs_, *mlp.intercepts_)])[None]
 
 
-def test_each_is_trained_as_if_alone(place: Device, blobs: Blobs) -> None:
+def test_each_is_trained_as_if_alone(device: Device, blobs: Blobs) -> None:
     x, labels = blobs[0][:60], blobs[1][:60]
-    base = MLP((4, 5, 3), epochs=2, shuffle=True, device=place)
+    base = MLP((4, 5, 3), epochs=2, shuffle=True, device=device)
     configs = [*sweep(base, {"seed": [0, 1], "learning_rate": [0.1, 0.3]}),
                *sweep(base, {"momentum": [0.5, 0.9], "schedule": ["inverse"]}),
-               MLP((4, 6, 4, 3), activation="tanh", epochs=2, learning_rate=0.05, device=place),
-               MLP((4, 5, 3), batch=4, weight_decay=1e-3, epochs=3, device=place),
-               dict(sizes=(4, 5, 3), epochs=3, shuffle=False, device=place, learning_rate=0.2)]
+               MLP((4, 6, 4, 3), activation="tanh", epochs=2, learning_rate=0.05, device=device),
+               MLP((4, 5, 3), batch=4, weight_decay=1e-3, epochs=3, device=device),
+               dict(sizes=(4, 5, 3), epochs=3, shuffle=False, device=device, learning_rate=0.2)]
     result = train_many(configs, x, labels)
     assert [row["config"] for row in result.rows] == list(range(9))
     for config, mlp, row in zip(configs, result.networks, result.rows, strict=True):
@@ -43,7 +43,7 @@ def test_each_is_trained_as_if_alone(place: Device, blobs: Blobs) -> None:
         assert row["validation_accuracy"] is None
         assert row["state"] == "trained"
         assert row["seconds"] > 0
-        assert mlp.device_ == place.name
+        assert mlp.device_ == device.name
     # what was given stays as it was
     assert not hasattr(configs[0], "coefs_")
 
@@ -51,12 +51,12 @@ def test_each_is_trained_as_if_alone(place: Device, blobs: Blobs) -> None:
 def test_alike_networks_share_launches(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     together = []
 
-    def noted(self: Training, *arguments: Any) -> None:
+    def noted(self: TrainLoop, *arguments: Any) -> None:
         together.append(len(arguments[0]))
         made(self, *arguments)
 
-    made = Training.__init__
-    monkeypatch.setattr(Training, "__init__", noted)
+    made = TrainLoop.__init__
+    monkeypatch.setattr(TrainLoop, "__init__", noted)
     base = MLP((4, 5, 3), epochs=1, device="host")
     train_many(sweep(base, {"sizes": [(4, 5, 3), (4, 3)], "learning_rate": [0.1, 0.2, 0.3],
                             "weight_decay": [0, 1e-4]}), *blobs)
@@ -82,7 +82,7 @@ def test_data_are_made_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_schedule_is_asked_of_passes_that_are_made(blobs: Blobs) -> None:
-    configs = [MLP((4, 3), epochs=2, device="host", schedule=lambda passes: [1.0, 0.5][passes]),
+    configs = [MLP((4, 3), epochs=2, device="host", schedule=lambda epochs: [1.0, 0.5][epochs]),
                MLP((4, 3), epochs=4, device="host")]
     result = train_many(configs, *blobs)
     assert [row["epochs"] for row in result.rows] == [2, 4]
@@ -90,11 +90,11 @@ def test_a_schedule_is_asked_of_passes_that_are_made(blobs: Blobs) -> None:
         np.testing.assert_array_equal(_vector(mlp), _vector(MLP(**config.get_params()).fit(*blobs)))
 
 
-def test_each_ends_by_itself(place: Device, blobs: Blobs) -> None:
-    base = MLP((4, 5, 3), device=place, epochs=4)
+def test_each_ends_by_itself(device: Device, blobs: Blobs) -> None:
+    base = MLP((4, 5, 3), device=device, epochs=4)
     curve = MLP(**base.get_params()).fit(*blobs).loss_curve_
-    configs = [base, MLP((4, 5, 3), device=place, epochs=1),
-               MLP((4, 5, 3), device=place, epochs=4, target_error=curve[2] * 1.0001)]
+    configs = [base, MLP((4, 5, 3), device=device, epochs=1),
+               MLP((4, 5, 3), device=device, epochs=4, target_error=curve[2] * 1.0001)]
     result = train_many(configs, *blobs)
     assert [row["epochs"] for row in result.rows] == [4, 1, 3]
     assert [row["state"] for row in result.rows] == ["trained", "trained", "target reached"]
@@ -103,9 +103,9 @@ def test_each_ends_by_itself(place: Device, blobs: Blobs) -> None:
             tolerance("backprop"))
 
 
-def test_folds_are_validated_on_what_they_leave_out(place: Device, blobs: Blobs) -> None:
+def test_folds_are_validated_on_what_they_leave_out(device: Device, blobs: Blobs) -> None:
     x, labels = blobs
-    mlp = MLP((4, 6, 3), epochs=5, shuffle=True, device=place)
+    mlp = MLP((4, 6, 3), epochs=5, shuffle=True, device=device)
     result = cross_validate(mlp, x, labels, folds=7)
     assert [row["fold"] for row in result.rows] == list(range(7))
     assert result.scores.shape == (1, 7)
@@ -151,7 +151,7 @@ def test_one_that_diverges_is_marked() -> None:
     configs = sweep(base, {"learning_rate": [0.1, 50.0, 0.2]})
     result = train_many(configs, x, 3 * x[:, 0])
     assert [row["state"][:8] for row in result.rows] == ["trained", "diverged", "trained"]
-    assert result.rows[1]["state"].startswith("diverged in pass 1 at sample ")
+    assert result.rows[1]["state"].startswith("diverged in epoch 1 at sample ")
     assert [row["epochs"] for row in result.rows] == [4, 0, 4]
     assert math.isnan(result.scores[1, 0])
     assert result.best is result.networks[2]

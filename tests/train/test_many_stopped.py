@@ -14,7 +14,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
 from gossamer.train.loop import checkpoint
-from gossamer.train.loop.train_state import Training
+from gossamer.train.loop.train_state import TrainLoop
 
 Blobs = tuple[np.ndarray, np.ndarray]
 Stop = Callable[[int], None]
@@ -22,11 +22,11 @@ Stop = Callable[[int], None]
 
 @pytest.fixture
 def stop_before(monkeypatch: pytest.MonkeyPatch) -> Stop:
-    """Ctrl-C before that pass, counted over all that are made; 0: never."""
-    step = Training.step
+    """Ctrl-C before that epoch, counted over all that are made; 0: never."""
+    step = TrainLoop.step
     done = 0
 
-    def stopped(self: Training) -> float:
+    def stopped(self: TrainLoop) -> float:
         nonlocal done
         done += 1
         if done == wanted:
@@ -35,17 +35,17 @@ def stop_before(monkeypatch: pytest.MonkeyPatch) -> Stop:
 
     wanted = 0
 
-    def stop(place: int) -> None:
+    def stop(device: int) -> None:
         nonlocal wanted, done
-        wanted, done = place, 0
+        wanted, done = device, 0
 
-    monkeypatch.setattr(Training, "step", stopped)
-    monkeypatch.setattr(checkpoint.Pace, "due", True)
+    monkeypatch.setattr(TrainLoop, "step", stopped)
+    monkeypatch.setattr(checkpoint.Throttle, "due", True)
     return stop
 
 
 def _configs(device: Device) -> list[MLP]:
-    """Two groups: of six, of which one has ended after a pass, and of one."""
+    """Two groups: of six, of which one has ended after a epoch, and of one."""
     base = MLP((4, 5, 3), device=device, epochs=4, shuffle=True)
     return [*sweep(base, {"seed": [0, 1], "learning_rate": [0.1, 0.3]}),
             MLP((4, 5, 3), device=device, epochs=1), MLP((4, 3), device=device, epochs=3)]
@@ -72,14 +72,14 @@ def _stopped(*arguments: Any, **options: Any) -> tuple[ManyResult, str]:
     return result, "".join(traceback.format_exception_only(caught.value))
 
 
-def test_what_was_trained_is_in_the_exception(place: Device, blobs: Blobs,
+def test_what_was_trained_is_in_the_exception(device: Device, blobs: Blobs,
                                               stop_before: Stop) -> None:
-    whole = train_many(_configs(place), *blobs)
+    whole = train_many(_configs(device), *blobs)
     stop_before(3)
-    result, told = _stopped(_configs(place), *blobs)
+    result, told = _stopped(_configs(device), *blobs)
     assert told.endswith("what was trained until then is in this exception's attribute `result`\n")
     assert [row["state"] for row in result.rows] == [
-        *["stopped after pass 2"] * 4, "trained", "not begun"]
+        *["stopped after epoch 2"] * 4, "trained", "not begun"]
     assert [row["epochs"] for row in result.rows] == [2, 2, 2, 2, 1, 0]
     assert np.isfinite(result.scores[:5]).all() and np.isnan(result.scores[5, 0])
     assert result.rows[5]["train_accuracy"] is None
@@ -91,23 +91,23 @@ def test_what_was_trained_is_in_the_exception(place: Device, blobs: Blobs,
 
 
 @pytest.mark.parametrize("place_of_stop", [1, 2, 4, 5, 6, 7])
-def test_it_goes_on_to_the_same_bits(place: Device, blobs: Blobs, tmp_path: Path,
+def test_it_goes_on_to_the_same_bits(device: Device, blobs: Blobs, tmp_path: Path,
                                      stop_before: Stop, place_of_stop: int) -> None:
-    whole = train_many(_configs(place), *blobs)
+    whole = train_many(_configs(device), *blobs)
     folder = tmp_path / "sweep"
     stop_before(place_of_stop)
-    result, told = _stopped(_configs(place), *blobs, checkpoint=folder)
+    result, told = _stopped(_configs(device), *blobs, checkpoint=folder)
     assert f"and in {folder}: resume=True goes on from there" in told
     begun = [f"{row['config']}.checkpoint" for row in result.rows if row["epochs"]]
     assert sorted(path.name for path in folder.iterdir()) == begun
     stop_before(0)
     if not begun:
         with pytest.raises(InputError, match="has no checkpoint of these networks to resume from"):
-            train_many(_configs(place), *blobs, checkpoint=folder, resume=True)
+            train_many(_configs(device), *blobs, checkpoint=folder, resume=True)
         return
-    _assert_same(train_many(_configs(place), *blobs, checkpoint=str(folder), resume=True), whole)
+    _assert_same(train_many(_configs(device), *blobs, checkpoint=str(folder), resume=True), whole)
     # and again, where all are there
-    _assert_same(train_many(_configs(place), *blobs, checkpoint=folder, resume=True), whole)
+    _assert_same(train_many(_configs(device), *blobs, checkpoint=folder, resume=True), whole)
 
 
 def test_stopped_again_before_it_went_on(blobs: Blobs, tmp_path: Path, stop_before: Stop,
@@ -116,9 +116,9 @@ def test_stopped_again_before_it_went_on(blobs: Blobs, tmp_path: Path, stop_befo
     stop_before(3)
     first, _ = _stopped([base], *blobs, checkpoint=tmp_path / "c")
     stop_before(1)
-    monkeypatch.setattr(Training, "__init__", _interrupted)
+    monkeypatch.setattr(TrainLoop, "__init__", _interrupted)
     second, _ = _stopped([base], *blobs, checkpoint=tmp_path / "c", resume=True)
-    assert second.rows[0]["state"] == "stopped after pass 2"
+    assert second.rows[0]["state"] == "stopped after epoch 2"
     np.testing.assert_array_equal(second.networks[0].predict(blobs[0]),
                                   first.networks[0].predict(blobs[0]))
 

@@ -39,10 +39,10 @@ def _same(first: MLP, second: MLP) -> bool:
     {"activation": "relu", "loss": "cross_entropy", "initial": "glorot", "batch": 7,
      "schedule": "inverse"},
     {"loss": "cross_entropy", "weight_decay": 1e-3, "schedule": ("step", 2, 0.5)}])
-def test_every_device_trains_as_float64_does(place: Device, blobs: Blobs,
+def test_every_device_trains_as_float64_does(device: Device, blobs: Blobs,
                                              settings: dict[str, Any]) -> None:
     x, labels = blobs
-    mlp = MLP((4, 5, 3), device=place, epochs=3, **settings).fit(x, labels)
+    mlp = MLP((4, 5, 3), device=device, epochs=3, **settings).fit(x, labels)
     momentum = settings.get("momentum", 0.0)
     problem = BackpropProblem((4, 5, 3), 120, 120, mlp.activation, mlp.loss, mlp.batch,
                               momentum > 0)
@@ -61,13 +61,13 @@ def test_every_device_trains_as_float64_does(place: Device, blobs: Blobs,
         tolerance("backprop"))
     np.testing.assert_allclose(mlp.loss_curve_, curve, rtol=tolerance("backprop"))
     assert mlp.n_iter_ == 3
-    assert mlp.device_ == place.name
+    assert mlp.device_ == device.name
 
 
-def test_it_learns(place: Device, blobs: Blobs) -> None:
+def test_it_learns(device: Device, blobs: Blobs) -> None:
     x, labels = blobs
     told: list[tuple[Progress, float | None]] = []
-    mlp = MLP((4, 6, 3), epochs=20, shuffle=True, device=place)
+    mlp = MLP((4, 6, 3), epochs=20, shuffle=True, device=device)
     assert mlp.fit(x[:90], labels[:90], validation=(x[90:], labels[90:]),
                    on_epoch=lambda p: told.append((p, p.accuracy))) is mlp
     assert mlp.score(x[90:], labels[90:]) >= 0.95
@@ -80,7 +80,7 @@ def test_it_learns(place: Device, blobs: Blobs) -> None:
     assert mlp.validation_scores_ == [p.validation_accuracy for p, _ in told]
     assert accuracy == mlp.score(x[:90], labels[:90])
     assert last.samples_per_second > 0
-    assert (last.device, last.algorithm) == (place.name, mlp.algorithm_)
+    assert (last.device, last.algorithm) == (device.name, mlp.algorithm_)
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "cross_entropy"])
@@ -110,13 +110,13 @@ def test_seeds(blobs: Blobs) -> None:
     assert not _same(trained(None), trained(None))
 
 
-def test_stops_at_an_error_goal(place: Device, blobs: Blobs) -> None:
-    all_of_it = MLP((4, 6, 3), epochs=5, device=place).fit(*blobs)
+def test_stops_at_an_error_goal(device: Device, blobs: Blobs) -> None:
+    all_of_it = MLP((4, 6, 3), epochs=5, device=device).fit(*blobs)
     goal = all_of_it.loss_curve_[2]
-    mlp = MLP((4, 6, 3), epochs=5, device=place, target_error=goal).fit(*blobs)
+    mlp = MLP((4, 6, 3), epochs=5, device=device, target_error=goal).fit(*blobs)
     assert mlp.n_iter_ == 3
     assert mlp.loss_curve_ == all_of_it.loss_curve_[:3]
-    assert _same(mlp, MLP((4, 6, 3), epochs=3, device=place).fit(*blobs))
+    assert _same(mlp, MLP((4, 6, 3), epochs=3, device=device).fit(*blobs))
 
 
 @pytest.mark.parametrize("labels", [
@@ -153,16 +153,16 @@ def test_probabilities(blobs: Blobs, activation: str, loss: str) -> None:
     np.testing.assert_array_equal(mlp.classes_[found.argmax(axis=1)], mlp.predict(blobs[0]))
 
 
-def test_regression(place: Device) -> None:
+def test_regression(device: Device) -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (100, 2)).astype(np.float32)
     y = np.stack([x[:, 0] - 2 * x[:, 1], 0.5 * x[:, 0]], 1)
-    mlp = MLP((2, 2), activation="relu", learning_rate=0.3, epochs=5, device=place).fit(x, y)
+    mlp = MLP((2, 2), activation="relu", learning_rate=0.3, epochs=5, device=device).fit(x, y)
     assert mlp.predict(x).shape == (100, 2)
     assert not hasattr(mlp, "classes_")
     assert mlp.score(x, y) > 0.999
     assert mlp.score(x, y[:, ::-1]) < 0
-    one = MLP((2, 1), activation="relu", learning_rate=0.3, epochs=3, device=place)
+    one = MLP((2, 1), activation="relu", learning_rate=0.3, epochs=3, device=device)
     one.fit(x, y[:, 0], validation=(x, y[:, 0]))
     assert one.predict(x).shape == (100,)
     assert one.validation_scores_[-1] == pytest.approx(
@@ -173,9 +173,9 @@ def test_regression(place: Device) -> None:
 
 @pytest.mark.parametrize("settings", [
     {}, {"momentum": 0.7, "shuffle": True, "schedule": "inverse", "batch": 8}])
-def test_partial_fits_are_passes(place: Device, blobs: Blobs, settings: dict[str, Any]) -> None:
-    whole = MLP((4, 6, 3), epochs=3, device=place, **settings).fit(*blobs)
-    parts = MLP((4, 6, 3), device=place, target_error=1e9, **settings)
+def test_partial_fits_are_passes(device: Device, blobs: Blobs, settings: dict[str, Any]) -> None:
+    whole = MLP((4, 6, 3), epochs=3, device=device, **settings).fit(*blobs)
+    parts = MLP((4, 6, 3), device=device, target_error=1e9, **settings)
     for done in range(3):
         assert parts.partial_fit(*blobs) is parts
         assert parts.n_iter_ == done + 1
@@ -209,26 +209,26 @@ def test_momentum_may_begin_and_end_between_partial_fits(blobs: Blobs) -> None:
     assert len(mlp.loss_curve_) == 3
 
 
-def test_ctrl_c_keeps_what_was_trained(place: Device, blobs: Blobs) -> None:
+def test_ctrl_c_keeps_what_was_trained(device: Device, blobs: Blobs) -> None:
     def interrupt(progress: Progress) -> None:
         if progress.epoch == 2:
             raise KeyboardInterrupt
 
-    mlp = MLP((4, 6, 3), epochs=9, momentum=0.5, shuffle=True, device=place)
+    mlp = MLP((4, 6, 3), epochs=9, momentum=0.5, shuffle=True, device=device)
     with pytest.raises(KeyboardInterrupt):
         mlp.fit(*blobs, on_epoch=interrupt)
     assert mlp.n_iter_ == 2
-    assert _same(mlp, MLP((4, 6, 3), epochs=2, momentum=0.5, shuffle=True, device=place).fit(
+    assert _same(mlp, MLP((4, 6, 3), epochs=2, momentum=0.5, shuffle=True, device=device).fit(
         *blobs))
 
 
 def test_ctrl_c_within_a_pass(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute, passes = NumpyBackprop.compute, 0
+    compute, epochs = NumpyBackprop.compute, 0
 
     def interrupted(self: NumpyBackprop, *arguments: Any) -> list[np.ndarray]:
-        nonlocal passes
-        passes += 1
-        if passes == 3:
+        nonlocal epochs
+        epochs += 1
+        if epochs == 3:
             raise KeyboardInterrupt
         return compute(self, *arguments)
 
@@ -242,7 +242,7 @@ def test_ctrl_c_within_a_pass(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
-    """Passes, parameters and checkpoint fit together wherever a pass is interrupted."""
+    """Passes, parameters and checkpoint fit together wherever a epoch is interrupted."""
     x, labels = blobs[0][:6], blobs[1][:6]
 
     def mlp(epochs: int = 2) -> MLP:
@@ -251,19 +251,19 @@ def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
     trained = {epochs: mlp(epochs).fit(x, labels) for epochs in (1, 2)}
     lines = 0
     interrupted: set[int] = set()
-    for place in range(1000):
+    for device in range(1000):
         found = mlp()
-        file = tmp_path / f"{place}"
-        tracer = _Interrupting(place)
+        file = tmp_path / f"{device}"
+        tracer = _Interrupting(device)
         with tracer, suppress(KeyboardInterrupt):
             found.fit(x, labels, checkpoint=file)
         if not tracer.done:
             break
         lines += 1
-        passes = getattr(found, "n_iter_", 0)
-        interrupted.add(passes)
-        if passes:
-            assert _same(found, trained[passes])
+        epochs = getattr(found, "n_iter_", 0)
+        interrupted.add(epochs)
+        if epochs:
+            assert _same(found, trained[epochs])
             assert _same(mlp().fit(x, labels, checkpoint=file, resume=True), trained[2])
         else:
             assert not file.exists()
@@ -272,10 +272,10 @@ def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
 
 
 class _Interrupting:
-    """Ctrl-C before some line of a pass, counted over all passes."""
+    """Ctrl-C before some line of a epoch, counted over all epochs."""
 
-    def __init__(self, place: int) -> None:
-        self.left = place
+    def __init__(self, device: int) -> None:
+        self.left = device
         self.done = False
 
     def __enter__(self) -> _Interrupting:
@@ -287,7 +287,7 @@ class _Interrupting:
         sys.settrace(self.before)
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if self.done or not frame.f_code.co_filename.endswith("course.py"):
+        if self.done or not frame.f_code.co_filename.endswith("state.py"):
             return None
         if event == "call" and frame.f_code.co_name == "__init__":
             return None
@@ -319,8 +319,8 @@ def test_a_wrong_input_of_predict(blobs: Blobs) -> None:
     assert mlp.score(blobs[0], blobs[1] + 7) == 0.0
 
 
-def test_repeated_fits_begin_anew(place: Device, blobs: Blobs) -> None:
-    mlp = MLP((4, 6, 3), epochs=2, shuffle=True, device=place).fit(*blobs)
+def test_repeated_fits_begin_anew(device: Device, blobs: Blobs) -> None:
+    mlp = MLP((4, 6, 3), epochs=2, shuffle=True, device=device).fit(*blobs)
     first = _flat(mlp)
     mlp.fit(blobs[0], np.eye(3)[blobs[1]])
     np.testing.assert_array_equal(_flat(mlp), first)

@@ -25,12 +25,12 @@ def _mnist(part: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     return found.x, found.y
 
 
-def test_mnist_as_published(place: Device) -> None:
+def test_mnist_as_published(device: Device) -> None:
     """Squared error, sigmoid, one sample at a time in file order, from weights in +-0.05."""
-    if place.api == "opencl":
+    if device.api == "opencl":
         pytest.skip("a launch a step on the processor takes long")
     x, labels = _mnist(0, _SAMPLES)
     assert set(np.unique(x)) == {0.0, 1.0}
-    mlp = MLP((1024, 32, 10), epochs=4, device=place).fit(x, labels)
+    mlp = MLP((1024, 32, 10), epochs=4, device=device).fit(x, labels)
     assert mlp.score(*_mnist(1, 1000)) >= 0.8
     assert mlp.loss_curve_ == sorted(mlp.loss_curve_, reverse=True)

@@ -25,10 +25,10 @@ def test_a_device_is_one_object_however_it_is_copied(device: Device) -> None:
         assert found is device
 
 
-def test_a_trained_network_is_stored_and_goes_on(place: Device, blobs: Blobs) -> None:
-    mlp = MLP((4, 6, 3), device=place, momentum=0.5, shuffle=True).partial_fit(*blobs)
+def test_a_trained_network_is_stored_and_goes_on(device: Device, blobs: Blobs) -> None:
+    mlp = MLP((4, 6, 3), device=device, momentum=0.5, shuffle=True).partial_fit(*blobs)
     for again in (pickle.loads(pickle.dumps(mlp)), copy.deepcopy(mlp)):
-        assert again.device is place
+        assert again.device is device
         np.testing.assert_array_equal(again.predict_proba(blobs[0]), mlp.predict_proba(blobs[0]))
         again.partial_fit(*blobs)
         expected = copy.deepcopy(mlp).partial_fit(*blobs)
@@ -48,7 +48,7 @@ def test_a_network_comes_to_a_machine_without_its_device(blobs: Blobs, tmp_path:
         cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "there is no device 'cuda:99' here; usable devices: " in done.stderr
     best = find().name
-    assert f"; {best} takes its place" in done.stderr
+    assert f"; {best} takes its device" in done.stderr
     assert done.stdout == f"{best} {mlp.predict(blobs[0]).tolist()}\n"
 
 
@@ -61,26 +61,26 @@ class _Elsewhere:
         return find_or_best, ("cuda:99",)
 
 
-def test_clones(place: Device, blobs: Blobs) -> None:
+def test_clones(device: Device, blobs: Blobs) -> None:
     base = pytest.importorskip("sklearn.base")
-    mlp = MLP((4, 6, 3), device=place, epochs=2, schedule=("step", 1, 0.5)).fit(*blobs)
+    mlp = MLP((4, 6, 3), device=device, epochs=2, schedule=("step", 1, 0.5)).fit(*blobs)
     clone = base.clone(mlp)
-    assert clone.get_params() == mlp.get_params() and clone.device is place
+    assert clone.get_params() == mlp.get_params() and clone.device is device
     assert not hasattr(clone, "coefs_")
     np.testing.assert_array_equal(clone.fit(*blobs).coefs_[0], mlp.coefs_[0])
 
 
 @pytest.mark.parametrize("processes", [None, 2])
-def test_a_search_over_settings(place: Device, blobs: Blobs, processes: int | None) -> None:
+def test_a_search_over_settings(device: Device, blobs: Blobs, processes: int | None) -> None:
     selection = pytest.importorskip("sklearn.model_selection")
     pipeline = pytest.importorskip("sklearn.pipeline")
     preparation = pytest.importorskip("sklearn.preprocessing")
     whole = pipeline.make_pipeline(preparation.StandardScaler(),
-                                   MLP((4, 6, 3), device=place, epochs=4, shuffle=True))
+                                   MLP((4, 6, 3), device=device, epochs=4, shuffle=True))
     search = selection.GridSearchCV(whole, {"mlp__learning_rate": [1e-6, 0.3]}, cv=3,
                                     n_jobs=processes).fit(*blobs)
     assert search.best_params_ == {"mlp__learning_rate": 0.3}
-    assert search.best_estimator_[-1].device is place
+    assert search.best_estimator_[-1].device is device
     assert search.score(*blobs) >= 0.9
 
 

@@ -26,7 +26,7 @@ class AbsentError(Exception):
 
 
 @dataclass(frozen=True)
-class Network:
+class PeerNetwork:
     """One network as each contender takes it.
 
     torch: from the graph's constants to a torch.nn.Module, None where nobody wrote it down.
@@ -44,7 +44,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ReadyContender:
     """A contender with its input in place. work queues `runs` executions on the stream that
     `device` gives it; output(count) is what an execution computed for the first `count` images or
     rows. captured: work may be recorded in a graph."""
@@ -66,15 +66,15 @@ class Alternative:
     AbsentError."""
 
     label: str
-    make: Callable[[], Ready]
+    make: Callable[[], ReadyContender]
 
 
-Peer = Callable[[Network, np.ndarray, Device, Sequence[str]], list[Alternative]]
+Peer = Callable[[PeerNetwork, np.ndarray, Device, Sequence[str]], list[Alternative]]
 """The alternatives for a network and an input on a device in these precisions. Raises
 AbsentError."""
 
 
-def onnxruntime(network: Network, x: np.ndarray, device: Device,
+def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
                 precisions: Sequence[str]) -> list[Alternative]:
     if device.api == "cuda" and network.is_layer:
         raise AbsentError("one layer is compared on the processor only: --device host")
@@ -86,9 +86,9 @@ def onnxruntime(network: Network, x: np.ndarray, device: Device,
 
     host = find("host")
 
-    def make() -> Ready:
+    def make() -> ReadyContender:
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = host.limits.units
+        options.intra_op_num_threads = host.limits.compute_units
         options.log_severity_level = 3
         # its threads must not go on spinning into the next contender's turn
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -102,10 +102,10 @@ def onnxruntime(network: Network, x: np.ndarray, device: Device,
         def work(stream: Any) -> None:
             session.run_with_iobinding(binding)
 
-        return Ready("onnxruntime", host, work,
+        return ReadyContender("onnxruntime", host, work,
                      lambda count: binding.copy_outputs_to_cpu()[0][:count],
                      "NCHW" if x.ndim == 4 else "row",
-                     f"CPU, {host.limits.units} threads, default optimisation")
+                     f"CPU, {host.limits.compute_units} threads, default optimisation")
 
     return [Alternative("CPU", make)]
 
@@ -121,7 +121,7 @@ def release() -> None:
 
 
 def _torch(name: str) -> Peer:
-    def peer(network: Network, x: np.ndarray, device: Device,
+    def peer(network: PeerNetwork, x: np.ndarray, device: Device,
              precisions: Sequence[str]) -> list[Alternative]:
         if network.torch is None:
             raise AbsentError(f"{network.name} is not written down in PyTorch")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.peers.peer import AbsentError, Alternative, Network, Ready
+from gossamer.bench.peers.peer import AbsentError, Alternative, PeerNetwork, ReadyContender
 from gossamer.bench.peers.torch_networks import folded
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -69,10 +69,10 @@ class _Flags:
 FLAGS = _Flags()
 
 
-class _Place:
+class _TorchDevice:
     """Where a network runs, and its input there, made once for each format and precision."""
 
-    def __init__(self, network: Network, x: np.ndarray, device: Device) -> None:
+    def __init__(self, network: PeerNetwork, x: np.ndarray, device: Device) -> None:
         self.network = network
         self.on_cuda = device.api == "cuda"
         self.device = device if self.on_cuda else find("host")
@@ -92,60 +92,60 @@ class _Place:
             torch.cuda.synchronize(self.torch_device)
 
 
-class _Prepared:
+class _PreparedModule:
     """A network and its input in one layout and precision on the device that times it."""
 
-    def __init__(self, place: _Place, precision: str, layout: str, fused: bool = False) -> None:
-        network = place.network
+    def __init__(self, torch_device: _TorchDevice, precision: str, layout: str, fused: bool = False) -> None:
+        network = torch_device.network
         form = network.torch_fused if fused else network.torch
         assert form is not None
         FLAGS.use(precision)
         self.settings = "cudnn_convolution_relu" if fused else (
             "one call an op" if network.is_layer else "batch norm folded")
-        self.place, self.precision, self.layout = place, precision, layout
+        self.torch_device, self.precision, self.layout = torch_device, precision, layout
         dtype = torch.float16 if precision == "fp16" else torch.float32
-        module: Any = folded(form(network.graph.constants)).to(place.torch_device, dtype)
+        module: Any = folded(form(network.graph.constants)).to(torch_device.torch_device, dtype)
         if layout in FORMATS:
             module = module.to(memory_format=FORMATS[layout])
         elif layout == BY_COLUMN:
             for linear in [m for m in module.modules() if isinstance(m, torch.nn.Linear)]:
                 linear.weight.data = linear.weight.data.t().contiguous().t()
         self.module = module
-        self.x = place.input(layout, dtype)
+        self.x = torch_device.input(layout, dtype)
         self._streams: dict[int, Any] = {}
         self._result: torch.Tensor | None = None
 
     def ready(self, contender: str, call: Callable[[], torch.Tensor], *settings: str,
-              runs: int = 1) -> Ready:
+              runs: int = 1) -> ReadyContender:
         def run() -> None:
             FLAGS.use(self.precision)
             self._result = call()
 
         def work(stream: Any) -> None:
-            if not self.place.on_cuda:
+            if not self.torch_device.on_cuda:
                 run()
                 return
             with torch.cuda.stream(self._stream(stream)):
                 run()
 
-        self.place.synchronize()
-        return Ready(contender, self.place.device, work, self._output, self.layout,
+        self.torch_device.synchronize()
+        return ReadyContender(contender, self.torch_device.device, work, self._output, self.layout,
                      ", ".join(filter(None, settings)), self.precision, runs)
 
     def _stream(self, stream: Any) -> Any:
         """torch's view of a stream of ours, on which our events time torch's work."""
-        handle = self.place.device.stream_handle(stream)  # type: ignore[attr-defined]
+        handle = self.torch_device.device.stream_handle(stream)  # type: ignore[attr-defined]
         if handle not in self._streams:
             self._streams[handle] = torch.cuda.ExternalStream(handle, self.x.device)
         return self._streams[handle]
 
     def _output(self, count: int) -> np.ndarray:
-        self.place.synchronize()
+        self.torch_device.synchronize()
         assert self._result is not None
         return self._result[:count].float().cpu().numpy()
 
 
-def alternatives(name: str, network: Network, x: np.ndarray, device: Device,
+def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
                  precisions: Sequence[str]) -> list[Alternative]:
     """The ways to run torch-eager, torch-graph or one of MODES in these precisions. Raises
     AbsentError."""
@@ -158,7 +158,7 @@ def alternatives(name: str, network: Network, x: np.ndarray, device: Device,
         precisions = [precision for precision in precisions if precision != "tf32"]
         if not precisions:
             raise AbsentError("the processor has no TF32")
-    place = _Place(network, x, device)
+    torch_device = _TorchDevice(network, x, device)
     layouts = tuple(FORMATS) if x.ndim == 4 else ("row", BY_COLUMN)
     ways = [(precision, layout) for precision in precisions for layout in layouts]
     if name in MODES:
@@ -166,14 +166,14 @@ def alternatives(name: str, network: Network, x: np.ndarray, device: Device,
         torch._dynamo.config.cache_size_limit = _MOST_COMPILED
         if network.is_layer:
             # all are compiled before the first is captured; see contest on the order of peers
-            return [_compiled_layer(name, place, *way) for way in ways]
-        return [Alternative(", ".join(way), partial(_made, _compiled, name, place, *way))
+            return [_compiled_layer(name, torch_device, *way) for way in ways]
+        return [Alternative(", ".join(way), partial(_made, _compiled, name, torch_device, *way))
                 for way in ways]
     make = _graph if name == "torch-graph" else _eager
-    found = [Alternative(", ".join(way), partial(_made, make, name, place, *way)) for way in ways]
+    found = [Alternative(", ".join(way), partial(_made, make, name, torch_device, *way)) for way in ways]
     if name == "torch-graph" and network.torch_fused is not None:
         found += [Alternative(", ".join((*way, "fused")),
-                              partial(_made, make, name, place, *way, True)) for way in ways]
+                              partial(_made, make, name, torch_device, *way, True)) for way in ways]
     return found
 
 
@@ -199,9 +199,9 @@ def forget() -> None:
         torch._dynamo.reset()
 
 
-def _made(make: Callable[[_Prepared, str], Ready], name: str, place: _Place, precision: str,
-          layout: str, fused: bool = False) -> Ready:
-    return make(_Prepared(place, precision, layout, fused), name)
+def _made(make: Callable[[_PreparedModule, str], ReadyContender], name: str, torch_device: _TorchDevice, precision: str,
+          layout: str, fused: bool = False) -> ReadyContender:
+    return make(_PreparedModule(torch_device, precision, layout, fused), name)
 
 
 @torch.inference_mode()
@@ -209,18 +209,18 @@ def _run(module: Any, x: torch.Tensor) -> torch.Tensor:
     return module(x)
 
 
-def _eager(prepared: _Prepared, contender: str) -> Ready:
+def _eager(prepared: _PreparedModule, contender: str) -> ReadyContender:
     return prepared.ready(contender, partial(_run, prepared.module, prepared.x),
-                          prepared.settings, "cudnn.benchmark" if prepared.place.on_cuda else "")
+                          prepared.settings, "cudnn.benchmark" if prepared.torch_device.on_cuda else "")
 
 
-def _graph(prepared: _Prepared, contender: str) -> Ready:
+def _graph(prepared: _PreparedModule, contender: str) -> ReadyContender:
     return _captured(prepared, contender, partial(_run, prepared.module, prepared.x),
                      prepared.settings, "cudnn.benchmark")
 
 
-def _captured(prepared: _Prepared, contender: str, run: Callable[[], torch.Tensor],
-              *settings: str) -> Ready:
+def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch.Tensor],
+              *settings: str) -> ReadyContender:
     """As many executions in one CUDA graph as make the launch of the graph not count."""
     FLAGS.use(prepared.precision)
     side = torch.cuda.Stream(prepared.x.device)
@@ -231,7 +231,7 @@ def _captured(prepared: _Prepared, contender: str, run: Callable[[], torch.Tenso
             start.record(side)
             run()
             end.record(side)
-    prepared.place.synchronize()
+    prepared.torch_device.synchronize()
     once = 1000 * start.elapsed_time(end)
     runs = max(1, min(_MOST_RUNS, round(_GRAPH_US / max(once, 1.0))))
     graph = torch.cuda.CUDAGraph()
@@ -247,9 +247,9 @@ def _captured(prepared: _Prepared, contender: str, run: Callable[[], torch.Tenso
                           "CUDA graph" if runs == 1 else f"CUDA graph of {runs}", runs=runs)
 
 
-def _compiled_layer(contender: str, place: _Place, precision: str, layout: str) -> Alternative:
+def _compiled_layer(contender: str, torch_device: _TorchDevice, precision: str, layout: str) -> Alternative:
     mode = LAYER_MODES[contender]
-    prepared = _Prepared(place, precision, layout)
+    prepared = _PreparedModule(torch_device, precision, layout)
     compiled = torch.compile(prepared.module, mode=mode, dynamic=False, fullgraph=True)
 
     def run() -> torch.Tensor:
@@ -262,7 +262,7 @@ def _compiled_layer(contender: str, place: _Place, precision: str, layout: str) 
     except Exception as error:
         failure = error
 
-    def make() -> Ready:
+    def make() -> ReadyContender:
         if failure is not None:
             raise failure
         return _captured(prepared, contender, run, f"mode {mode}")
@@ -270,7 +270,7 @@ def _compiled_layer(contender: str, place: _Place, precision: str, layout: str) 
     return Alternative(f"{precision}, {layout}", make)
 
 
-def _compiled(prepared: _Prepared, contender: str) -> Ready:
+def _compiled(prepared: _PreparedModule, contender: str) -> ReadyContender:
     mode = MODES[contender]
     # the input stays where it is, so that replaying needs no copy of it
     torch._dynamo.mark_static_address(prepared.x)

@@ -14,8 +14,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 import jax.numpy as jnp
 
-from gossamer.bench.peers.peer import AbsentError, Alternative, Ready
-from gossamer.bench.training_work import RATE, Pass, Run, flat, ready
+from gossamer.bench.peers.peer import AbsentError, Alternative, ReadyContender
+from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, flat, ready
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
@@ -25,21 +25,21 @@ _UNROLLED = (1, 4)
 Layers = list[tuple[Any, Any]]
 
 
-def alternatives(name: str, task: Pass, device: Device) -> list[Alternative]:
+def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     """jax-scan-cpu or jax-scan-gpu. Raises AbsentError."""
     if name == "jax-scan-cpu":
-        place, timer = jax.devices("cpu")[0], find("host")
+        device, timer = jax.devices("cpu")[0], find("host")
     else:
         try:
-            place, timer = jax.devices("cuda")[device.index], device
+            device, timer = jax.devices("cuda")[device.index], device
         except (RuntimeError, IndexError):
             raise AbsentError("this jax sees no GPU: pip install 'jax[cuda13]'") from None
-    return [Alternative(f"unroll {unroll}", partial(_made, name, task, timer, place, unroll))
+    return [Alternative(f"unroll {unroll}", partial(_made, name, task, timer, device, unroll))
             for unroll in _UNROLLED]
 
 
-def _made(name: str, task: Pass, timer: Device, place: Any, unroll: int) -> Ready:
-    x, targets = (jax.device_put(array, place) for array in (task.x, task.targets))
+def _made(name: str, task: EpochWork, timer: Device, device: Any, unroll: int) -> ReadyContender:
+    x, targets = (jax.device_put(array, device) for array in (task.x, task.targets))
     alone = task.problem.networks == 1
     every = _updated if alone else jax.vmap(_updated, (0, None, None))
 
@@ -50,10 +50,10 @@ def _made(name: str, task: Pass, timer: Device, place: Any, unroll: int) -> Read
 
         return jax.lax.scan(step, networks, (x, targets), unroll=unroll)[0]
 
-    def begin(samples: int) -> Run:
+    def begin(samples: int) -> TrainingRun:
         # copies: what is given away may share the memory of what it was made of
         networks = jax.device_put([tuple(np.array(part[0] if alone else part) for part in layer)
-                                   for layer in task.layers], place)
+                                   for layer in task.layers], device)
         own_x, own_targets = x[:samples], targets[:samples]
 
         def work(stream: Any) -> None:
@@ -66,7 +66,7 @@ def _made(name: str, task: Pass, timer: Device, place: Any, unroll: int) -> Read
             return flat([(weight[None], bias[None]) if alone else (weight, bias)
                          for weight, bias in layers])
 
-        return Run(work, parameters)
+        return TrainingRun(work, parameters)
 
     return ready(name, timer, task, begin, "row", f"jit of scan, unroll {unroll}")
 

@@ -9,45 +9,45 @@ from functools import partial
 import numpy as np
 
 from gossamer.bench.peers import backprop_c
-from gossamer.bench.peers.backprop_c import Lessons, Networks, PlainNetworks
-from gossamer.bench.peers.peer import AbsentError, Alternative, Ready
-from gossamer.bench.training_work import RATE, Pass, Run, ready
+from gossamer.bench.peers.backprop_c import CNetworks, Lessons, PlainNetworks
+from gossamer.bench.peers.peer import AbsentError, Alternative, ReadyContender
+from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, ready
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
-TrainingPeer = Callable[[Pass, Device], list[Alternative]]
+TrainingPeer = Callable[[EpochWork, Device], list[Alternative]]
 """The alternatives on a device. Raises AbsentError."""
 
 _LOOKS = 3
 """Samples that tell how many threads are the fastest."""
 
 
-def _c(name: str, task: Pass, device: Device) -> list[Alternative]:
+def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     backprop_c.library()
     return [Alternative("cc", partial(_made_in_c, name, task))]
 
 
-def _made_in_c(name: str, task: Pass) -> Ready:
+def _made_in_c(name: str, task: EpochWork) -> ReadyContender:
     host, networks = find("host"), task.problem.networks
     kind, _, form = name.partition(":")
     lessons = Lessons(task.x, task.targets, RATE, form == "skip-zeros")
 
-    def begin(threads: int, samples: int) -> Run:
+    def begin(threads: int, samples: int) -> TrainingRun:
         sizes = task.problem.sizes
         own = (PlainNetworks(sizes, task.start, lessons, threads,
                              together=kind == "c-openmp" and networks == 1) if form == "plain"
-               else Networks(sizes, task.start, lessons, threads))
-        return Run(lambda stream: own.train(samples), own.parameters)
+               else CNetworks(sizes, task.start, lessons, threads))
+        return TrainingRun(lambda stream: own.train(samples), own.parameters)
 
     threads, told = 1, "one core"
     if kind == "c-openmp" and networks == 1:
         times = {each: _shortest(begin(each, task.checked), host) / task.checked
-                 for each in _thread_counts(host.limits.units)}
+                 for each in _thread_counts(host.limits.compute_units)}
         threads = min(times, key=lambda each: times[each])
-        told = (f"{threads} of {host.limits.units} threads ("
+        told = (f"{threads} of {host.limits.compute_units} threads ("
                 + ", ".join(f"{each}: {us:.2f}" for each, us in times.items()) + " us)")
     elif kind == "c-openmp":
-        threads = min(host.limits.units, networks)
+        threads = min(host.limits.compute_units, networks)
         told = f"{threads} threads, a network each"
     return ready(name, host, task, partial(begin, threads),
                  "lists of nonzero inputs" if form == "skip-zeros" else "row",
@@ -59,11 +59,11 @@ def _thread_counts(most: int) -> list[int]:
     return sorted({most, *(1 << power for power in range(most.bit_length()))})
 
 
-def _shortest(run: Run, host: Device) -> float:
+def _shortest(run: TrainingRun, host: Device) -> float:
     return float(np.min([host.time(run.work) for _ in range(_LOOKS)]))
 
 
-def _torch(name: str, task: Pass, device: Device) -> list[Alternative]:
+def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     if importlib.util.find_spec("torch") is None:
         raise AbsentError("torch is not installed: pip install torch")
     from gossamer.bench.peers import training_torch
@@ -71,7 +71,7 @@ def _torch(name: str, task: Pass, device: Device) -> list[Alternative]:
     return training_torch.alternatives(name, task, device)
 
 
-def _jax(name: str, task: Pass, device: Device) -> list[Alternative]:
+def _jax(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     if name == "jax-scan-gpu" and device.api != "cuda":
         raise AbsentError("compared on CUDA only")
     if importlib.util.find_spec("jax") is None:
@@ -81,7 +81,7 @@ def _jax(name: str, task: Pass, device: Device) -> list[Alternative]:
     return training_jax.alternatives(name, task, device)
 
 
-_MAKERS: dict[str, Callable[[str, Pass, Device], list[Alternative]]] = {
+_MAKERS: dict[str, Callable[[str, EpochWork, Device], list[Alternative]]] = {
     "c-one-core": _c, "c-one-core:plain": _c, "c-one-core:skip-zeros": _c,
     "c-openmp": _c, "c-openmp:plain": _c, "c-openmp:skip-zeros": _c,
     "torch-eager": _torch, "torch-graph": _torch,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.peers.peer import AbsentError, Alternative, Ready
+from gossamer.bench.peers.peer import AbsentError, Alternative, ReadyContender
 from gossamer.bench.peers.torch_peers import FLAGS
-from gossamer.bench.training_work import RATE, Pass, Run, flat, ready
+from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, flat, ready
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
@@ -24,13 +24,13 @@ _slope = torch.ops.aten.sigmoid_backward
 """error * a * (1 - a), in one kernel."""
 
 
-class _Networks:
+class _TorchNetworks:
     """One network as vectors and matrices, several with their number in front."""
 
-    def __init__(self, task: Pass, place: torch.device) -> None:
+    def __init__(self, task: EpochWork, torch_device: torch.device) -> None:
         self.alone = task.problem.networks == 1
         self.count = task.problem.networks
-        self.layers = [tuple(torch.from_numpy(np.array(part[0] if self.alone else part)).to(place)
+        self.layers = [tuple(torch.from_numpy(np.array(part[0] if self.alone else part)).to(torch_device)
                              for part in layer) for layer in task.layers]
 
     def step(self, x: torch.Tensor, target: torch.Tensor) -> None:
@@ -67,7 +67,7 @@ class _Networks:
                      for weight, bias in layers])
 
 
-def alternatives(name: str, task: Pass, device: Device) -> list[Alternative]:
+def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     """torch-eager or torch-graph. Raises AbsentError."""
     if device.api == "cuda":
         if not torch.cuda.is_available():
@@ -77,19 +77,19 @@ def alternatives(name: str, task: Pass, device: Device) -> list[Alternative]:
     return [Alternative(name, partial(_made, name, task, device))]
 
 
-def _made(name: str, task: Pass, device: Device) -> Ready:
+def _made(name: str, task: EpochWork, device: Device) -> ReadyContender:
     on_cuda = device.api == "cuda"
-    place = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
-    x, targets = (torch.from_numpy(array).to(place) for array in (task.x, task.targets))
+    torch_device = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
+    x, targets = (torch.from_numpy(array).to(torch_device) for array in (task.x, task.targets))
 
     @cache
     def stream_of(stream: Any) -> Any:
         """torch's view of a stream of ours, on which our events time torch's work."""
         handle = device.stream_handle(stream)  # type: ignore[attr-defined]
-        return torch.cuda.ExternalStream(handle, place)
+        return torch.cuda.ExternalStream(handle, torch_device)
 
-    def begin(samples: int) -> Run:
-        networks = _Networks(task, place)
+    def begin(samples: int) -> TrainingRun:
+        networks = _TorchNetworks(task, torch_device)
         run = (_graph if name == "torch-graph" else _eager)(networks, x[:samples],
                                                             targets[:samples])
 
@@ -102,14 +102,14 @@ def _made(name: str, task: Pass, device: Device) -> Ready:
             with torch.cuda.stream(stream_of(stream)):
                 run()
 
-        return Run(work, networks.parameters)
+        return TrainingRun(work, networks.parameters)
 
     steps = "" if name == "torch-eager" else f"CUDA graphs of up to {_MOST_STEPS} steps"
     return ready(name, device if on_cuda else find("host"), task, begin, "row",
                  ", ".join(filter(None, ("steps by hand, no autograd", steps))))
 
 
-def _eager(networks: _Networks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
+def _eager(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
     samples = list(zip(x.unbind(), targets.unbind(), strict=True))
 
     def run() -> None:
@@ -120,7 +120,7 @@ def _eager(networks: _Networks, x: torch.Tensor, targets: torch.Tensor) -> Calla
 
 
 @torch.inference_mode()
-def _graph(networks: _Networks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
+def _graph(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
     """Steps captured together; each replay first fetches the next samples by their numbers, which
     lie on the device."""
     FLAGS.use("fp32")
@@ -153,14 +153,14 @@ def _graph(networks: _Networks, x: torch.Tensor, targets: torch.Tensor) -> Calla
     return run
 
 
-def _captured(work: Callable[[], None], place: torch.device) -> Callable[[], None]:
+def _captured(work: Callable[[], None], torch_device: torch.device) -> Callable[[], None]:
     """Work as a CUDA graph; it is done a few times meanwhile."""
-    side = torch.cuda.Stream(place)
-    side.wait_stream(torch.cuda.current_stream(place))
+    side = torch.cuda.Stream(torch_device)
+    side.wait_stream(torch.cuda.current_stream(torch_device))
     with torch.cuda.stream(side):
         for _ in range(_WARM_UP):
             work()
-    torch.cuda.synchronize(place)
+    torch.cuda.synchronize(torch_device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
         work()

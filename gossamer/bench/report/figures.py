@@ -21,14 +21,14 @@ from gossamer.bench.report.sparse_summary import (
     TABLE,
     TILED,
     UNTILED,
-    Measured,
+    MeasuredCase,
     SpeedUp,
     mean,
     newest,
     summary,
 )
 from gossamer.bench.report.tables import through
-from gossamer.bench.rows import Row, write_output
+from gossamer.bench.rows import ResultRow, write_output
 from gossamer.errors import InputError
 
 _FORMS = {"untiled": UNTILED, "tiled": TILED, "tables": TABLE, "generated": COMPILED, OWN: OWN}
@@ -37,7 +37,7 @@ _HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
 """Inches: of a panel, and of one group of bars; dots an inch."""
 
 
-def write(rows: Sequence[Row], folder: Path) -> list[Path]:
+def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
     """Writes the figures, all in strict float32, and summary.md of each machine into a folder of
     its own below this one; the files written.
 
@@ -62,7 +62,7 @@ def write(rows: Sequence[Row], folder: Path) -> list[Path]:
     return written
 
 
-def _figures(layers: Sequence[Measured], networks: Sequence[Measured]) -> dict[str, Any]:
+def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -> dict[str, Any]:
     """By file name; what has no rows is left out."""
     found: dict[str, Any] = {}
     for network in dict.fromkeys(each.network for each in layers):
@@ -80,7 +80,7 @@ def _over(peers: Sequence[str]) -> dict[str, SpeedUp]:
     return {f"over {peer}": methodcaller("speed_up", peer) for peer in peers}
 
 
-def _by_batch(title: str, measured: Sequence[Measured], values: Mapping[str, SpeedUp],
+def _by_batch(title: str, measured: Sequence[MeasuredCase], values: Mapping[str, SpeedUp],
               unit: str, log: bool = False) -> Any:
     """A panel for each batch, a group of bars for each case; None where no value is known."""
     panels: dict[int, tuple[list[str], dict[str, list[float | None]]]] = {}
@@ -105,7 +105,7 @@ def _by_batch(title: str, measured: Sequence[Measured], values: Mapping[str, Spe
     return figure
 
 
-def _against_batch(layers: Sequence[Measured]) -> Any:
+def _against_batch(layers: Sequence[MeasuredCase]) -> Any:
     """A panel for each network: geometric means over its layers at each batch."""
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for network in dict.fromkeys(each.network for each in layers):
@@ -132,7 +132,7 @@ def _against_batch(layers: Sequence[Measured]) -> Any:
     return figure
 
 
-def _panels(count: int, width: float, title: str, measured: Measured) -> tuple[Any, Sequence[Any]]:
+def _panels(count: int, width: float, title: str, measured: MeasuredCase) -> tuple[Any, Sequence[Any]]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gossamer.bench.peers.peer import OWN
 from gossamer.bench.report.views import View, rank, views
-from gossamer.bench.rows import Row
+from gossamer.bench.rows import ResultRow
 from gossamer.errors import InputError
 
 _BAR, _LINE, _GAP, _MARGINS, _WIDTH = 0.13, 0.1, 0.12, 1.1, 9.0
@@ -29,7 +29,7 @@ def check_available(option: str = "--plot") -> None:
                          "matplotlib")
 
 
-def png(rows: Sequence[Row]) -> bytes:
+def png(rows: Sequence[ResultRow]) -> bytes:
     """The newest run of each case, median times on a logarithmic axis, a colour a contender.
 
     Few cases: a panel for each suite, batch, precision and machine; a bar a contender with a

@@ -11,7 +11,7 @@ from operator import methodcaller
 from gossamer.bench.peers.peer import OWN
 from gossamer.bench.report.tables import table_lines, through, us
 from gossamer.bench.report.views import rank, runs
-from gossamer.bench.rows import Row
+from gossamer.bench.rows import ResultRow
 from gossamer.ops.algorithm import PRECISIONS
 
 LAYERS, NETWORKS = "sparse-layers", "sparse-networks"
@@ -28,17 +28,17 @@ _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffene
                    for number in range(2, 6))
 """The layers on which the published forms were compared."""
 
-SpeedUp = Callable[["Measured"], float | None]
+SpeedUp = Callable[["MeasuredCase"], float | None]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCase:
     """The newest run of a case at a batch on a machine: all contenders, side by side."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
 
     @property
-    def own(self) -> Row:
+    def own(self) -> ResultRow:
         return next(row for row in self.rows if row.contender == OWN)
 
     @property
@@ -71,12 +71,12 @@ class Measured:
         return _ratio(self.time(over, precision), self.time(of, allowed))
 
 
-def newest(rows: Sequence[Row], suite: str) -> list[Measured]:
+def newest(rows: Sequence[ResultRow], suite: str) -> list[MeasuredCase]:
     """Of each case and batch on each machine the newest run in which gossamer took part."""
-    found: dict[Hashable, Measured] = {}
+    found: dict[Hashable, MeasuredCase] = {}
     for run in runs([row for row in rows if row.suite == suite]):
         if any(row.contender == OWN for row in run):
-            measured = Measured(tuple(run))
+            measured = MeasuredCase(tuple(run))
             own = measured.own
             key = (own.case, own.batch, *measured.where)
             if key not in found or found[key].own.date < own.date:
@@ -84,20 +84,20 @@ def newest(rows: Sequence[Row], suite: str) -> list[Measured]:
     return list(found.values())
 
 
-def mean(measured: Iterable[Measured], speed_up: SpeedUp) -> tuple[float, int] | None:
+def mean(measured: Iterable[MeasuredCase], speed_up: SpeedUp) -> tuple[float, int] | None:
     """The geometric mean of a speed-up over those where it is known, and how many these are."""
     logs = [math.log(each) for each in map(speed_up, measured) if each is not None]
     return (math.exp(statistics.fmean(logs)), len(logs)) if logs else None
 
 
-def summary(layers: Sequence[Measured], networks: Sequence[Measured]) -> str:
+def summary(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -> str:
     """Tables for the measurements of one machine."""
     every = [*layers, *networks]
     machine, api = every[0].where
     dates = sorted({row.date[:10] for each in every for row in each.rows})
     commits = sorted({row.commit for each in every for row in each.rows if row.commit})
     parts = [f"# Sparse convolution on {through(machine, api)}", "",
-             f"Measured {' and '.join(dates)}" + (f", commit {', '.join(commits)}" if commits
+             f"MeasuredCase {' and '.join(dates)}" + (f", commit {', '.join(commits)}" if commits
                                                   else "") + ". Numbers say how many times as "
              "fast the first is as the second: geometric means over the layers, with how many of "
              "them have both where not all do."]
@@ -113,7 +113,7 @@ def _section(title: str, lines: list[str]) -> list[str]:
     return ["", f"## {title}", "", *lines] if lines else []
 
 
-def _over_others(layers: Sequence[Measured]) -> list[str]:
+def _over_others(layers: Sequence[MeasuredCase]) -> list[str]:
     """A line for each group, batch and precision that gossamer may go down to."""
     columns = _columns(layers)
     lines = []
@@ -127,7 +127,7 @@ def _over_others(layers: Sequence[Measured]) -> list[str]:
                         *(_heading(*column) for column in columns)], lines) if lines else []
 
 
-def _columns(measured: Sequence[Measured]) -> list[tuple[str, str]]:
+def _columns(measured: Sequence[MeasuredCase]) -> list[tuple[str, str]]:
     """Peers with the precisions they have rows in; and cuDNN whatever its precision."""
     there = {(row.contender, row.precision) for each in measured for row in each.rows}
     found = [(peer, precision) for peer in PEERS for precision in PRECISIONS
@@ -146,7 +146,7 @@ def _over(contender: str, precision: str, allowed: str) -> SpeedUp:
     return lambda each: _ratio(each.best(contender), each.time(OWN, allowed))
 
 
-def _forms(layers: Sequence[Measured]) -> list[str]:
+def _forms(layers: Sequence[MeasuredCase]) -> list[str]:
     pairs = {"tiled over untiled": (TILED, UNTILED), "tables over tiled": (TABLE, TILED),
              "generated over tiled": (COMPILED, TILED), "gossamer over tiled": (OWN, TILED),
              "gossamer over generated": (OWN, COMPILED)}
@@ -162,7 +162,7 @@ def _forms(layers: Sequence[Measured]) -> list[str]:
     return table_lines(["layers of", "batch", "layers", *pairs], lines) if lines else []
 
 
-def _whole(networks: Sequence[Measured]) -> list[str]:
+def _whole(networks: Sequence[MeasuredCase]) -> list[str]:
     """With the best plan of our own dense algorithm, where that was measured."""
     columns = _columns(networks)
     if any(each.time(_DENSE) for each in networks):
@@ -179,9 +179,9 @@ def _whole(networks: Sequence[Measured]) -> list[str]:
                         *(_heading(*column) for column in columns)], lines) if lines else []
 
 
-def _groups(layers: Sequence[Measured]) -> list[tuple[str, int, list[Measured]]]:
+def _groups(layers: Sequence[MeasuredCase]) -> list[tuple[str, int, list[MeasuredCase]]]:
     """By batch: all layers, those of SkimCaffe's networks, and those of each network."""
-    found: dict[tuple[str, int], list[Measured]] = {}
+    found: dict[tuple[str, int], list[MeasuredCase]] = {}
     for each in layers:
         names = [_ALL, ", ".join(_SKIMCAFFE)] if each.network in _SKIMCAFFE else [_ALL]
         for name in (*names, each.network):
@@ -190,13 +190,13 @@ def _groups(layers: Sequence[Measured]) -> list[tuple[str, int, list[Measured]]]
         found.items(), key=lambda item: (item[0][0] != _ALL, "," not in item[0][0], item[0]))]
 
 
-def _precisions(measured: Sequence[Measured]) -> list[str]:
+def _precisions(measured: Sequence[MeasuredCase]) -> list[str]:
     """That gossamer took."""
     taken = {row.precision for each in measured for row in each.rows if row.contender == OWN}
     return [precision for precision in PRECISIONS if precision in taken]
 
 
-def _mean_cell(group: Sequence[Measured], speed_up: SpeedUp) -> str:
+def _mean_cell(group: Sequence[MeasuredCase], speed_up: SpeedUp) -> str:
     found = mean(group, speed_up)
     if found is None:
         return ""

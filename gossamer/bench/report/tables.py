@@ -9,7 +9,7 @@ from typing import Any
 
 from gossamer.bench.peers.peer import OWN
 from gossamer.bench.report.views import EQUAL, Standing, View, rank, standings, views
-from gossamer.bench.rows import Row, read_rows, replace_text
+from gossamer.bench.rows import ResultRow, read_rows, replace_text
 from gossamer.errors import InputError
 
 COLUMNS = {"contender": "contender", "median": "median us", "quartiles": "quartiles us",
@@ -37,7 +37,7 @@ def us(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def markdown(rows: Sequence[Row], suite: str | None = None) -> str:
+def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
     """Tables of the newest run of each case and batch, one for each network, precision, machine
     and API that gossamer ran on; all suites where none is named. Then a line for each batch and
     precision of several cases."""
@@ -54,7 +54,7 @@ def markdown(rows: Sequence[Row], suite: str | None = None) -> str:
     return "\n\n".join([*texts, *summary_lines(rows, suite)])
 
 
-def summary_lines(rows: Sequence[Row], suite: str | None = None) -> list[str]:
+def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[str]:
     """A line for each suite, batch, precision and machine of several cases: gossamer's speed
     against each peer."""
     shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]
@@ -73,7 +73,7 @@ def summary_lines(rows: Sequence[Row], suite: str | None = None) -> list[str]:
     return lines
 
 
-def summary(rows: Sequence[Row], suite: str) -> str:
+def summary(rows: Sequence[ResultRow], suite: str) -> str:
     """A table for each machine: gossamer beside each contender, a line for each network, batch
     and precision."""
     shown = [view for view in views(rows) if view.own and view.own.suite == suite]
@@ -105,7 +105,7 @@ def _standing(standing: Standing | None, single: bool) -> str:
         "" if single else f" ({standing.held} of {standing.cases})")
 
 
-def with_tables(text: str, rows: Sequence[Row], name: str = "the text") -> str:
+def with_tables(text: str, rows: Sequence[ResultRow], name: str = "the text") -> str:
     """The text with what stands between each `<!-- bench:SUITE -->` or
     `<!-- bench:SUITE summary -->` and `<!-- /bench -->` replaced by that suite's tables or
     summary. Raises InputError where there are no such marks, one is not closed, or a suite has no

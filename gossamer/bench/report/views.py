@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.bench.peers.peer import OWN
-from gossamer.bench.rows import Row
+from gossamer.bench.rows import ResultRow
 from gossamer.ops.algorithm import PRECISIONS
 
 EQUAL = 1.02
@@ -24,15 +24,15 @@ class View:
     """
 
     precision: str
-    rows: tuple[Row, ...]
-    fastest: Mapping[str, Row]
+    rows: tuple[ResultRow, ...]
+    fastest: Mapping[str, ResultRow]
 
     @property
-    def own(self) -> Row | None:
+    def own(self) -> ResultRow | None:
         return self.fastest.get(OWN)
 
     @property
-    def first(self) -> Row:
+    def first(self) -> ResultRow:
         """The row that says what all of them share."""
         return self.own or self.rows[0]
 
@@ -42,22 +42,22 @@ class View:
         lights = (row.speed_of_light_us for row in self.rows if row.precision == self.precision)
         return next((light for light in lights if light is not None), None)
 
-    def speed(self, row: Row) -> float | None:
+    def speed(self, row: ResultRow) -> float | None:
         """Of a contender where gossamer's is 1."""
         return self.own.median_us / row.median_us if self.own else None
 
-    def contender(self, row: Row) -> str:
+    def contender(self, row: ResultRow) -> str:
         """Its name, and whether it ran elsewhere than gossamer."""
         elsewhere = row.device == "host" and self.first.device != "host"
         return f"{row.contender} (host)" if elsewhere else row.contender
 
-    def name(self, row: Row) -> str:
+    def name(self, row: ResultRow) -> str:
         """The contender, with its precision where that is not the view's."""
         name = self.contender(row)
         return name if row.precision == self.precision else f"{name} ({row.precision})"
 
 
-def views(rows: Sequence[Row]) -> list[View]:
+def views(rows: Sequence[ResultRow]) -> list[View]:
     """Of each case, batch and precision on each machine that of the newest run."""
     newest: dict[tuple[object, ...], View] = {}
     for run in runs(rows):
@@ -70,24 +70,24 @@ def views(rows: Sequence[Row]) -> list[View]:
     return list(newest.values())
 
 
-def runs(rows: Sequence[Row]) -> list[list[Row]]:
+def runs(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
     """The rows of each run of each case and batch."""
-    found: dict[tuple[object, ...], list[Row]] = {}
+    found: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in rows:
         found.setdefault((row.suite, row.case, row.batch, row.run_id), []).append(row)
     return list(found.values())
 
 
-def views_of(run: Sequence[Row]) -> list[View]:
+def views_of(run: Sequence[ResultRow]) -> list[View]:
     """One for each precision that a run has rows of."""
     return [_view(run, precision)
             for precision in sorted({row.precision for row in run}, key=rank)]
 
 
-def _view(run: Sequence[Row], precision: str) -> View:
+def _view(run: Sequence[ResultRow], precision: str) -> View:
     of_it = [row for row in run if row.precision == precision]
     present = {OWN, *(row.contender for row in of_it)}
-    fastest: dict[str, Row] = {}
+    fastest: dict[str, ResultRow] = {}
     for row in sorted(run, key=lambda row: row.median_us):
         allowed = row in of_it or rank(row.precision) < rank(precision)
         if allowed and row.contender in present:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.peers.peer import Network
+from gossamer.bench.peers.peer import PeerNetwork
 from gossamer.bench.suites.layer_tables import (
     PRODUCTS,
     ConvLayer,
@@ -74,9 +74,9 @@ def gemm(batch: int, files: Files) -> list[Item]:
     return [item(batch if layer.rows is None else 1, layer) for layer in PRODUCTS]
 
 
-def _forced(suite: str, name: str, network: Callable[[], Network], batch: int) -> Item:
+def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
     return Item(suite, name, batch, lambda setting: network_case(
-        suite, network(), batch, setting, families=True))
+        suite, network(), batch, setting, force_each=True))
 
 
 def _of_files(suite: str, batch: int, files: Files) -> list[Item]:
@@ -84,17 +84,17 @@ def _of_files(suite: str, batch: int, files: Files) -> list[Item]:
             for path in files.models]
 
 
-def _mobilenet(name: str) -> Network:
+def _mobilenet(name: str) -> PeerNetwork:
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.torch_networks import mobilenet_v2
 
         return mobilenet_v2(constants)
 
-    return Network(name, zoo.build("mobilenet_v2"), torch_form)
+    return PeerNetwork(name, zoo.build("mobilenet_v2"), torch_form)
 
 
 @cache
-def _of_file(path: Path) -> Network:
+def _of_file(path: Path) -> PeerNetwork:
     """Raises InputError or ModelError for a file that is no network of one float32 input."""
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
@@ -107,7 +107,7 @@ def _of_file(path: Path) -> Network:
     def content() -> bytes:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
-    return Network(_stem(path), graph, onnx=content)
+    return PeerNetwork(_stem(path), graph, onnx=content)
 
 
 def _stem(path: Path) -> str:

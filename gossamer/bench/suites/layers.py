@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.peers.peer import OWN, PEERS, AbsentError, Alternative, Network, Ready
+from gossamer.bench.peers.peer import (
+    OWN,
+    PEERS,
+    AbsentError,
+    Alternative,
+    PeerNetwork,
+    ReadyContender,
+)
 from gossamer.bench.reference import reference
 from gossamer.bench.suites.layer_tables import ConvLayer, LinearLayer
 from gossamer.bench.work import Case, Setting, least_work
@@ -25,7 +32,7 @@ from gossamer.ops.algorithm import Algorithm, Variant, Weights
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Trial
+from gossamer.plan.tune.tuner import Candidate
 from gossamer.tensor import TensorSpec, from_memory, to_memory
 
 _CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
@@ -35,7 +42,7 @@ _LOOKS = 3
 """Samples that tell which config of a form is the fastest."""
 
 
-def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> Network:
+def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwork:
     """The layer with this weight (M, C/groups, R, S), or a dense random one."""
     constants = _constants(layer.weight_shape, bias=True)
     if weight is not None:
@@ -54,10 +61,10 @@ def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> Network:
 
         return form
 
-    return Network(layer.name, graph, torch_form(False), torch_form(True), is_layer=True)
+    return PeerNetwork(layer.name, graph, torch_form(False), torch_form(True), is_layer=True)
 
 
-def linear(layer: LinearLayer) -> Network:
+def linear(layer: LinearLayer) -> PeerNetwork:
     """The layer with dense random weights."""
     constants = _constants((layer.columns, layer.depth), layer.bias)
     epilogue: Expression = apply("add") if layer.bias else identity()
@@ -70,10 +77,10 @@ def linear(layer: LinearLayer) -> Network:
 
         return linear_layer(constants, layer.relu)
 
-    return Network(layer.name, graph, torch_form, is_layer=True)
+    return PeerNetwork(layer.name, graph, torch_form, is_layer=True)
 
 
-def layer_case(suite: str, network: Network, batch: int, setting: Setting,
+def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
                rows: int | None = None, forms: Sequence[tuple[str, str]] = ()) -> Case:
     """A network of one layer, its input drawn from a normal distribution.
 
@@ -98,7 +105,7 @@ def layer_case(suite: str, network: Network, batch: int, setting: Setting,
     held = _Held(layer, x, device)
 
     @cache
-    def trials() -> dict[str, list[Trial]]:
+    def candidates() -> dict[str, list[Candidate]]:
         """What each precision allows; the least precise is measured first, as it allows all."""
         found = {}
         for precision in reversed(setting.precisions):
@@ -108,21 +115,21 @@ def layer_case(suite: str, network: Network, batch: int, setting: Setting,
         return found
 
     def chosen() -> list[Alternative]:
-        taken: dict[str, Trial] = {}
+        taken: dict[str, Candidate] = {}
         for precision in setting.precisions:
-            best = min(trials()[precision], key=lambda trial: trial.cost)
+            best = min(candidates()[precision], key=lambda candidate: candidate.cost)
             taken.setdefault(best.variant.precision, best)
-        return [_measured(OWN, held, trial) for trial in taken.values()]
+        return [_measured(OWN, held, candidate) for candidate in taken.values()]
 
     def forced(contender: str, name: str) -> list[Alternative]:
         if reasons[name] is not None:
             raise AbsentError(str(reasons[name]))
         found = []
         for precision in setting.precisions:
-            own = [trial for trial in trials()[precision] if trial.algorithm.name == name
-                   and trial.variant.precision == precision]
+            own = [candidate for candidate in candidates()[precision] if candidate.algorithm.name == name
+                   and candidate.variant.precision == precision]
             if own:
-                best = min(own, key=lambda trial: trial.cost)
+                best = min(own, key=lambda candidate: candidate.cost)
                 found.append(_measured(contender, held, best))
         if not found:
             raise AbsentError(f"has no candidate in {' or '.join(setting.precisions)}")
@@ -174,13 +181,13 @@ class _Held:
         self.source = cache(lambda spec: device.upload(to_memory(x, spec), "a layer's input"))
 
 
-def _measured(contender: str, held: _Held, trial: Trial) -> Alternative:
-    if trial.measured.failure:
-        def fail() -> Ready:
-            raise RuntimeError(trial.measured.failure)
+def _measured(contender: str, held: _Held, candidate: Candidate) -> Alternative:
+    if candidate.measured.failure:
+        def fail() -> ReadyContender:
+            raise RuntimeError(candidate.measured.failure)
 
-        return Alternative(trial.variant.precision, fail)
-    return _alternative(contender, held, trial.algorithm, trial.variant)
+        return Alternative(candidate.variant.precision, fail)
+    return _alternative(contender, held, candidate.algorithm, candidate.variant)
 
 
 def _alternative(contender: str, held: _Held, algorithm: Algorithm,
@@ -188,7 +195,7 @@ def _alternative(contender: str, held: _Held, algorithm: Algorithm,
     problem, device = held.layer.problem, held.device
     (source_spec,), (spec,) = variant.inputs, variant.outputs
 
-    def make() -> Ready:
+    def make() -> ReadyContender:
         state = algorithm.prepare(held.weights, problem, variant, device)  # type: ignore[arg-type]
         source = held.source(source_spec)
         target = device.empty(spec.nbytes, "a layer's output")
@@ -206,8 +213,8 @@ def _alternative(contender: str, held: _Held, algorithm: Algorithm,
             device.read(target, stored)
             return from_memory(stored, part)[:count]
 
-        return Ready(contender, device, work, output, _layouts(source_spec, spec),
-                     " ".join(filter(None, (algorithm.name, variant.label))), variant.precision,
+        return ReadyContender(contender, device, work, output, _layouts(source_spec, spec),
+                     " ".join(filter(None, (algorithm.name, variant.config_text))), variant.precision,
                      captured=True)
 
     return Alternative(variant.precision, make)
@@ -218,7 +225,7 @@ def _layouts(source: TensorSpec, target: TensorSpec) -> str:
         f"{source.layout} to {target.layout}")
 
 
-def _lowered(network: Network, rows: int) -> Layer:
+def _lowered(network: PeerNetwork, rows: int) -> Layer:
     (layer,), _ = lower(resolve(optimise(network.graph), rows))
     return layer
 

@@ -8,7 +8,14 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.bench.peers.peer import OWN, PEERS, AbsentError, Alternative, Network, Ready
+from gossamer.bench.peers.peer import (
+    OWN,
+    PEERS,
+    AbsentError,
+    Alternative,
+    PeerNetwork,
+    ReadyContender,
+)
 from gossamer.bench.reference import reference
 from gossamer.bench.work import MOST_ERROR, Case, Setting, least_work
 from gossamer.errors import UnsupportedError
@@ -28,11 +35,11 @@ _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "fl
 """Functions that make the smallest difference a large one: nothing is known of what follows."""
 
 
-def network_case(suite: str, network: Network, batch: int, setting: Setting, *,
-                 families: bool = False) -> Case:
+def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
+                 force_each: bool = False) -> Case:
     """A whole network, its input drawn from a normal distribution.
 
-    families: also by plans that force one of our own algorithms of convolutions and products
+    force_each: also by plans that force one of our own algorithms of convolutions and products
     wherever it can be taken; those of vendors take part where `against` names them.
     """
     graph = network.graph
@@ -49,8 +56,8 @@ def network_case(suite: str, network: Network, batch: int, setting: Setting, *,
         return [own(plan, x, contender) for plan in _plans(graph, batch, setting, name)]
 
     layers = plans[0].layers(batch)
-    if families:
-        for name in _families({layer.op for layer in layers}):
+    if force_each:
+        for name in _forced_algorithms({layer.op for layer in layers}):
             contenders[f"{OWN}:{name}"] = partial(forced, f"{OWN}:{name}", name)
     for name in setting.against:
         contenders[name] = partial(PEERS[name], network, x, setting.device, setting.precisions) if (
@@ -68,7 +75,7 @@ def network_case(suite: str, network: Network, batch: int, setting: Setting, *,
                 expected, contenders, _notes(plans, batch), most_error=_most_error(graph))
 
 
-def _families(ops: Collection[str]) -> list[str]:
+def _forced_algorithms(ops: Collection[str]) -> list[str]:
     """Our own algorithms of those of the ops that take a network's time."""
     return list(dict.fromkeys(algorithm.name for op in _OPS_OF_FAMILIES if op in ops
                               for algorithm in OPS[op].algorithms if not algorithm.vendor))
@@ -121,7 +128,7 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
     program = plan.program(batch)
     precision = _precision(program)
 
-    def make() -> Ready:
+    def make() -> ReadyContender:
         context = plan.context(batch)
         source = context.buffer(program.inputs[plan.inputs[0].name])
         result = program.outputs[plan.outputs[0].name]
@@ -138,7 +145,7 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
         layouts = Counter(step.variant.outputs[0].layout for step in program.steps
                           if len(step.variant.outputs[0].shape) == 4)
         algorithms = Counter(step.algorithm.name for step in program.steps)
-        return Ready(contender, device, context.execute, output,
+        return ReadyContender(contender, device, context.execute, output,
                      "+".join(name for name, _ in layouts.most_common()) or "row",
                      ", ".join(f"{name} {count}" for name, count in algorithms.most_common()),
                      precision)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.bench import sparse_data
-from gossamer.bench.peers.peer import Network
+from gossamer.bench.peers.peer import PeerNetwork
 from gossamer.bench.sparse_weights import drawn
 from gossamer.bench.suites.layer_tables import (
     CAFFENET,
@@ -19,7 +19,7 @@ from gossamer.bench.suites.layer_tables import (
     googlenet,
     resnet50,
 )
-from gossamer.expression import Expression, Step, apply
+from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.model.graph import Graph, Node, ValueInfo
 
 SUITE = "sparse-networks"
@@ -33,7 +33,7 @@ WeightOf = Callable[[ConvLayer], np.ndarray]
 """The weight (M, C/groups, R, S) of a layer by its plain name; a classifier is one of 1x1."""
 
 
-def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], Network]]:
+def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], PeerNetwork]]:
     """The networks by name, each made when called: SkimCaffe's with drawn weights of the density
     of each layer, and ResNet-50 with DLMC's masks. Raises InputError where files are missing."""
     folder = sparse_data.check(SUITE, folder, (sparse_data.SKIMCAFFE, *sparse_data.MASKS))
@@ -46,7 +46,7 @@ def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], Network]]:
 
 
 @cache
-def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph]) -> Network:
+def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph]) -> PeerNetwork:
     published = sparse_data.skimcaffe(folder)
 
     def weight(layer: ConvLayer) -> np.ndarray:
@@ -54,19 +54,19 @@ def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph])
         _, density = published.get(f"{name}/{layer.name}", (layer, 1.0))
         return drawn(layer, density)
 
-    return Network(name, build(name, weight))
+    return PeerNetwork(name, build(name, weight))
 
 
 @cache
-def _dlmc(folder: Path, share: str) -> Network:
+def _dlmc(folder: Path, share: str) -> PeerNetwork:
     masked = sparse_data.masked_resnet50(folder, share)
     name = f"resnet50-dlmc-{share}"
-    return Network(name, resnet(name, lambda layer: masked[layer.name].weights(), halving=3))
+    return PeerNetwork(name, resnet(name, lambda layer: masked[layer.name].weights(), halving=3))
 
 
 def caffenet(name: str, weight: WeightOf, size: int = 227) -> Graph:
     """Caffe's reference network: images (N, 3, size, size) to 1000 logits."""
-    build = _Builder(name, weight, size)
+    build = _NetworkBuilder(name, weight, size)
     conv = _by_name(CAFFENET)
     x = build.pool(build.conv("x", conv["conv1"]), "max", 3, 2)
     x = build.pool(build.conv(build.normalised(x), conv["conv2"]), "max", 3, 2)
@@ -81,7 +81,7 @@ def caffenet(name: str, weight: WeightOf, size: int = 227) -> Graph:
 
 def googlenet_v1(name: str, weight: WeightOf, size: int = 224) -> Graph:
     """Szegedy et al. 2014, without the heads of training: images to 1000 logits."""
-    build = _Builder(name, weight, size)
+    build = _NetworkBuilder(name, weight, size)
     conv = _by_name(googlenet())
     x = build.pool(build.conv("x", conv["conv1/7x7_s2"]), "max", 3, 2)
     x = build.conv(build.normalised(x), conv["conv2/3x3_reduce"])
@@ -100,7 +100,7 @@ def googlenet_v1(name: str, weight: WeightOf, size: int = 224) -> Graph:
 
 def resnet(name: str, weight: WeightOf, size: int = 224, halving: int = 1) -> Graph:
     """ResNet-50, batch norm folded: images to 1000 logits. halving: as for the layers."""
-    build = _Builder(name, weight, size)
+    build = _NetworkBuilder(name, weight, size)
     conv = _by_name(resnet50(halving))
     x = build.pool(build.conv("x", conv["conv1"]), "max", 3, 2)
     for block in [layer.removesuffix("2a") for layer in conv if layer.endswith("2a")]:
@@ -119,7 +119,7 @@ def _by_name(layers: Iterable[ConvLayer]) -> dict[str, ConvLayer]:
     return {layer.name: layer for layer in plain}
 
 
-class _Builder:
+class _NetworkBuilder:
     """Appends nodes to a graph; each method returns the name of its result, whose channels and
     size are kept. Biases are small and random, always the same."""
 
@@ -159,7 +159,7 @@ class _Builder:
     def normalised(self, x: str) -> str:
         """x / (1 + alpha * mean of the squares of the channels around)^beta."""
         channels, size = self._shapes[x]
-        square = self._elementwise(f"{x}.square", [x], Expression(1, (Step("mul", (0, 0)),)))
+        square = self._elementwise(f"{x}.square", [x], Expression(1, (ExpressionStep("mul", (0, 0)),)))
         rows = self._node("reshape", f"{x}.rows", [square], {"shape": (0, 1, channels, -1)},
                           (1, channels))
         mean = self._node("pool", f"{x}.around", [rows], _window(
@@ -167,9 +167,9 @@ class _Builder:
         back = self._node("reshape", f"{x}.back", [mean], {"shape": (0, channels, size, size)},
                           (channels, size))
         factor = Expression(2, (
-            Step("constant", (), (_ALPHA,)), Step("mul", (1, 2)), Step("constant", (), (1.0,)),
-            Step("add", (3, 4)), Step("constant", (), (-_BETA,)), Step("pow", (5, 6)),
-            Step("mul", (0, 7))))
+            ExpressionStep("constant", (), (_ALPHA,)), ExpressionStep("mul", (1, 2)), ExpressionStep("constant", (), (1.0,)),
+            ExpressionStep("add", (3, 4)), ExpressionStep("constant", (), (-_BETA,)), ExpressionStep("pow", (5, 6)),
+            ExpressionStep("mul", (0, 7))))
         return self._elementwise(f"{x}.norm", [x, back], factor)
 
     def relu(self, x: str) -> str:

@@ -1,4 +1,4 @@
-"""The suites of training: one pass over samples, by one network and by many at once."""
+"""The suites of training: one epoch over samples, by one network and by many at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, Ready
+from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, ReadyContender
 from gossamer.bench.peers.training_peers import TRAINING_PEERS
-from gossamer.bench.training_work import Pass, Run, ready
+from gossamer.bench.training_work import EpochWork, TrainingRun, ready
 from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.errors import InputError
 from gossamer.ops.backprop.problem import BackpropProblem
@@ -20,7 +20,7 @@ from gossamer.train.data import sources
 from gossamer.train.data.dataset import Dataset, prepared
 from gossamer.train.data.preparation import Preparation
 from gossamer.train.data.samples import Samples
-from gossamer.train.loop.algorithm_choice import Choice, choose
+from gossamer.train.loop.algorithm_choice import AlgorithmChoice, choose
 from gossamer.train.loop.settings import UNIFORM
 from gossamer.train.loop.trainer import Trainer
 
@@ -33,7 +33,7 @@ _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCase:
     """Networks of these sizes, which all see the same samples."""
 
     name: str
@@ -43,11 +43,11 @@ class Training:
 
 
 PUBLISHED = (1024, 32, 10)
-BACKPROP = (*(Training(f"1024-32-10/{samples}", PUBLISHED, samples)
+BACKPROP = (*(TrainingCase(f"1024-32-10/{samples}", PUBLISHED, samples)
               for samples in (10_000, 20_000, 40_000, 60_000)),
-            Training("784-128-10", (784, 128, 10), 60_000),
-            Training("784-300-100-10", (784, 300, 100, 10), 60_000))
-MANY = tuple(Training(f"1024-32-10/x{networks}", PUBLISHED, 10_000, networks)
+            TrainingCase("784-128-10", (784, 128, 10), 60_000),
+            TrainingCase("784-300-100-10", (784, 300, 100, 10), 60_000))
+MANY = tuple(TrainingCase(f"1024-32-10/x{networks}", PUBLISHED, 10_000, networks)
              for networks in (1, 16, 132, 264))
 
 
@@ -61,16 +61,16 @@ def train_many(batch: int, files: Files) -> list[Item]:
     return [_item("train-many", each) for each in MANY]
 
 
-def _item(suite: str, training: Training) -> Item:
+def _item(suite: str, training: TrainingCase) -> Item:
     return Item(suite, training.name, 1, partial(training_case, suite, training),
                 is_training=True)
 
 
-def training_case(suite: str, training: Training, setting: Setting) -> Case:
+def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
     """Training on MNIST, or on inputs like its where that is not installed. Times, FLOPs (zeros
     among the inputs left out) and bytes are those of one sample of one network; the error is that
     of what training changed."""
-    task = make_pass(training)
+    task = make_epoch(training)
     problem, device = task.problem, setting.device
     # networks train without weight decay
     choice = partial(choose, problem.like(task.x, decay=False), device, setting.effort)
@@ -97,13 +97,13 @@ def training_case(suite: str, training: Training, setting: Setting) -> Case:
                 -(-problem.least_bytes // each), 1.0, task.expected(), contenders, (note,))
 
 
-def _own(contender: str, task: Pass, choice: Choice) -> Alternative:
-    """Training as MLP does it: the mean loss of each pass is fetched."""
-    def make() -> Ready:
+def _own(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
+    """Training as MLP does it: the mean loss of each epoch is fetched."""
+    def make() -> ReadyContender:
         samples = Samples(task.x, task.targets)
         settings = task.settings()
 
-        def begin(count: int) -> Run:
+        def begin(count: int) -> TrainingRun:
             trainer = Trainer(task.problem.of_samples(count), samples, task.start, choice)
             order = task.order(count)
 
@@ -111,17 +111,17 @@ def _own(contender: str, task: Pass, choice: Choice) -> Alternative:
                 trainer.run(order, settings)
                 trainer.accept()
 
-            return Run(work, trainer.parameters)
+            return TrainingRun(work, trainer.parameters)
 
         label = choice.variant(task.problem.of_samples(
-            min(choice.samples, task.problem.samples))).label
+            min(choice.samples, task.problem.samples))).config_text
         return ready(contender, choice.device, task, begin, "row",
                      " ".join(filter(None, (choice.algorithm.name, label))))
 
     return Alternative(choice.algorithm.name, make)
 
 
-def make_pass(training: Training) -> Pass:
+def make_epoch(training: TrainingCase) -> EpochWork:
     """The same for each call."""
     rng = np.random.default_rng(0)
     x, targets, inputs = _lessons(training.sizes[0], training.sizes[-1], training.samples)
@@ -129,7 +129,7 @@ def make_pass(training: Training) -> Pass:
     start = rng.uniform(-UNIFORM, UNIFORM, (training.networks, problem.weight_count))
     checked = max(_LEAST_CHECKED, min(_CHECKED, _CHECKED_IN_ALL // training.networks))
     judged = sorted({0, training.networks // 2, training.networks - 1})
-    return Pass(problem, x, targets, start.astype(np.float32), min(checked, len(x)),
+    return EpochWork(problem, x, targets, start.astype(np.float32), min(checked, len(x)),
                 tuple(judged), inputs)
 
 

@@ -236,8 +236,8 @@ class CudaDevice(Device):
                 self.checked("copying memory", driver.cuMemcpyDtoDAsync(
                     _pointer(target), _pointer(source), nbytes, self.stream_handle(stream)))
 
-    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
-               arguments: Sequence[Argument], *, local_bytes: int = 0,
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
         assert isinstance(kernel, CudaKernel)
         if 0 in groups:
@@ -247,21 +247,21 @@ class CudaDevice(Device):
         except struct.error as error:
             raise DeviceError(f"{self.name} failed launching {kernel.name}: {error}") from None
         gx, gy, gz = (*groups, 1, 1)[:3]
-        bx, by, bz = (*group_size, 1, 1)[:3]
+        bx, by, bz = (*work_group_size, 1, 1)[:3]
         self._check_fit(kernel, (gx, gy, gz), bx * by * bz)
         self.keep(kernel, arguments)
         with self.current():
             try:
-                kernel.allow_dynamic(local_bytes)
+                kernel.allow_dynamic(shared_bytes)
                 check(driver.cuLaunchKernel(
-                    kernel.function, gx, gy, gz, bx, by, bz, local_bytes,
+                    kernel.function, gx, gy, gz, bx, by, bz, shared_bytes,
                     self.stream_handle(stream), parameters, 0))
             except DriverError as error:
                 raise DeviceError(f"{self.name} failed launching {kernel.name}: {error}") from None
 
     def _check_fit(self, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
-        if threads > kernel.group_size:
-            raise DeviceError(f"{self.name} runs {kernel.name} with at most {kernel.group_size} "
+        if threads > kernel.work_group_size:
+            raise DeviceError(f"{self.name} runs {kernel.name} with at most {kernel.work_group_size} "
                               f"work-items a group, asked for {threads}")
         for dimension, (have, most) in enumerate(zip(groups, _LARGEST_GRID, strict=True)):
             if have > most:

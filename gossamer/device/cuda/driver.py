@@ -102,11 +102,11 @@ def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
 
     capability = (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR"))
     return Limits(
-        units=attribute("MULTIPROCESSOR_COUNT"),
+        compute_units=attribute("MULTIPROCESSOR_COUNT"),
         memory_bytes=int(check(driver.cuDeviceTotalMem(device))),
-        local_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
-        local_bytes_opt_in=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        group_size=attribute("MAX_THREADS_PER_BLOCK"),
+        shared_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+        shared_bytes_opt_in=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        work_group_size=attribute("MAX_THREADS_PER_BLOCK"),
         subgroup_size=attribute("WARP_SIZE"),
         cache_bytes=attribute("L2_CACHE_SIZE"),
         graph=True,

@@ -20,7 +20,7 @@ from gossamer.errors import DeviceError
 if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
 
-_STATIC_LOCAL_BYTES = 48 * 1024
+_STATIC_SHARED_BYTES = 48 * 1024
 
 _FORMATS: dict[type, str] = {
     type(None): "P", CudaBuffer: "P",
@@ -74,10 +74,10 @@ class CudaKernel(Kernel):
         attribute = driver.CUfunction_attribute
         self.registers = self._attribute(attribute.CU_FUNC_ATTRIBUTE_NUM_REGS)
         self.spill_bytes = self._attribute(attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
-        self.local_bytes = self._attribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
-        self.group_size = self._attribute(
+        self.shared_bytes = self._attribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        self.work_group_size = self._attribute(
             attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
-        self._dynamic_bytes = max(_STATIC_LOCAL_BYTES - self.local_bytes, 0)
+        self._dynamic_bytes = max(_STATIC_SHARED_BYTES - self.shared_bytes, 0)
         self._own = threading.local()
 
     def _attribute(self, attribute: driver.CUfunction_attribute) -> int:
@@ -115,12 +115,12 @@ class CudaKernel(Kernel):
         return packer.address
 
     def allow_dynamic(self, nbytes: int) -> None:
-        """Lifts the kernel's limit of dynamic local memory to at least this."""
+        """Lifts the kernel's limit of dynamic shared memory to at least this."""
         if nbytes <= self._dynamic_bytes:
             return
-        limit = self._device.limits.local_bytes_opt_in
-        if nbytes + self.local_bytes > limit:
-            raise DeviceError(f"{self.name} needs {nbytes + self.local_bytes} bytes of local "
+        limit = self._device.limits.shared_bytes_opt_in
+        if nbytes + self.shared_bytes > limit:
+            raise DeviceError(f"{self.name} needs {nbytes + self.shared_bytes} bytes of local "
                               f"memory, {self._device.name} has {limit}")
         check(driver.cuFuncSetAttribute(
             self.function,

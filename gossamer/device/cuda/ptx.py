@@ -110,15 +110,15 @@ class PtxProgram:
     text: str
 
 
-def kernel(name: str, parameters: Sequence[str], code: Code, group: int,
-           resident: int) -> PtxProgram:
-    """A kernel of pointers and of `local_memory`, whose size its launch says; for groups of so
-    many work-items, of which a multiprocessor must hold `resident` at once."""
+def kernel(name: str, parameters: Sequence[str], code: Code, work_group: int,
+           blocks_per_unit: int) -> PtxProgram:
+    """A kernel of pointers and of `shared_memory`, whose size its launch says; for groups of so
+    many work-items, of which a multiprocessor must hold `blocks_per_unit` at once."""
     listed = ", ".join(f".param .u64 {each}" for each in parameters)
-    return PtxProgram(name, f""".extern .shared .align 16 .b8 local_memory[];
+    return PtxProgram(name, f""".extern .shared .align 16 .b8 shared_memory[];
 .visible .entry {name}({listed})
-.maxntid {group}, 1, 1
-.minnctapersm {resident}
+.maxntid {work_group}, 1, 1
+.minnctapersm {blocks_per_unit}
 {{
 {code.text()}
 }}

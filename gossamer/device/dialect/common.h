@@ -3,7 +3,7 @@
  * opencl.h and cuda.h stand before this file: each gives the macros of its own compiler.
  *
  * Kernels are written in OpenCL C 1.2 with the macros below. Sizes are kernel arguments, tile
- * sizes are macros. Pointer parameters carry GLOBAL or LOCAL_POINTER; LOCAL arrays stand at the
+ * sizes are macros. Pointer parameters carry GLOBAL or SHARED_POINTER; SHARED arrays stand at the
  * outermost scope of a kernel; no kernel returns before a BARRIER. */
 
 #if !defined(__OPENCL_VERSION__) && !defined(__CUDACC__)
@@ -16,13 +16,13 @@
  * a part), and BALLOT sets bit n of the result, a uint, where the predicate of the warp's item n
  * is true. Elsewhere all work-items enter every part, one part after the other, so these three
  * stand outside of all conditions that are not the same for the whole group, and what is the
- * part's own work stands inside of one. VOTES(name, warps) stands among the LOCAL arrays. */
+ * part's own work stands inside of one. VOTES(name, warps) stands among the SHARED arrays. */
 
 /* Address of four floats at a 16-byte boundary. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
 #define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))
-#define LOCAL_LOAD4(pointer) (*(const LOCAL_POINTER float4 *)(pointer))
-#define LOCAL_STORE4(pointer, value) (*(LOCAL_POINTER float4 *)(pointer) = (value))
+#define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
+#define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
 /* 16-bit floats live in memory only: HALF is what a pointer to them points at, and arithmetic is
  * in float. Four of them stand at an 8-byte boundary. A FETCHED one is as memory had it: loads

@@ -3,8 +3,8 @@
 
 #define KERNEL extern "C" __global__
 #define GLOBAL
-#define LOCAL __shared__
-#define LOCAL_POINTER
+#define SHARED __shared__
+#define SHARED_POINTER
 #define ALIGNED(bytes) __align__(bytes)
 #define CONSTANT_TABLE static __device__ const
 #define RESTRICT __restrict__
@@ -29,8 +29,8 @@
 #define POPCOUNT(x) __popc(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define INT64 long long
-#define DYNAMIC_LOCAL_PARAMETER(type, name)
-#define DYNAMIC_LOCAL(type, name) extern __shared__ type name[];
+#define DYNAMIC_SHARED_PARAMETER(type, name)
+#define DYNAMIC_SHARED(type, name) extern __shared__ type name[];
 
 typedef unsigned char uchar;
 typedef unsigned int uint;

@@ -3,8 +3,8 @@
 
 #define KERNEL __kernel
 #define GLOBAL __global
-#define LOCAL __local
-#define LOCAL_POINTER __local
+#define SHARED __local
+#define SHARED_POINTER __local
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define CONSTANT_TABLE __constant
 #define RESTRICT restrict
@@ -34,7 +34,7 @@
 #define PART(condition) 1
 #define WARP_BARRIER() BARRIER()
 #define PART_BARRIER(number, items) BARRIER()
-#define VOTES(name, warps) LOCAL uint name[warps];
+#define VOTES(name, warps) SHARED uint name[warps];
 #define BALLOT(result, votes, predicate)                                   \
     do {                                                                   \
         BARRIER();                                                         \
@@ -65,8 +65,8 @@
 #define ZERO_HALF4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 #define QUICK_SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
 /* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
-#define DYNAMIC_LOCAL_PARAMETER(type, name) , __local type *name
-#define DYNAMIC_LOCAL(type, name)
+#define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name
+#define DYNAMIC_SHARED(type, name)
 
 #endif
 

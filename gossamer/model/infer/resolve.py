@@ -9,7 +9,7 @@ from gossamer.errors import InputError, ModelError
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
 from gossamer.model.infer.shape_rules import visit
-from gossamer.model.infer.state import Walk
+from gossamer.model.infer.state import InferenceState
 
 
 def resolve(graph: Graph, batch: int,
@@ -29,16 +29,16 @@ def resolve(graph: Graph, batch: int,
     check_open_dimensions(graph)
     free = any(info.shape[:1] == (None,) for info in graph.inputs)
     if not free or batch == graph.fixed_batch:
-        return _run(Walk(graph, batch))
-    reference = Walk(graph, graph.fixed_batch or (2 if batch != 2 else 3))
+        return _run(InferenceState(graph, batch))
+    reference = InferenceState(graph, graph.fixed_batch or (2 if batch != 2 else 3))
     try:
         _run(reference)
     except ModelError:
         if graph.fixed_batch is not None:
             raise
-        return _run(Walk(graph, batch))
+        return _run(InferenceState(graph, batch))
     try:
-        static = _run(Walk(graph, batch, reference))
+        static = _run(InferenceState(graph, batch, reference))
     except ModelError as error:
         if graph.fixed_batch is None:
             raise
@@ -87,7 +87,7 @@ def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:
     return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
 
 
-def _check_scaling(static: StaticGraph, reference: Walk) -> None:
+def _check_scaling(static: StaticGraph, reference: InferenceState) -> None:
     """Raises ModelError when an output's first dimension does not follow the batch."""
     before, now = reference.batch, static.batch
 
@@ -108,23 +108,23 @@ def _check_scaling(static: StaticGraph, reference: Walk) -> None:
                     "export it with a free batch dimension")
 
 
-def _run(walk: Walk) -> StaticGraph:
-    for node in walk.graph.nodes:
-        visit(walk, node)
-    for info in walk.graph.outputs:
-        if info.name in walk.aliases:
-            walk.nodes.append(Node("elementwise", f"{info.name}.copy",
-                                   [walk.aliases.pop(info.name)], [info.name],
+def _run(state: InferenceState) -> StaticGraph:
+    for node in state.graph.nodes:
+        visit(state, node)
+    for info in state.graph.outputs:
+        if info.name in state.aliases:
+            state.nodes.append(Node("elementwise", f"{info.name}.copy",
+                                   [state.aliases.pop(info.name)], [info.name],
                                    {"expression": Expression(1)}))
-    nodes = live_nodes(walk.nodes, [info.name for info in walk.graph.outputs])
+    nodes = live_nodes(state.nodes, [info.name for info in state.graph.outputs])
     used = {name for node in nodes for name in node.inputs}
-    used |= {info.name for info in walk.graph.outputs}
-    constants = {name: array for name, array in walk.known.items() if name in used}
+    used |= {info.name for info in state.graph.outputs}
+    constants = {name: array for name, array in state.known.items() if name in used}
     values = used | {name for node in nodes for name in node.outputs}
-    values |= {info.name for info in walk.graph.inputs}
-    return StaticGraph(walk.graph, walk.batch, nodes, constants,
-                       {name: s for name, s in walk.shapes.items() if name in values},
-                       {name: d for name, d in walk.dtypes.items() if name in values})
+    values |= {info.name for info in state.graph.inputs}
+    return StaticGraph(state.graph, state.batch, nodes, constants,
+                       {name: s for name, s in state.shapes.items() if name in values},
+                       {name: d for name, d in state.dtypes.items() if name in values})
 
 
 def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:

@@ -11,14 +11,14 @@ from gossamer.errors import GossamerError
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph
 from gossamer.model.infer.shape_rules import visit
-from gossamer.model.infer.state import Shape, Walk
+from gossamer.model.infer.state import InferenceState, Shape
 
 
 class Sample:
     """Shapes follow the batch (and open dimensions) linearly, so that shapes that are equal at
     two sizes are equal at all. Nothing is known where the graph does not resolve."""
 
-    def __init__(self, walks: Sequence[Walk], data: set[str]) -> None:
+    def __init__(self, walks: Sequence[InferenceState], data: set[str]) -> None:
         self._walks = walks
         self._data = data
 
@@ -28,7 +28,7 @@ class Sample:
         return name in self._data
 
     def shapes(self, name: str) -> list[Shape]:
-        return [walk.shapes[name] for walk in self._walks if name in walk.shapes]
+        return [state.shapes[name] for state in self._walks if name in state.shapes]
 
     def rank(self, name: str) -> int | None:
         shapes = self.shapes(name)
@@ -45,10 +45,10 @@ class Sample:
     def same(self, output: str, operands: Sequence[str], constants: dict[str, np.ndarray]) -> bool:
         """Whether operands, some of them perhaps new constants, broadcast to the output's
         shape."""
-        for walk in self._walks:
-            shapes = [constants[name].shape if name in constants else walk.shapes[name]
+        for state in self._walks:
+            shapes = [constants[name].shape if name in constants else state.shapes[name]
                       for name in operands]
-            if np.broadcast_shapes(*shapes) != walk.shapes[output]:
+            if np.broadcast_shapes(*shapes) != state.shapes[output]:
                 return False
         return bool(self._walks)
 
@@ -57,22 +57,22 @@ def sample(graph: Graph) -> Sample:
     """Two batch sizes; sizes of 256 and 384 where the file leaves a dimension open."""
     data = _from_data(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
-    walks: list[Walk] = []
+    walks: list[InferenceState] = []
     for index, batch in enumerate(batches):
         inputs = []
         for info in graph.inputs:
             shape = [256 + 128 * index if size is None and axis else size
                      for axis, size in enumerate(info.shape)]
             inputs.append(replace(info, shape=tuple(shape)))
-        walk = Walk(replace(graph, inputs=inputs), batch,
+        state = InferenceState(replace(graph, inputs=inputs), batch,
                     walks[0] if walks and graph.fixed_batch else None)
         try:
             for node in graph.nodes:
-                visit(walk, node)
+                visit(state, node)
         except GossamerError:
             # a file that cannot leave its own batch size is known by that one
             return Sample(walks if graph.fixed_batch else [], data)
-        walks.append(walk)
+        walks.append(state)
     return Sample(walks, data)
 
 

@@ -8,44 +8,44 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import PARAMETERS, Node, absorb_parameters
 from gossamer.model.infer.layout_rules import LAYOUT_RULES
-from gossamer.model.infer.state import MALFORMED, Walk
+from gossamer.model.infer.state import MALFORMED, InferenceState
 
-Rule = Callable[[Walk, Node], None]
+Rule = Callable[[InferenceState, Node], None]
 
 
-def visit(walk: Walk, node: Node) -> None:
+def visit(state: InferenceState, node: Node) -> None:
     """Applies a node's rule. Raises ModelError."""
     node = copy.copy(node)
     node.attributes = dict(node.attributes)
-    node.inputs = [walk.aliases.get(name, name) for name in node.inputs]
+    node.inputs = [state.aliases.get(name, name) for name in node.inputs]
     if node.op not in _RULES:
-        raise walk.error(node, f"op {node.op!r} is unknown")
+        raise state.error(node, f"op {node.op!r} is unknown")
     for name in node.inputs:
-        if name and name not in walk.shapes:
-            raise walk.error(node, f"reads {name!r}, which nothing provides")
-    if node.op in PARAMETERS and not absorb_parameters(node, walk.known):
-        unknown = next(n for n in node.inputs[1:] if n and n not in walk.known)
-        raise walk.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
+        if name and name not in state.shapes:
+            raise state.error(node, f"reads {name!r}, which nothing provides")
+    if node.op in PARAMETERS and not absorb_parameters(node, state.known):
+        unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
+        raise state.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
                                "gossamer needs shapes that follow from the input's shape")
-    if node.op in _FLOAT_ONLY and not all(name in walk.known for name in node.inputs):
+    if node.op in _FLOAT_ONLY and not all(name in state.known for name in node.inputs):
         for name in node.inputs:
-            if name and walk.dtypes[name] != "float32":
-                raise walk.unsupported(node, f"computes with {walk.dtypes[name]} ({name!r}); "
+            if name and state.dtypes[name] != "float32":
+                raise state.unsupported(node, f"computes with {state.dtypes[name]} ({name!r}); "
                                              "gossamer computes it in float32")
     try:
         with np.errstate(all="ignore"):
-            _RULES[node.op](walk, node)
+            _RULES[node.op](state, node)
     except MALFORMED as error:
-        raise walk.error(node, f"is malformed: {error!r}") from error
+        raise state.error(node, f"is malformed: {error!r}") from error
 
 
-def _image(walk: Walk, node: Node) -> tuple[int, int, int, int]:
-    shape = walk.shapes[node.inputs[0]]
+def _image(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
+    shape = state.shapes[node.inputs[0]]
     if len(shape) != 4:
-        raise walk.error(node, f"input has shape {list(shape)}, expected 4 dimensions (batch, "
+        raise state.error(node, f"input has shape {list(shape)}, expected 4 dimensions (batch, "
                                "channels, height, width)")
     return shape  # type: ignore[return-value]
 
@@ -70,17 +70,17 @@ def _extent(node: Node, kernel: tuple[int, int]) -> tuple[int, int]:
     return (dilations[0] * (kernel[0] - 1) + 1, dilations[1] * (kernel[1] - 1) + 1)
 
 
-def _window(walk: Walk, node: Node, kernel: tuple[int, int],
+def _window(state: InferenceState, node: Node, kernel: tuple[int, int],
             ceil: bool = False) -> tuple[tuple[int, ...], list[int]]:
     """Pads and output size of a convolution or pool."""
-    size = _image(walk, node)[2:]
+    size = _image(state, node)[2:]
     pads = _pads(node, size, kernel)
     result = []
     for axis in range(2):
         stride, extent = node.attributes["strides"][axis], _extent(node, kernel)[axis]
         room = size[axis] + pads[axis] + pads[axis + 2] - extent
         if room < 0:
-            raise walk.error(node, f"kernel {list(kernel)} (dilations "
+            raise state.error(node, f"kernel {list(kernel)} (dilations "
                                    f"{list(node.attributes['dilations'])}, pads {list(pads)}) does "
                                    f"not fit an input of {size[0]}x{size[1]}; give larger images")
         steps = -(-room // stride) if ceil else room // stride
@@ -90,41 +90,41 @@ def _window(walk: Walk, node: Node, kernel: tuple[int, int],
     return pads, result
 
 
-def _epilogue(walk: Walk, node: Node, channels: int, shape: tuple[int, ...]) -> Expression:
+def _epilogue(state: InferenceState, node: Node, channels: int, shape: tuple[int, ...]) -> Expression:
     """Checks the operands after the weight."""
     expression = node.attributes["epilogue"]
     operands = node.inputs[2:]
     if len(operands) != expression.inputs - 1:
-        raise walk.error(node, f"has {len(operands)} epilogue operands, its expression takes "
+        raise state.error(node, f"has {len(operands)} epilogue operands, its expression takes "
                                f"{expression.inputs - 1}")
     for name in operands:
-        expected = (channels,) if name in walk.known else shape
-        if walk.shapes[name] != expected:
-            raise walk.error(node, f"operand {name!r} has shape {list(walk.shapes[name])}, "
+        expected = (channels,) if name in state.known else shape
+        if state.shapes[name] != expected:
+            raise state.error(node, f"operand {name!r} has shape {list(state.shapes[name])}, "
                                    f"expected {list(expected)}")
     return expression
 
 
-def _conv2d(walk: Walk, node: Node) -> None:
-    n, c, _, _ = _image(walk, node)
-    m, per_group, r, s = walk.shapes[node.inputs[1]]
+def _conv2d(state: InferenceState, node: Node) -> None:
+    n, c, _, _ = _image(state, node)
+    m, per_group, r, s = state.shapes[node.inputs[1]]
     groups = node.attributes["groups"]
     if c != per_group * groups:
-        raise walk.error(node, f"input has {c} channels, expected {per_group * groups} (weight "
+        raise state.error(node, f"input has {c} channels, expected {per_group * groups} (weight "
                                f"{[m, per_group, r, s]}, {groups} groups)")
-    pads, size = _window(walk, node, (r, s))
+    pads, size = _window(state, node, (r, s))
     shape = (n, m, *size)
     attributes = node.attributes
-    walk.emit(node, shape, strides=attributes["strides"], pads=pads,
+    state.emit(node, shape, strides=attributes["strides"], pads=pads,
               dilations=attributes["dilations"], groups=groups,
-              epilogue=_epilogue(walk, node, m, shape))
+              epilogue=_epilogue(state, node, m, shape))
 
 
-def _conv_transpose2d(walk: Walk, node: Node) -> None:
-    n, c, *size = _image(walk, node)
-    rows, per_group, r, s = walk.shapes[node.inputs[1]]
+def _conv_transpose2d(state: InferenceState, node: Node) -> None:
+    n, c, *size = _image(state, node)
+    rows, per_group, r, s = state.shapes[node.inputs[1]]
     if c != rows:
-        raise walk.error(node, f"input has {c} channels, expected {rows}")
+        raise state.error(node, f"input has {c} channels, expected {rows}")
     attributes = node.attributes
     strides, extra = attributes["strides"], attributes["output_padding"]
     extent = _extent(node, (r, s))
@@ -142,28 +142,28 @@ def _conv_transpose2d(walk: Walk, node: Node) -> None:
             full[i] = max(full[i], wanted[i])
     result = [full[i] - pads[i] - pads[i + 2] for i in range(2)]
     if min(result) < 1:
-        raise walk.error(node, f"pads {pads} leave nothing of an output of {full[0]}x{full[1]}")
-    walk.emit(node, (n, per_group * attributes["groups"], *result), strides=strides,
+        raise state.error(node, f"pads {pads} leave nothing of an output of {full[0]}x{full[1]}")
+    state.emit(node, (n, per_group * attributes["groups"], *result), strides=strides,
               pads=tuple(pads), dilations=attributes["dilations"], output_padding=tuple(extra),
               groups=attributes["groups"])
 
 
-def _gemm(walk: Walk, node: Node) -> None:
-    a, b = (walk.shapes[name] for name in node.inputs[:2])
+def _gemm(state: InferenceState, node: Node) -> None:
+    a, b = (state.shapes[name] for name in node.inputs[:2])
     if len(a) != 2 or len(b) != 2:
-        raise walk.error(node, f"multiplies shapes {list(a)} and {list(b)}, expected matrices")
+        raise state.error(node, f"multiplies shapes {list(a)} and {list(b)}, expected matrices")
     trans_a, trans_b = node.attributes["trans_a"], node.attributes["trans_b"]
     rows, inner = a[::-1] if trans_a else a
     depth, columns = b[::-1] if trans_b else b
     if inner != depth:
-        raise walk.error(node, f"input gives {inner} values a row, expected {depth} (weight "
+        raise state.error(node, f"input gives {inner} values a row, expected {depth} (weight "
                                f"{list(b)})")
-    walk.emit(node, (rows, columns), trans_a=trans_a, trans_b=trans_b,
-              epilogue=_epilogue(walk, node, columns, (rows, columns)))
+    state.emit(node, (rows, columns), trans_a=trans_a, trans_b=trans_b,
+              epilogue=_epilogue(state, node, columns, (rows, columns)))
 
 
-def _matmul(walk: Walk, node: Node) -> None:
-    a, b = (walk.shapes[name] for name in node.inputs)
+def _matmul(state: InferenceState, node: Node) -> None:
+    a, b = (state.shapes[name] for name in node.inputs)
     left = a if len(a) > 1 else (1, *a)
     right = b if len(b) > 1 else (*b, 1)
     try:
@@ -171,9 +171,9 @@ def _matmul(walk: Walk, node: Node) -> None:
             raise ValueError
         shape = list(np.broadcast_shapes(left[:-2], right[:-2]))
     except ValueError:
-        raise walk.error(node, f"cannot multiply shapes {list(a)} and {list(b)}") from None
+        raise state.error(node, f"cannot multiply shapes {list(a)} and {list(b)}") from None
     shape += [left[-2]] * (len(a) > 1) + [right[-1]] * (len(b) > 1)
-    walk.emit(node, shape)
+    state.emit(node, shape)
 
 
 def batch_norm_constants(
@@ -185,40 +185,40 @@ def batch_norm_constants(
         return mean, gamma / np.sqrt(variance + epsilon), beta
 
 
-def _batch_norm(walk: Walk, node: Node) -> None:
+def _batch_norm(state: InferenceState, node: Node) -> None:
     """(x - mean) * scale + shift in this order: a float32 scale and shift would cancel."""
-    shape = walk.shapes[node.inputs[0]]
-    arrays = [walk.known[name] for name in node.inputs[1:]]
+    shape = state.shapes[node.inputs[0]]
+    arrays = [state.known[name] for name in node.inputs[1:]]
     if len(shape) < 2 or shape[1] != arrays[0].size:
-        raise walk.error(node, f"input has shape {list(shape)}, expected {arrays[0].size} channels")
+        raise state.error(node, f"input has shape {list(shape)}, expected {arrays[0].size} channels")
     operands = [node.inputs[0]]
     values = batch_norm_constants(arrays, node.attributes["epsilon"])
     for role, value in zip(("mean", "scale", "shift"), values, strict=True):
         array = value.astype(np.float32).reshape(-1, *[1] * (len(shape) - 2))
-        operands.append(walk.know(walk.new_name(node, role), array))
-    walk.emit(node, shape, op="elementwise", inputs=operands, expression=AFFINE)
+        operands.append(state.know(state.new_name(node, role), array))
+    state.emit(node, shape, op="elementwise", inputs=operands, expression=AFFINE)
 
 
-AFFINE = Expression(4, (Step("sub", (0, 1)), Step("mul", (4, 2)), Step("add", (5, 3))))
+AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)), ExpressionStep("add", (5, 3))))
 """(x - mean) * scale + shift."""
 
 
-def _elementwise(walk: Walk, node: Node) -> None:
+def _elementwise(state: InferenceState, node: Node) -> None:
     """Operands of several dtypes are cast to the one that holds them all; truth values and
     conditions among numbers take theirs."""
-    shapes = [walk.shapes[name] for name in node.inputs]
+    shapes = [state.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         text = " and ".join(str(list(s)) for s in shapes)
-        raise walk.error(node, f"shapes {text} do not broadcast") from None
+        raise state.error(node, f"shapes {text} do not broadcast") from None
     steps = node.attributes["expression"].steps
     conditions = {step.arguments[0] for step in steps if step.function == "where"}
     conditions -= {value for step in steps
                    for value in step.arguments[1 if step.function == "where" else 0:]}
-    dtypes = {walk.dtypes[name] for index, name in enumerate(node.inputs)
+    dtypes = {state.dtypes[name] for index, name in enumerate(node.inputs)
               if index not in conditions}
-    if all(name in walk.known for name in node.inputs):
+    if all(name in state.known for name in node.inputs):
         dtypes = set()
     target = "float32"
     numbers = dtypes - {"bool"}
@@ -226,47 +226,47 @@ def _elementwise(walk: Walk, node: Node) -> None:
         target = np.result_type(*numbers).name
     inputs = list(node.inputs)
     for index, name in enumerate(inputs):
-        if not dtypes or walk.dtypes[name] == target:
+        if not dtypes or state.dtypes[name] == target:
             continue
-        cast = walk.new_name(node, f"operand{index}")
-        inputs[index] = walk.cast(node, name, [cast], target)
-    walk.emit(node, shape, inputs=inputs, dtype=target, expression=node.attributes["expression"])
+        cast = state.new_name(node, f"operand{index}")
+        inputs[index] = state.cast(node, name, [cast], target)
+    state.emit(node, shape, inputs=inputs, dtype=target, expression=node.attributes["expression"])
 
 
-def _pool(walk: Walk, node: Node) -> None:
-    n, c, _, _ = _image(walk, node)
+def _pool(state: InferenceState, node: Node) -> None:
+    n, c, _, _ = _image(state, node)
     attributes = dict(node.attributes)
     attributes.pop("auto_pad", None)
-    attributes["pads"], size = _window(walk, node, attributes["kernel"], attributes["ceil_mode"])
-    walk.emit(node, (n, c, *size), **attributes)
+    attributes["pads"], size = _window(state, node, attributes["kernel"], attributes["ceil_mode"])
+    state.emit(node, (n, c, *size), **attributes)
 
 
-def _reduce(walk: Walk, node: Node) -> None:
-    shape = walk.shapes[node.inputs[0]]
+def _reduce(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
     axes = node.attributes["axes"]
     if axes == "spatial":
         axes = range(2, len(shape))
     elif axes is None:
         axes = range(len(shape))
-    axes = tuple(sorted(walk.axis(node, axis, len(shape)) for axis in axes))
+    axes = tuple(sorted(state.axis(node, axis, len(shape)) for axis in axes))
     keepdims = node.attributes["keepdims"]
     result = [1 if axis in axes else size for axis, size in enumerate(shape)
               if keepdims or axis not in axes]
-    walk.emit(node, result, kind=node.attributes["kind"], axes=axes, keepdims=keepdims)
+    state.emit(node, result, kind=node.attributes["kind"], axes=axes, keepdims=keepdims)
 
 
-def _softmax(walk: Walk, node: Node) -> None:
-    shape = walk.shapes[node.inputs[0]]
-    axis = walk.axis(node, node.attributes["axis"], len(shape))
+def _softmax(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    axis = state.axis(node, node.attributes["axis"], len(shape))
     log = node.attributes["log"]
     if node.attributes.get("flatten") and math.prod(shape[axis + 1:]) != 1:
         matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
-        flat = walk.reshape(node, matrix, node.inputs[0], [walk.new_name(node, "flat")])
-        result = walk.emit(node, matrix, inputs=[flat],
-                           outputs=[walk.new_name(node, "softmax")], axis=1, log=log)
-        walk.reshape(node, shape, result, node.outputs)
+        flat = state.reshape(node, matrix, node.inputs[0], [state.new_name(node, "flat")])
+        result = state.emit(node, matrix, inputs=[flat],
+                           outputs=[state.new_name(node, "softmax")], axis=1, log=log)
+        state.reshape(node, shape, result, node.outputs)
     else:
-        walk.emit(node, shape, axis=axis, log=log)
+        state.emit(node, shape, axis=axis, log=log)
 
 
 _FLOAT_ONLY = {"conv2d", "conv_transpose2d", "gemm", "matmul", "batch_norm", "pool", "reduce",

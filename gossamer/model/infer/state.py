@@ -1,4 +1,4 @@
-"""Walk: what is known of a graph's values while its nodes are made concrete one by one."""
+"""InferenceState: what is known of a graph's values while its nodes are made concrete one by one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 """What a node raises whose attributes or inputs are of a kind that no exporter writes."""
 
 
-class Walk:
+class InferenceState:
     """One pass over a graph at one batch size. Rules (gossamer.model.infer.shape_rules) check a
     node, make its attributes concrete and emit what remains of it.
 
-    reference: the same graph's walk at another batch size, from which rules see what the batch
+    reference: the same graph's state at another batch size, from which rules see what the batch
     changes.
     """
 
-    def __init__(self, graph: Graph, batch: int, reference: Walk | None = None) -> None:
+    def __init__(self, graph: Graph, batch: int, reference: InferenceState | None = None) -> None:
         self.graph = graph
         self.batch = batch
         self.reference = reference

@@ -14,7 +14,7 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.infer.sample import Sample, as_step, sample
 from gossamer.model.infer.shape_rules import visit
-from gossamer.model.infer.state import Walk
+from gossamer.model.infer.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 
@@ -77,7 +77,7 @@ def fold_constants(graph: Graph) -> None:
     kept = []
     for node in graph.nodes:
         if all(name in graph.constants for name in node.inputs):
-            walk = Walk(replace(graph, inputs=[], nodes=[]), 0)
+            walk = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
             try:
                 visit(walk, node)
             except ModelError:

@@ -24,7 +24,7 @@ TRAINED, LOSSES = range(2)
 """Its outputs."""
 
 
-class Training(Algorithm):
+class KernelBackprop(Algorithm):
     """Back-propagation by kernels, in float32."""
 
     op = "backprop"

@@ -53,7 +53,7 @@ def _online(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.n
     losses = np.zeros((problem.networks, problem.samples), np.float32)
     half = problem.weight_count
     for network, rows in enumerate(order):
-        step = _Step(problem, problem.split(parameters[network, :half]),
+        step = _OnlineUpdate(problem, problem.split(parameters[network, :half]),
                      problem.split(parameters[network, half:]) if problem.velocity else [],
                      *map(float, settings[network]))
         for sample, row in enumerate(rows):
@@ -75,7 +75,7 @@ def _threads_for(multiply_adds: int) -> Iterator[None]:
 _one_at_a_time = threading.Lock()
 
 
-class _Step:
+class _OnlineUpdate:
     """One sample's training of a network, its parameters changed where they are: a rank-1 update
     a layer, so that each weight is read and written once."""
 

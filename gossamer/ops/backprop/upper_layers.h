@@ -1,4 +1,4 @@
-/* All layers of a network but the weights of its first, in the local memory of one work-group:
+/* All layers of a network but the weights of its first, in the shared memory of one work-group:
  * what a sample makes the units give out, their errors, and the changes of weights and biases.
  *
  * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on lie input by
@@ -7,9 +7,9 @@
  *
  * LAYERS, SIZES, OUTPUTS, WIDTH (all units of a sample, padded), BATCH, VELOCITY
  * UNIT_AT, WEIGHT_AT, PARAMETER_AT  tables, by layer: its units among a sample's, its weights in
- *             local memory (from layer 1 on), its parameters among the network's
+ *             shared memory (from layer 1 on), its parameters among the network's
  * OUT_AT, ERROR_AT, TERM_AT, WANTED_AT, EXPONENTIAL_AT, PARTIAL_AT, BIAS_AT
- *             where in local memory, in floats, are: what the units of each sample of a batch give
+ *             where in shared memory, in floats, are: what the units of each sample of a batch give
  *             out, their errors, the terms of the losses, the targets of two samples, and room
  * UPPER_VELOCITY  from a weight to its velocity; WIDTH: from a bias to its own
  * THREADS     work-items of the group
@@ -63,12 +63,12 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define BIAS_PLACE (parameter_at[l] + sizes[l] * sizes[l + 1] + j)
 
 /* The sum of weight[i * row] * in[i] over every `step`th four of the inputs. */
-INLINE float weighted(LOCAL_POINTER const float *weight, LOCAL_POINTER const float *in, int fours,
+INLINE float weighted(SHARED_POINTER const float *weight, SHARED_POINTER const float *in, int fours,
                       int start, int step, int row)
 {
     float4 sum = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int n = start; n < fours; n += step) {
-        float4 four = LOCAL_LOAD4(in + 4 * n);
+        float4 four = SHARED_LOAD4(in + 4 * n);
         sum.x = FMA(weight[(4 * n) * row], four.x, sum.x);
         sum.y = FMA(weight[(4 * n + 1) * row], four.y, sum.y);
         sum.z = FMA(weight[(4 * n + 2) * row], four.z, sum.z);
@@ -77,7 +77,7 @@ INLINE float weighted(LOCAL_POINTER const float *weight, LOCAL_POINTER const flo
     return (sum.x + sum.y) + (sum.z + sum.w);
 }
 
-INLINE void load_upper(LOCAL_POINTER float *pool, const GLOBAL float *before, int item)
+INLINE void load_upper_layers(SHARED_POINTER float *pool, const GLOBAL float *before, int item)
 {
     UNROLL for (int l = 0; l < LAYERS; l++) {
         for (int n = item; l > 0 && n < sizes[l] * sizes[l + 1]; n += THREADS) {
@@ -93,7 +93,7 @@ INLINE void load_upper(LOCAL_POINTER float *pool, const GLOBAL float *before, in
     }
 }
 
-INLINE void store_upper(LOCAL_POINTER const float *pool, GLOBAL float *after, int item)
+INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *after, int item)
 {
     UNROLL for (int l = 0; l < LAYERS; l++) {
         for (int n = item; l > 0 && n < sizes[l] * sizes[l + 1]; n += THREADS) {
@@ -111,7 +111,7 @@ INLINE void store_upper(LOCAL_POINTER const float *pool, GLOBAL float *after, in
 
 /* What unit j of layer l gives out for sample b of the batch, and an output's error; the targets
  * are in a buffer of two. */
-INLINE void give_out(LOCAL_POINTER float *pool, int l, int j, float z, int b, int buffer)
+INLINE void give_out(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
 {
     int unit = b * WIDTH + unit_at[l] + j;
     if (l < LAYERS - 1) {
@@ -127,13 +127,13 @@ INLINE void give_out(LOCAL_POINTER float *pool, int l, int j, float z, int b, in
 
 /* From what the first layer gives out to the errors of its units. Barriers stand round it: in
  * NARROW one that the first warp need not wait for before, one of the group behind. */
-INLINE void pass_upper(LOCAL_POINTER float *pool, int item, int b, int buffer)
+INLINE void pass_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
 {
-    LOCAL_POINTER float *out = pool + OUT_AT + b * WIDTH, *error = pool + ERROR_AT + b * WIDTH;
+    SHARED_POINTER float *out = pool + OUT_AT + b * WIDTH, *error = pool + ERROR_AT + b * WIDTH;
     UNROLL for (int l = 1; l < LAYERS; l++) {
         int units = sizes[l + 1], fours = CEIL_DIV(sizes[l], 4), row = ROW(units);
         int splits = SPLITS_OF(sizes[l], units);
-        LOCAL_POINTER const float *weight = pool + weight_at[l], *in = out + unit_at[l - 1];
+        SHARED_POINTER const float *weight = pool + weight_at[l], *in = out + unit_at[l - 1];
         UPPER_BARRIER();
 #if !NARROW
         if (splits > 1)
@@ -153,8 +153,8 @@ INLINE void pass_upper(LOCAL_POINTER float *pool, int item, int b, int buffer)
         }
     }
 #if SOFTMAX
-    LOCAL_POINTER const float *z = out + unit_at[LAYERS - 1];
-    LOCAL_POINTER const float *wanted = pool + WANTED_AT + buffer * PADDED(OUTPUTS);
+    SHARED_POINTER const float *z = out + unit_at[LAYERS - 1];
+    SHARED_POINTER const float *wanted = pool + WANTED_AT + buffer * PADDED(OUTPUTS);
     float largest = -INFINITY;
     UPPER_BARRIER();
     for (int k = 0; item < OUTPUTS && k < OUTPUTS; k++)
@@ -185,12 +185,12 @@ INLINE void pass_upper(LOCAL_POINTER float *pool, int item, int b, int buffer)
 
 /* Changes weights and biases by `count` samples of the batch from `first` on, and adds up their
  * losses. */
-INLINE void update_upper(LOCAL_POINTER float *pool, GLOBAL float *losses, int item, int first,
+INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses, int item, int first,
                          int count, float rate, float momentum, float decay)
 {
-    LOCAL_POINTER const float *out = pool + OUT_AT + first * WIDTH;
-    LOCAL_POINTER const float *error = pool + ERROR_AT + first * WIDTH;
-    LOCAL_POINTER const float *term = pool + TERM_AT + first * PADDED(OUTPUTS);
+    SHARED_POINTER const float *out = pool + OUT_AT + first * WIDTH;
+    SHARED_POINTER const float *error = pool + ERROR_AT + first * WIDTH;
+    SHARED_POINTER const float *term = pool + TERM_AT + first * PADDED(OUTPUTS);
     float share = 1.0f / (float)count;
     for (int b = THREADS - 1 - item; b < count; b += THREADS) {
         float loss = 0.0f;
@@ -203,17 +203,17 @@ INLINE void update_upper(LOCAL_POINTER float *pool, GLOBAL float *losses, int it
         int units = sizes[l + 1], fours = CEIL_DIV(sizes[l], 4), row = ROW(units);
         int splits = AT_LEAST_1(LESSER(THREADS / units, fours));
         for (int n = item; n < units * splits; n += THREADS) {
-            LOCAL_POINTER const float *part = error + unit_at[l] + n % units;
+            SHARED_POINTER const float *part = error + unit_at[l] + n % units;
             float first_part = part[0] * share;
             for (int i = n / units * 4; i < 4 * fours; i += 4 * splits) {
-                LOCAL_POINTER float *weight = pool + weight_at[l] + i * row + n % units;
-                LOCAL_POINTER const float *in = out + unit_at[l - 1] + i;
-                float4 four = LOCAL_LOAD4(in);
+                SHARED_POINTER float *weight = pool + weight_at[l] + i * row + n % units;
+                SHARED_POINTER const float *in = out + unit_at[l - 1] + i;
+                float4 four = SHARED_LOAD4(in);
                 float gradient[4] = {first_part * four.x, first_part * four.y,
                                      first_part * four.z, first_part * four.w};
                 for (int b = 1; b < count; b++) {
                     float other_part = part[b * WIDTH] * share;
-                    four = LOCAL_LOAD4(in + b * WIDTH);
+                    four = SHARED_LOAD4(in + b * WIDTH);
                     gradient[0] = FMA(other_part, four.x, gradient[0]);
                     gradient[1] = FMA(other_part, four.y, gradient[1]);
                     gradient[2] = FMA(other_part, four.z, gradient[2]);

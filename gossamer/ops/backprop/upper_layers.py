@@ -1,4 +1,4 @@
-"""The host side of upper.h: where what it needs lies in local memory, and its macros."""
+"""The host side of upper_layers.h: where what it needs lies in shared memory, and its macros."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from gossamer.ops.backprop.common import activation_macros, padded, table
 from gossamer.ops.backprop.problem import BackpropProblem
 
-UPPER = Path(__file__).with_name("upper_layers.h")
+UPPER_LAYERS = Path(__file__).with_name("upper_layers.h")
 
 
-class Layout:
-    """Places in local memory, in floats, and the macros that name them.
+class SharedMemoryLayout:
+    """Places in shared memory, in floats, and the macros that name them.
 
-    Holds all that upper.h needs for `batch` samples at once, room for `partial` partial sums of
+    Holds all that upper_layers.h needs for `batch` samples at once, room for `partial` partial sums of
     the first layer included; `take` gives room for more.
     """
 

@@ -14,7 +14,7 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.copy.strided import Walk, copy_launches
+from gossamer.ops.copy.strided import StridedLoops, copy_launches
 from gossamer.ops.strided import cannot_compile, layout_variants
 
 
@@ -30,7 +30,7 @@ class SliceCopies(Algorithm):
     def variants(self, problem: ConcatProblem, device: Device) -> Iterable[Variant]:
         variants = layout_variants(problem)
         if problem.outputs[0].dtype == "float32":
-            variants += [variant.halved for variant in variants]
+            variants += [variant.as_fp16 for variant in variants]
         return variants
 
     def prepare(self, weights: Weights, problem: ConcatProblem, variant: Variant,
@@ -39,7 +39,7 @@ class SliceCopies(Algorithm):
         target = variant.outputs[0]
         position = 0
         for index, part in enumerate(variant.inputs):
-            walk = Walk(part.shape, part.strides, target.strides,
+            walk = StridedLoops(part.shape, part.strides, target.strides,
                         target_offset=position * target.strides[problem.axis])
             state.launches += copy_launches(device, part.stored_dtype.itemsize, walk,
                                             input_buffer(index), output_buffer(0))

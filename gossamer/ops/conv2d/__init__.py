@@ -12,11 +12,11 @@ from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import DirectSparseM
 from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
-from gossamer.ops.conv2d.vendor.im2col_cublas import CublasLowering
-from gossamer.ops.conv2d.vendor.im2col_cusparse import CusparseLowering
+from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
+from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), Im2colGemm(), Cudnn(), CublasLowering(), DirectSparse(),
+        (Depthwise(), Im2colGemm(), Cudnn(), Im2colCublas(), DirectSparse(),
          DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
-         CusparseLowering(), HostDepthwise(), HostIm2col(), SparseIm2col()))
+         Im2colCusparse(), HostDepthwise(), HostIm2col(), SparseIm2col()))

@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.device.base import Device, KernelSource
 from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
-from gossamer.ops.strided import GROUP, KernelAlgorithm, groups_for, layout_variants
+from gossamer.ops.strided import WORK_GROUP_SIZE, KernelAlgorithm, groups_for, layout_variants
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 
@@ -32,7 +32,7 @@ class DirectConvTranspose2d(KernelAlgorithm):
         if problem.bias:
             bias = weights.packed("bias", lambda arrays: np.asarray(arrays["bias"], np.float32))
         groups = problem.groups
-        return Launch(kernel, groups_for(target.size), (GROUP,), (
+        return Launch(kernel, groups_for(target.size), (WORK_GROUP_SIZE,), (
             input_buffer(0), packed, bias, output_buffer(0), target.size,
             *source.shape[2:], *target.shape[2:], source.shape[1] // groups,
             target.shape[1] // groups, groups, *problem.kernel, *problem.stride,

@@ -77,7 +77,7 @@ KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT
 #endif
 
 /* The last dimension is contiguous in the target, the one before it in the source: a tile of
- * TILE x TILE goes through local memory so that both sides move whole lines. */
+ * TILE x TILE goes through shared memory so that both sides move whole lines. */
 #ifdef TILE
 #define ROWS (256 / TILE)
 
@@ -86,7 +86,7 @@ void copy_tiled(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT target,
                 int from, int to FILL
                 OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
-    LOCAL ELEMENT tile[TILE][TILE + 1];
+    SHARED ELEMENT tile[TILE][TILE + 1];
     uint rest = (uint)GROUP_ID(0);
     uint across = (uint)CEIL_DIV(n5, TILE);
     uint down = (uint)CEIL_DIV(n4, TILE);

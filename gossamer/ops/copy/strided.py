@@ -19,7 +19,7 @@ from gossamer.ops.algorithm import (
 )
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.strided import (
-    GROUP,
+    WORK_GROUP_SIZE,
     cannot_compile,
     divisor,
     groups_for,
@@ -36,7 +36,7 @@ _LEAST_TILE = 8
 
 
 @dataclass(frozen=True)
-class Walk:
+class StridedLoops:
     """One nest of loops that reads a source and writes a target, strides in elements.
 
     bounds: for each dimension (low, high); the source is read where low <= index < high, at its
@@ -51,7 +51,7 @@ class Walk:
     bounds: tuple[tuple[int, int], ...] | None = None
 
 
-def copy_launches(device: Device, itemsize: int, walk: Walk,
+def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                   source: Argument | Callable[..., Argument],
                   target: Argument | Callable[..., Argument], into: str = "") -> list[Launch]:
     """The launches (none or one) that do the walk; itemsize in bytes. into: "float16" or
@@ -143,7 +143,7 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
     for loop in [_Loop(1, 0, 0, (0, 1))] * (rank - len(loops)) + loops:
         arguments += [*divisor(loop.size), loop.source, loop.target]
         arguments += loop.bounds if bounded else ()
-    return Launch(kernel, groups, (GROUP,), tuple(arguments))
+    return Launch(kernel, groups, (WORK_GROUP_SIZE,), tuple(arguments))
 
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:
@@ -153,11 +153,11 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
         return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
     variants = layout_variants(problem)
     if problem.input.dtype == "float32":
-        variants += [variant.halved for variant in variants]
+        variants += [variant.as_fp16 for variant in variants]
     return variants
 
 
-def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> Walk:
+def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:
     """The walk over the stored positions of the target, paddings included."""
     strides = source.strides
     froms = [0 if dim is None else step * strides[dim]
@@ -172,11 +172,11 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> W
         sizes[1:] = [-(-channels // multiple) * multiple, height + top + bottom,
                      width + left + right]
         bounds[2:] = [(top, top + height), (left, left + width)]
-    return Walk(tuple(sizes), tuple(froms), target.strides, offset, 0, tuple(bounds))
+    return StridedLoops(tuple(sizes), tuple(froms), target.strides, offset, 0, tuple(bounds))
 
 
 class StridedCopy(Algorithm):
-    """One launch; through tiles in local memory where the contiguous dimension changes."""
+    """One launch; through tiles in shared memory where the contiguous dimension changes."""
 
     op = "copy"
     name = "strided"

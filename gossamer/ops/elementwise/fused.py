@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Argument, Device, KernelSource
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import (
     Algorithm,
     Launch,
@@ -23,7 +23,7 @@ from gossamer.ops.algorithm import (
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import c_float
 from gossamer.ops.strided import (
-    GROUP,
+    WORK_GROUP_SIZE,
     Strides,
     broadcast_strides,
     cannot_compile,
@@ -68,7 +68,7 @@ class FusedElementwise(Algorithm):
         # large integers do not fit
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {"int32", "int64"}:
-            variants += [variant.halved for variant in variants]
+            variants += [variant.as_fp16 for variant in variants]
         return variants
 
     def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
@@ -92,7 +92,7 @@ class FusedElementwise(Algorithm):
         arguments += [output_buffer(index) for index in range(len(problem.outputs))]
         arguments += generator.numbers
         items = variant.outputs[0].size // vector
-        state.launches.append(Launch(kernel, groups_for(items), (GROUP,), (*arguments, items)))
+        state.launches.append(Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (*arguments, items)))
         return state
 
 
@@ -270,11 +270,11 @@ def _c_integer(value: float) -> str:
 def _without_division_faults(expression: Expression) -> Expression:
     """The same integer arithmetic where a division by 0 gives the dividend instead of a trap of
     the processor, and one by -1, whose result may not fit, negates."""
-    steps: list[Step] = []
+    steps: list[ExpressionStep] = []
     known = list(range(expression.inputs))
 
     def add(function: str, *arguments: int, constants: tuple[float, ...] = ()) -> int:
-        steps.append(Step(function, arguments, constants))
+        steps.append(ExpressionStep(function, arguments, constants))
         return expression.inputs + len(steps) - 1
 
     for step in expression.steps:

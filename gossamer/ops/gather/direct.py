@@ -19,7 +19,7 @@ from gossamer.ops.algorithm import (
     output_buffer,
 )
 from gossamer.ops.gather.problem import GatherProblem
-from gossamer.ops.strided import GROUP, cannot_compile, divisor, groups_for
+from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 _ELEMENTS = {1: "uchar", 4: "int", 8: "INT64"}
@@ -56,7 +56,7 @@ class DirectGather(Algorithm):
             if i in problem.constants else input_buffer(next(run_time))
             for i, spec in enumerate((problem.data, problem.indices))]
         shape = problem.data.shape
-        state.launches.append(Launch(kernel, groups_for(count), (GROUP,), (
+        state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             *operands, output_buffer(0), count, shape[problem.axis],
             *divisor(problem.indices.size), *divisor(math.prod(shape[problem.axis + 1:])))))
         return state

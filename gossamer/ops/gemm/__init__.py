@@ -1,11 +1,11 @@
 """Matrix product with constant weights."""
 
 from gossamer.ops.gemm.cublas import CublasGemm
-from gossamer.ops.gemm.dense import FewRowsGemm, HostGemm, TiledGemm
+from gossamer.ops.gemm.dense import HostGemm, SkinnyGemm, TiledGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (FewRowsGemm(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(), SparseGemm()))
+        (SkinnyGemm(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(), SparseGemm()))

@@ -59,7 +59,7 @@ class TiledGemm(Algorithm):
         return State(problem, variant, device, state.launches)
 
 
-class FewRowsGemm(Algorithm):
+class SkinnyGemm(Algorithm):
     """At most four rows: a reduction a column, bound by reading the weights."""
 
     op = "gemm"
@@ -72,18 +72,18 @@ class FewRowsGemm(Algorithm):
             return reason
         if problem.rows > self.most_rows:
             return f"{problem.rows} rows, takes at most {self.most_rows}"
-        if device.limits.group_size < min(self._groups):
+        if device.limits.work_group_size < min(self._groups):
             return f"needs work-groups of {min(self._groups)}"
         if problem.columns * problem.depth >= 2**31:
             return "2^31 weights or more"
         return None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for group in self._groups:
-            if group > device.limits.group_size:
+        for work_group in self._groups:
+            if work_group > device.limits.work_group_size:
                 return
-            variant = Variant((("group", group),), problem.inputs, problem.outputs)
-            yield from (variant, variant.halved)
+            variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
+            yield from (variant, variant.as_fp16)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
@@ -91,13 +91,13 @@ class FewRowsGemm(Algorithm):
             return State(problem, variant, device)
         kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
             "ROWS": problem.rows,
-            "GROUP": variant["group"],
+            "WORK_GROUP_SIZE": variant["work_group"],
             "VECTOR": 4 if problem.depth % 4 == 0 else 1,
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
         }, headers=(ADD_UP,)))
         packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
-        launch = Launch(kernel, (problem.columns,), (variant["group"],),
+        launch = Launch(kernel, (problem.columns,), (variant["work_group"],),
                         (input_buffer(0), packed, output_buffer(0), problem.columns,
                          problem.depth,
                          *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))
@@ -139,4 +139,4 @@ def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -
     inputs, outputs = (tuple(spec.with_layout(layout) for spec in specs)
                        for specs in (problem.inputs, problem.outputs))
     moved = replace(variant, inputs=inputs, outputs=outputs)
-    return moved.halved if variant.precision == "fp16" else moved
+    return moved.as_fp16 if variant.precision == "fp16" else moved

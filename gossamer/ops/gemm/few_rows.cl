@@ -1,6 +1,6 @@
 /* A matrix product of at most ROWS rows: each work-group reduces one column of the result, its
  * work-items striding along the weights' contiguous rows. Memory-bound: every weight is read once.
- * VECTOR is 4 where the depth is a multiple of 4, else 1. GROUP is a power of two. HALVES: x, y and
+ * VECTOR is 4 where the depth is a multiple of 4, else 1. WORK_GROUP_SIZE is a power of two. HALVES: x, y and
  * the epilogue's tensor operands are 16-bit floats. */
 
 #if VECTOR == 4
@@ -17,18 +17,18 @@
 #define DOT(sum, a, b) sum = FMA(a, b, sum);
 #endif
 
-KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     int columns, int depth EPILOGUE_PARAMETERS)
 {
-    LOCAL float partial[ROWS * GROUP];
+    SHARED float partial[ROWS * WORK_GROUP_SIZE];
     int item = LOCAL_ID(0);
     int channel = GROUP_ID(0);
 
     float sum[ROWS];
     UNROLL for (int row = 0; row < ROWS; row++)
         sum[row] = 0.0f;
-    for (int k = item * VECTOR; k < depth; k += GROUP * VECTOR) {
+    for (int k = item * VECTOR; k < depth; k += WORK_GROUP_SIZE * VECTOR) {
         PIECE w = LOAD_WEIGHTS(weight + channel * depth + k);
         UNROLL for (int row = 0; row < ROWS; row++) {
             PIECE a = LOAD_PIECE(x + row * depth, k);
@@ -37,7 +37,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void few_rows(
     }
     add_up(partial, sum, item);
     if (item < ROWS) {
-        float value = partial[item * GROUP];
+        float value = partial[item * WORK_GROUP_SIZE];
         int index = item * columns + channel;
         EPILOGUE(value, channel, index)
         STORE_REAL(y, index, value);

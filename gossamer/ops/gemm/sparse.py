@@ -55,17 +55,17 @@ class SparseRows(Algorithm):
             return f"{problem.rows} rows, takes at most {self.most_rows}"
         if (reason := too_dense(problem.weights_info)) is not None:
             return reason
-        if device.limits.group_size < max(self._groups[0], self.most_rows):
+        if device.limits.work_group_size < max(self._groups[0], self.most_rows):
             return f"needs work-groups of {self._groups[0]}"
         if problem.columns * problem.depth >= 2**31:
             return "2^31 weights or more"
         return None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for group in self._groups:
-            if group <= device.limits.group_size:
-                variant = Variant((("group", group),), problem.inputs, problem.outputs)
-                yield from (variant, variant.halved)
+        for work_group in self._groups:
+            if work_group <= device.limits.work_group_size:
+                variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
+                yield from (variant, variant.as_fp16)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
@@ -74,7 +74,7 @@ class SparseRows(Algorithm):
         short = problem.depth <= _SHORT_DEPTH
         kernel = device.compile(KernelSource.of(_SOURCE, "sparse_rows", {
             "ROWS": problem.rows,
-            "GROUP": variant["group"],
+            "WORK_GROUP_SIZE": variant["work_group"],
             "INDEX": "unsigned short" if short else "int",
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
@@ -84,7 +84,7 @@ class SparseRows(Algorithm):
             return csr(arrays).indices.astype(np.uint16 if short else np.int32)
 
         launch = Launch(
-            kernel, (problem.columns,), (variant["group"],),
+            kernel, (problem.columns,), (variant["work_group"],),
             (input_buffer(0),
              weights.packed("starts of CSR", lambda arrays: csr(arrays).indptr.astype(np.int32)),
              weights.packed("places of CSR", places),

@@ -1,14 +1,14 @@
 /* A matrix product of ROWS rows with weights in CSR: each work-group reduces one column of the
  * result, its work-items striding along that column's nonzeros. Memory-bound: every nonzero and its
- * place are read once. INDEX is what places are stored as. GROUP is a power of two. HALVES: x, y
+ * place are read once. INDEX is what places are stored as. WORK_GROUP_SIZE is a power of two. HALVES: x, y
  * and the epilogue's tensor operands are 16-bit floats. */
 
-KERNEL LAUNCH_BOUNDS(GROUP, 1) void sparse_rows(
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void sparse_rows(
     const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
     const GLOBAL INDEX *RESTRICT places, const GLOBAL float *RESTRICT values,
     GLOBAL REAL *RESTRICT y, int columns, int depth EPILOGUE_PARAMETERS)
 {
-    LOCAL float partial[ROWS * GROUP];
+    SHARED float partial[ROWS * WORK_GROUP_SIZE];
     int item = LOCAL_ID(0);
     int channel = GROUP_ID(0);
 
@@ -16,7 +16,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void sparse_rows(
     UNROLL for (int row = 0; row < ROWS; row++)
         sum[row] = 0.0f;
     int end = starts[channel + 1];
-    for (int j = starts[channel] + item; j < end; j += GROUP) {
+    for (int j = starts[channel] + item; j < end; j += WORK_GROUP_SIZE) {
         float value = values[j];
         int place = places[j];
         UNROLL for (int row = 0; row < ROWS; row++)
@@ -24,7 +24,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void sparse_rows(
     }
     add_up(partial, sum, item);
     if (item < ROWS) {
-        float value = partial[item * GROUP];
+        float value = partial[item * WORK_GROUP_SIZE];
         int index = item * columns + channel;
         EPILOGUE(value, channel, index)
         STORE_REAL(y, index, value);

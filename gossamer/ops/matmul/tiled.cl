@@ -1,4 +1,4 @@
-/* Batched row-major matrix products, c = a @ b, in tiles through local memory. Up to three batch
+/* Batched row-major matrix products, c = a @ b, in tiles through shared memory. Up to three batch
  * dimensions, outermost first: sizes n, strides p of a and q of b (0: repeated); c is contiguous.
  * A work-group of 256 makes TILE x TILE results; a work-item EACH x EACH of them, EACH = TILE/16,
  * 16 apart so that neighbours read neighbouring words. */
@@ -18,8 +18,8 @@ void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
             GLOBAL float *RESTRICT c, int rows, int columns, int inner,
             int n0, int p0, int q0, int n1, int p1, int q1, int n2, int p2, int q2)
 {
-    LOCAL float tile_a[DEPTH][TILE + 1];
-    LOCAL float tile_b[DEPTH][TILE];
+    SHARED float tile_a[DEPTH][TILE + 1];
+    SHARED float tile_b[DEPTH][TILE];
     uint down = (uint)CEIL_DIV(rows, TILE), across = (uint)CEIL_DIV(columns, TILE);
     uint rest = (uint)GROUP_ID(0);
     int column0 = (int)(rest % across) * TILE;

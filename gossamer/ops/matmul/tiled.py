@@ -1,4 +1,4 @@
-"""Matrix products on a device, in tiles through local memory."""
+"""Matrix products on a device, in tiles through shared memory."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gossamer.device.base import Device, KernelSource
 from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.strided import (
-    GROUP,
+    WORK_GROUP_SIZE,
     KernelAlgorithm,
     cannot_compile,
     divisor,
@@ -53,7 +53,7 @@ class DirectPad(KernelAlgorithm):
             value = np.full(1, problem.value).astype(dtype).view(bits)
         numbers = [n for size, *loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops
                    for n in (*divisor(size), *loop)]
-        return Launch(kernel, groups_for(count), (GROUP,), (
+        return Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), count,
             *([value[0]] if problem.mode == "constant" else []), *numbers))
 

@@ -8,7 +8,7 @@ from gossamer.device.base import Device, KernelSource
 from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.strided import (
-    GROUP,
+    WORK_GROUP_SIZE,
     KernelAlgorithm,
     divisor,
     groups_for,
@@ -37,7 +37,7 @@ class DirectPool(KernelAlgorithm):
         items = variant.outputs[0].size // (lanes * pixels)
         height, width = problem.input.shape[2:]
         counted = problem.pads if problem.count_include_pad else (0, 0, 0, 0)
-        return Launch(kernel, groups_for(items), (GROUP,), (
+        return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), items, height, width, inner,
             *divisor(inner // lanes), *divisor(problem.out_width // pixels),
             *divisor(problem.out_height), *problem.kernel, *problem.stride, *problem.pads[:2],

@@ -1,5 +1,5 @@
 /* Reductions: each result is summed (or its maximum found) by LANES work-items that take every
- * LANES-th element and then meet in a tree in local memory.
+ * LANES-th element and then meet in a tree in shared memory.
  *
  * Up to four kept dimensions (k: sizes, source strides p, target strides q) and four reduced ones
  * (r: sizes, source strides e), outermost first, unused ones of size 1 in front. With SIMPLE there
@@ -48,7 +48,7 @@ KERNEL LAUNCH_BOUNDS(256, 1)
 void reduce(const GLOBAL STORED *RESTRICT source, GLOBAL STORED *RESTRICT target, int results,
             int count KEPT(0) KEPT(1) KEPT(2) KEPT(3) REDUCED(0) REDUCED(1) REDUCED(2) REDUCED(3))
 {
-    LOCAL VALUE partial[256];
+    SHARED VALUE partial[256];
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
 #else

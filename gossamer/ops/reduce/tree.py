@@ -1,4 +1,4 @@
-"""Reductions on a device: several work-items a result, joined by a tree in local memory."""
+"""Reductions on a device: several work-items a result, joined by a tree in shared memory."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, outpu
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.resize.reference import linear, nearest
 from gossamer.ops.strided import (
-    GROUP,
+    WORK_GROUP_SIZE,
     KernelAlgorithm,
     divisor,
     groups_for,
@@ -36,7 +36,7 @@ class TableResize(KernelAlgorithm):
             defines["LINEAR"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "resize", defines))
         items = variant.outputs[0].size // (lanes * pixels)
-        return Launch(kernel, groups_for(items), (GROUP,), (
+        return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), *_tables(weights, problem), items,
             *problem.input.shape[2:], inner, *divisor(inner // lanes),
             *divisor(problem.size[1] // pixels), *divisor(problem.size[0])))

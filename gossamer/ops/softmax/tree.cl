@@ -25,7 +25,7 @@ KERNEL LAUNCH_BOUNDS(256, 1)
 void softmax(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int sums,
              int length, int inner)
 {
-    LOCAL float partial[256];
+    SHARED float partial[256];
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
 #else

@@ -1,4 +1,4 @@
-"""Softmax on a device: several work-items a sum, joined by a tree in local memory."""
+"""Softmax on a device: several work-items a sum, joined by a tree in shared memory."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False)
-class Offer:
+class CublasOffer:
     """One algorithm for a product, in cuBLAS's own encoding, and the workspace it takes."""
 
     algorithm: np.ndarray
@@ -103,7 +103,7 @@ class Offer:
 
 
 @functools.cache
-def offers(product: Product, device: Device) -> tuple[Offer, ...]:
+def offers(product: Product, device: Device) -> tuple[CublasOffer, ...]:
     """What cuBLAS offers for a product, the best first by its own estimate; may be none."""
     return Multiplication(product, device)._offers()
 
@@ -154,7 +154,7 @@ class Multiplication:
             put(lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, stride)
         return int(layout)
 
-    def _offers(self) -> tuple[Offer, ...]:
+    def _offers(self) -> tuple[CublasOffer, ...]:
         a, b, d = self._layouts
         with self._library.calling("listing algorithms") as lt:
             preference = lt.matmul_preference_create()
@@ -178,10 +178,10 @@ class Multiplication:
                         raise
             finally:
                 lt.matmul_preference_destroy(preference)
-        return tuple(Offer(np.array(each["algo"]), _padded(int(each["workspace_size"])))
+        return tuple(CublasOffer(np.array(each["algo"]), _padded(int(each["workspace_size"])))
                      for each in found[:count[0]] if each["state"] == 0)
 
-    def multiply(self, offer: Offer, a: int, b: int, d: int, workspace: int, stream: int, *,
+    def multiply(self, offer: CublasOffer, a: int, b: int, d: int, workspace: int, stream: int, *,
                  residual: int | None = None) -> None:
         """Queues the product of device memory at these addresses on a stream (its handle).
         workspace: the address of as much memory as the offer takes. residual: of C."""

@@ -23,7 +23,7 @@ _INSTALL = "pip install 'gossamer[vendor]'"
 _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 
 
-class Library:
+class CudnnLibrary:
     """cuDNN with its handle on one device, which one thread at a time may use.
 
     api: the frontend's module. version: the library's own. failures: what its calls raise.
@@ -58,7 +58,7 @@ def unavailable(device: Device) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def library_on(device: Device) -> Library:
+def library_on(device: Device) -> CudnnLibrary:
     """cuDNN on a device. Raises DeviceError that says why it has none."""
     found = _on(device)
     if isinstance(found, str):
@@ -73,14 +73,14 @@ def loaded_version(device: Device) -> str:
 
 
 @functools.cache
-def _on(device: Any) -> Library | str:
+def _on(device: Any) -> CudnnLibrary | str:
     if device.api != "cuda":
         return "cuDNN runs on NVIDIA GPUs only"
     api = _loaded()
     if isinstance(api, str):
         return api
     try:
-        return Library(api, device)
+        return CudnnLibrary(api, device)
     except Exception as error:  # whatever keeps it from starting
         return f"cuDNN does not start: {first_line(error)}"
 

@@ -30,7 +30,7 @@ def dtype_of(precision: str) -> str:
     return "float16" if precision == "fp16" else "float32"
 
 
-class Library:
+class NvmathLibrary:
     """One of the libraries with its handle on one device.
 
     api: the module of its bindings. handle: for calls inside `calling`. version: as the library
@@ -65,7 +65,7 @@ def unavailable(name: str, device: Device) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def library_on(name: str, device: Device) -> Library:
+def library_on(name: str, device: Device) -> NvmathLibrary:
     """The library on a device. Raises DeviceError that says why it cannot be used."""
     found = _on(name, device)
     if isinstance(found, str):
@@ -80,11 +80,11 @@ def loaded_version(name: str, device: Device) -> str:
 
 
 @functools.cache
-def _on(name: str, device: Any) -> Library | str:
+def _on(name: str, device: Any) -> NvmathLibrary | str:
     if device.api != "cuda":
         return f"{name} runs on NVIDIA GPUs only"
     try:
-        return Library(name, device)
+        return NvmathLibrary(name, device)
     except ModuleNotFoundError as error:
         if error.name == "nvmath":
             return f"nvmath-python is not installed: {_INSTALL}"

@@ -24,9 +24,9 @@ from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report.report import DENSE, why_not
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
-from gossamer.plan.store.tuning_cache import candidate
+from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.tuner import Trial, Tuner
+from gossamer.plan.tune.tuner import Candidate, Tuner
 
 MEASURED = "measured choice"
 _BUDGET_US = 5e5
@@ -61,22 +61,22 @@ class Comparison:
 
 def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], device: Device,
             tuner: Tuner, note: Callable[[str], None] = lambda line: None) -> Comparison | None:
-    """Times a network's measured choice and the program of each family. Kept is the fastest, or
+    """Times a network's measured choice and the program of each algorithm. LruCache is the fastest, or
     the measured choice where its quartiles touch those of the fastest.
 
-    A family is an algorithm that could be used for a layer for which another could be too, taken
+    A algorithm is an algorithm that could be used for a layer for which another could be too, taken
     wherever it can be; and all that skip no zeros together (DENSE), where that is a choice.
-    make(family, tuner) gives its program, from the tuner it is given. A family without a program
-    that runs is named with the reason. None where there is nothing to compare: no families, or
+    make(algorithm, tuner) gives its program, from the tuner it is given. A algorithm without a program
+    that runs is named with the reason. None where there is nothing to compare: no baseline plans, or
     all with the measured choice's program.
     """
     programs = {MEASURED: chosen}
     failures = {}
     known = _Known(tuner, chosen)
-    for family in _families(chosen, device):
-        plan = family if family == DENSE else f"{family} wherever it can"
+    for algorithm in _forced_algorithms(chosen, device):
+        plan = algorithm if algorithm == DENSE else f"{algorithm} wherever it can"
         try:
-            programs[plan] = make(family, known)  # type: ignore[arg-type]
+            programs[plan] = make(algorithm, known)  # type: ignore[arg-type]
         except (GossamerError, ValueError) as error:
             failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
     keys = {plan: program_key(program, device) for plan, program in programs.items()}
@@ -133,7 +133,7 @@ def program_key(program: Program, device: Device) -> str:
 
     text = json.dumps([
         numbered(program.inputs.values()), numbered(program.constants),
-        [[problem_key(step.problem), *candidate(step.algorithm, step.variant),
+        [[problem_key(step.problem), *candidate_key(step.algorithm, step.variant),
           identity(step.algorithm, step.device), step.device is device, numbered(step.inputs),
           numbered(step.outputs)] for step in program.steps],
         numbered(program.outputs.values())])
@@ -150,28 +150,28 @@ class _Known:
         self.refusal = tuner.refusal
         self._tuner = tuner
         # by name: of two layers with one problem the tolerance may hold back one
-        self._trials = {(step.layer.name, step.device.name): step.trials
+        self._trials = {(step.layer.name, step.device.name): step.candidates
                         for step in chosen.steps if not step.layer.inserted}
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
-                place: Device) -> Sequence[Trial]:
-        trials = self._trials.get((layer.name, place.name))
-        if trials is None:
-            return self._tuner.measure(layer, algorithms, place)
-        asked = [trial for trial in trials if trial.algorithm in algorithms]
-        return asked if any(map(_usable, asked)) else trials
+                device: Device) -> Sequence[Candidate]:
+        candidates = self._trials.get((layer.name, device.name))
+        if candidates is None:
+            return self._tuner.measure(layer, algorithms, device)
+        asked = [candidate for candidate in candidates if candidate.algorithm in algorithms]
+        return asked if any(map(_usable, asked)) else candidates
 
-    def verified(self, layer: Layer, trial: Trial, place: Device) -> Trial:
-        return self._tuner.verified(layer, trial, place)
+    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
+        return self._tuner.verified(layer, candidate, device)
 
 
-def _families(chosen: Program, device: Device) -> list[str]:
+def _forced_algorithms(chosen: Program, device: Device) -> list[str]:
     """Algorithms that could be used for a layer for which another could be too; DENSE before them
     where a layer could skip zeros or not."""
     names: dict[str, bool] = {}
     for step in chosen.steps:
-        usable = {trial.algorithm.name: trial.algorithm.dense for trial in step.trials
-                  if _usable(trial)}
+        usable = {candidate.algorithm.name: candidate.algorithm.dense for candidate in step.candidates
+                  if _usable(candidate)}
         if len(usable) > 1 and step.device is device and not step.layer.inserted:
             names.update(usable)
             if len(set(usable.values())) == 2:
@@ -179,8 +179,8 @@ def _families(chosen: Program, device: Device) -> list[str]:
     return sorted(names, key=lambda name: name != DENSE)
 
 
-def _usable(trial: Trial) -> bool:
-    return math.isfinite(trial.cost)
+def _usable(candidate: Candidate) -> bool:
+    return math.isfinite(candidate.cost)
 
 
 def _together(name: str, programs: Mapping[str, Program], missing: Collection[str],
@@ -273,7 +273,7 @@ def _row(plan: str, whole: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
 
 
 def _explained(program: Program, chosen: Program, why: str) -> Program:
-    """A family's program whose layers have all candidates, and why each was not taken."""
+    """A algorithm's program whose layers have all candidates, and why each was not taken."""
     measured = {step.layer.name: step for step in chosen.steps if not step.layer.inserted}
     return replace(program, steps=[
         step if step.layer.inserted else _with_reasons(step, measured[step.layer.name], why)
@@ -281,13 +281,13 @@ def _explained(program: Program, chosen: Program, why: str) -> Program:
 
 
 def _with_reasons(step: Step, measured: Step, why: str) -> Step:
-    (taken,) = [trial for trial in measured.trials
-                if (trial.algorithm, trial.variant) == (step.algorithm, step.variant)]
-    tried: dict[str, list[Trial]] = {}
-    for trial in measured.trials:
-        tried.setdefault(trial.algorithm.name, []).append(trial)
+    (taken,) = [candidate for candidate in measured.candidates
+                if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
+    tried: dict[str, list[Candidate]] = {}
+    for candidate in measured.candidates:
+        tried.setdefault(candidate.algorithm.name, []).append(candidate)
     rejected = {name: reason for name, reason in measured.rejected.items() if name not in tried}
-    for name, trials in tried.items():
+    for name, candidates in tried.items():
         if name != step.algorithm.name:
-            rejected[name] = why_not(min(trials, key=lambda trial: trial.cost), taken, why)
-    return replace(step, rejected=rejected, trials=measured.trials)
+            rejected[name] = why_not(min(candidates, key=lambda candidate: candidate.cost), taken, why)
+    return replace(step, rejected=rejected, candidates=measured.candidates)

@@ -11,27 +11,27 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.copy.problem import convert
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.tune.tuner import Trial
+from gossamer.plan.tune.tuner import Candidate
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class Choice:
+class LayerChoice:
     """What computes a layer, where; and for each other algorithm why it does not."""
 
     algorithm: Algorithm
     variant: Variant
     device: Device
     rejected: dict[str, str] = field(default_factory=dict)
-    trials: Sequence[Trial] = ()
+    candidates: Sequence[Candidate] = ()
 
 
-class Builder:
+class ProgramBuilder:
     """Holds a program while it grows. `decide` chooses for a layer, given this builder."""
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
                  constants: Mapping[str, np.ndarray],
-                 decide: Callable[[Builder, Layer], Choice]) -> None:
+                 decide: Callable[[ProgramBuilder, Layer], LayerChoice]) -> None:
         self.program = Program(batch, [], {}, {}, dict(constants), {}, {})
         self.specs = self.program.specs
         self.copies: dict[tuple[str, TensorSpec], str] = {}
@@ -82,10 +82,10 @@ class Builder:
         return " ".join([*changes, target.dtype] if source.dtype != target.dtype else changes
                         or [target.layout])
 
-    def _append(self, layer: Layer, choice: Choice, sources: list[str]) -> None:
+    def _append(self, layer: Layer, choice: LayerChoice, sources: list[str]) -> None:
         self.program.steps.append(Step(layer, choice.algorithm, choice.variant, choice.device,
                                        sources, layer.outputs, choice.rejected,
-                                       choice.trials))
+                                       choice.candidates))
         self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
 
 

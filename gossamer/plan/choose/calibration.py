@@ -141,7 +141,7 @@ def _less_precise(program: Program) -> list[Step]:
 
 def _saved(step: Step) -> float:
     """Microseconds that the lower precision saves over the best float32 candidate."""
-    taken = min((trial.cost for trial in step.trials if trial.variant == step.variant),
+    taken = min((candidate.cost for candidate in step.candidates if candidate.variant == step.variant),
                 default=0.0)
-    return min((trial.cost for trial in step.trials if trial.variant.precision == "fp32"),
+    return min((candidate.cost for candidate in step.candidates if candidate.variant.precision == "fp32"),
                default=math.inf) - taken

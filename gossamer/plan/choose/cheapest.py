@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.plan.choose import plan_assignment
-from gossamer.plan.choose.builder import Choice, conversion_layer
-from gossamer.plan.choose.eligibility import eligible
+from gossamer.plan.choose.builder import LayerChoice, conversion_layer
+from gossamer.plan.choose.eligibility import eligibility
 from gossamer.plan.choose.elimination import EntangledError
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Trial, Tuner, usable
+from gossamer.plan.tune.tuner import Candidate, Tuner, usable
 from gossamer.tensor import TensorSpec, default_spec
 
 _SIMPLER: tuple[tuple[str, Callable[[TensorSpec], bool]], ...] = (
@@ -29,13 +29,13 @@ class _Option:
     """A layer, what it may be computed by, where, and why not by others."""
 
     layer: Layer
-    place: Device
+    device: Device
     reasons: dict[str, str]
-    trials: list[Trial]
+    candidates: list[Candidate]
 
 
 class Cheapest:
-    """The exact least-cost labelling of a network (see labelling.py), of candidates that are right
+    """The exact least-cost plan assignment of a network (see plan assignment.py), of candidates that are right
     with the layers' own constants.
 
     given: values that no layer writes. The other arguments are those of select.choose.
@@ -57,38 +57,38 @@ class Cheapest:
 
     def _option(self, layer: Layer, only: str | None, sparse_threshold: float | None,
                 less_precise: Collection[str] | None) -> _Option:
-        able, place, reasons = eligible(layer, self._device, only, sparse_threshold,
+        able, layer_device, reasons = eligibility(layer, self._device, only, sparse_threshold,
                                         self._tuner.refusal)
-        trials = list(self._tuner.measure(layer, able, place))
+        candidates = list(self._tuner.measure(layer, able, layer_device))
         wished = only is not None or sparse_threshold is not None
-        if wished and all(math.isinf(trial.cost) for trial in trials):
-            failures = {trial.algorithm.name: trial.measured.failure or "" for trial in trials}
-            able, place, others = eligible(layer, self._device, refusal=self._tuner.refusal)
+        if wished and all(math.isinf(candidate.cost) for candidate in candidates):
+            failures = {candidate.algorithm.name: candidate.measured.failure or "" for candidate in candidates}
+            able, layer_device, others = eligibility(layer, self._device, refusal=self._tuner.refusal)
             able = [algorithm for algorithm in able if algorithm.name not in failures]
             if able:
-                trials = list(self._tuner.measure(layer, able, place))
+                candidates = list(self._tuner.measure(layer, able, layer_device))
                 reasons = {**others, **failures}
         if less_precise is not None and layer.name not in less_precise:
-            trials = [trial if trial.variant.precision == "fp32" else trial.excluded(
-                "not in float32, which the tolerance asks for here") for trial in trials]
-        return _Option(layer, place, reasons, trials)
+            candidates = [candidate if candidate.variant.precision == "fp32" else candidate.excluded(
+                "not in float32, which the tolerance asks for here") for candidate in candidates]
+        return _Option(layer, layer_device, reasons, candidates)
 
-    def choices(self) -> dict[str, Choice]:
+    def choices(self) -> dict[str, LayerChoice]:
         """The choice for each layer by name."""
         while True:
-            taken = self._labelled()
+            taken = self._assigned()
             wrong = False
-            for option, trial in taken:
-                verified = self._tuner.verified(option.layer, trial, option.place)
-                if verified is not trial:
-                    option.trials[option.trials.index(trial)] = verified
+            for option, candidate in taken:
+                verified = self._tuner.verified(option.layer, candidate, option.device)
+                if verified is not candidate:
+                    option.candidates[option.candidates.index(candidate)] = verified
                     wrong = wrong or math.isinf(verified.cost)
             if not wrong:
-                return {option.layer.name: _choice(trial, option.trials, option.place,
+                return {option.layer.name: _choice(candidate, option.candidates, option.device,
                                                    option.reasons)
-                        for option, trial in taken}
+                        for option, candidate in taken}
 
-    def _labelled(self) -> list[tuple[_Option, Trial]]:
+    def _assigned(self) -> list[tuple[_Option, Candidate]]:
         for _, given_up in (("", None), *_SIMPLER):
             if given_up is not None:
                 self._give_up(given_up)
@@ -101,48 +101,48 @@ class Cheapest:
     def _give_up(self, given_up: Callable[[TensorSpec], bool]) -> None:
         for option in self._options():
             simpler = [
-                trial.excluded("the network's graph is too entangled for so many layouts")
-                if any(map(given_up, (*trial.variant.inputs, *trial.variant.outputs))) else trial
-                for trial in option.trials]
-            if any(math.isfinite(trial.cost) for trial in simpler):
-                option.trials = simpler
+                candidate.excluded("the network's graph is too entangled for so many layouts")
+                if any(map(given_up, (*candidate.variant.inputs, *candidate.variant.outputs))) else candidate
+                for candidate in option.candidates]
+            if any(math.isfinite(candidate.cost) for candidate in simpler):
+                option.candidates = simpler
 
     def _options(self) -> list[_Option]:
         return [node for node in self._nodes if isinstance(node, _Option)]
 
-    def _minimised(self) -> list[tuple[_Option, Trial]]:
+    def _minimised(self) -> list[tuple[_Option, Candidate]]:
         nodes = []
-        candidates: list[list[Trial]] = []
+        candidates: list[list[Candidate]] = []
         for node in self._nodes:
             if isinstance(node, Layer):
                 # another shape of the same memory, which has to be row-major
-                choices = tuple(plan_assignment.Choice(0.0, (("", dtype),), (("", dtype),))
+                choices = tuple(plan_assignment.NodeOption(0.0, (("", dtype),), (("", dtype),))
                                 for dtype in self._dtypes(node.inputs[0]))
-                nodes.append(plan_assignment.Node(choices, tuple(node.inputs), tuple(node.outputs)))
+                nodes.append(plan_assignment.OptionNode(choices, tuple(node.inputs), tuple(node.outputs)))
                 candidates.append([])
                 continue
-            candidates.append(usable(node.layer, node.trials, node.place))
-            nodes.append(plan_assignment.Node(
-                tuple(plan_assignment.Choice(trial.cost, tuple(map(_label, trial.variant.inputs)),
-                                       tuple(map(_label, trial.variant.outputs)))
-                      for trial in candidates[-1]),
+            candidates.append(usable(node.layer, node.candidates, node.device))
+            nodes.append(plan_assignment.OptionNode(
+                tuple(plan_assignment.NodeOption(candidate.cost, tuple(map(_form, candidate.variant.inputs)),
+                                       tuple(map(_form, candidate.variant.outputs)))
+                      for candidate in candidates[-1]),
                 tuple(node.layer.inputs), tuple(node.layer.outputs)))
-        labels = plan_assignment.minimise(
-            nodes, {name: _label(self._specs[name]) for name in self._given}, self._conversion,
-            required={name: _label(self._specs[name]) for name in self._outputs}).labels
-        return [(node, trials[label]) for node, trials, label
-                in zip(self._nodes, candidates, labels, strict=True) if isinstance(node, _Option)]
+        options = plan_assignment.minimise(
+            nodes, {name: _form(self._specs[name]) for name in self._given}, self._conversion,
+            required={name: _form(self._specs[name]) for name in self._outputs}).options
+        return [(node, candidates[form]) for node, candidates, form
+                in zip(self._nodes, candidates, options, strict=True) if isinstance(node, _Option)]
 
     def _conversion(self, value: str, given: Hashable, needed: Hashable) -> float:
-        source, target = (_as_labelled(self._specs[value], label) for label in (given, needed))
+        source, target = (_spec_of_form(self._specs[value], form) for form in (given, needed))
         if (source, target) not in self._conversions:
             self._conversions[source, target] = self._converted(value, source, target)
         return self._conversions[source, target]
 
     def _converted(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
-        layer = conversion_layer(value, f"{value} as {_label(target)}", source, target)
-        able, place, _ = eligible(layer, self._device)
-        return min(trial.cost for trial in self._tuner.measure(layer, able, place))
+        layer = conversion_layer(value, f"{value} as {_form(target)}", source, target)
+        able, layer_device, _ = eligibility(layer, self._device)
+        return min(candidate.cost for candidate in self._tuner.measure(layer, able, layer_device))
 
     def _dtypes(self, value: str) -> tuple[str, ...]:
         """In which a value of the network may lie."""
@@ -151,33 +151,33 @@ class Cheapest:
         return (dtype, "float16") if both else (dtype,)
 
 
-def best_alone(layer: Layer, device: Device, tuner: Tuner) -> Choice:
+def best_alone(layer: Layer, device: Device, tuner: Tuner) -> LayerChoice:
     """The fastest candidate whatever its layouts: for changes of layout, which state theirs."""
-    able, place, reasons = eligible(layer, device)
-    trials = tuner.measure(layer, able, place)
-    taken = min(usable(layer, trials, place), key=lambda trial: trial.cost)
-    return _choice(taken, trials, place, reasons)
+    able, layer_device, reasons = eligibility(layer, device)
+    candidates = tuner.measure(layer, able, layer_device)
+    taken = min(usable(layer, candidates, layer_device), key=lambda candidate: candidate.cost)
+    return _choice(taken, candidates, layer_device, reasons)
 
 
-def _label(spec: TensorSpec) -> tuple[str, str]:
-    """Layout and dtype as the labelling tells them apart; the layout is "" for all that lies as
+def _form(spec: TensorSpec) -> tuple[str, str]:
+    """Layout and dtype as the plan assignment tells them apart; the layout is "" for all that lies as
     the default does."""
     plain = spec.same_memory(default_spec(spec.shape, spec.dtype))
     return ("" if plain else spec.layout), spec.dtype
 
 
-def _as_labelled(spec: TensorSpec, label: Hashable) -> TensorSpec:
-    assert isinstance(label, tuple)
-    layout, dtype = label
+def _spec_of_form(spec: TensorSpec, form: Hashable) -> TensorSpec:
+    assert isinstance(form, tuple)
+    layout, dtype = form
     return replace(spec, layout=layout or spec.layout, dtype=dtype)
 
 
-def _choice(taken: Trial, trials: Sequence[Trial], place: Device,
-            reasons: Mapping[str, str]) -> Choice:
-    """The trial taken, and why each other algorithm lost, by its best candidate."""
+def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
+            reasons: Mapping[str, str]) -> LayerChoice:
+    """The candidate taken, and why each other algorithm lost, by its best candidate."""
     rejected = dict(reasons)
-    for name in dict.fromkeys(trial.algorithm.name for trial in trials):
+    for name in dict.fromkeys(candidate.algorithm.name for candidate in candidates):
         if name != taken.algorithm.name:
-            best = min((t for t in trials if t.algorithm.name == name), key=lambda t: t.cost)
+            best = min((t for t in candidates if t.algorithm.name == name), key=lambda t: t.cost)
             rejected[name] = best.reason(taken)
-    return Choice(taken.algorithm, taken.variant, place, rejected, trials)
+    return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)

@@ -17,11 +17,11 @@ UNMEASURED_SECONDS = 60.0
 """Of one processor that building a variant may be expected to take where nothing is measured."""
 
 
-def refusal(algorithm: Algorithm, problem: Problem, place: Device) -> str | None:
+def refusal(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
     """Why an algorithm cannot compute a problem in strict float32, or in the float16 that a change
     of precision states itself, without being built for long; None where it can."""
     stated = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-    return nothing_allowed((variant for variant in algorithm.variants(problem, place)
+    return nothing_allowed((variant for variant in algorithm.variants(problem, layer_device)
                             if variant.precision == "fp32" or stated), UNMEASURED_SECONDS,
                            "without an effort")
 
@@ -46,7 +46,7 @@ def too_long(variant: Variant, seconds: float, why: str) -> str:
             f"{seconds:.0f} s are allowed")
 
 
-def eligible(layer: Layer, device: Device, only: str | None = None,
+def eligibility(layer: Layer, device: Device, only: str | None = None,
              sparse_threshold: float | None = None, refusal: Refusal = refusal
              ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """The algorithms that can compute the layer on the device, else those of the host; and why
@@ -58,15 +58,15 @@ def eligible(layer: Layer, device: Device, only: str | None = None,
     """
     assert layer.problem is not None
     reasons: dict[str, str] = {}
-    for place in (device, find("host")):
+    for layer_device in (device, find("host")):
         able = []
         for algorithm in OPS[layer.op].algorithms:
-            reason = algorithm.supports(layer.problem, place)
+            reason = algorithm.supports(layer.problem, layer_device)
             if reason is None:
-                reason = refusal(algorithm, layer.problem, place)
+                reason = refusal(algorithm, layer.problem, layer_device)
             if reason is None:
                 able.append(algorithm)
-            elif place is device:
+            elif layer_device is device:
                 reasons[algorithm.name] = reason
         if able:
             forced = [algorithm for algorithm in able if algorithm.name == only]
@@ -75,7 +75,7 @@ def eligible(layer: Layer, device: Device, only: str | None = None,
             able = forced or able
             if sparse_threshold is not None and layer.density is not None:
                 able = _on_its_side(able, 1 - layer.density, sparse_threshold, reasons)
-            return able, place, reasons
+            return able, layer_device, reasons
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
@@ -98,16 +98,16 @@ def _on_its_side(able: list[Algorithm], sparsity: float, threshold: float,
 
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm],
-                   place: Device) -> tuple[Algorithm, list[Variant]]:
+                   layer_device: Device) -> tuple[Algorithm, list[Variant]]:
     """The first algorithm that computes the layer in strict float32, and the first of its configs
     that do not take long to build, in all layouts; for a change of precision, the first
     algorithm. Raises UnsupportedError for none."""
     assert layer.problem is not None
     for algorithm in algorithms:
-        strict = [variant for variant in algorithm.variants(layer.problem, place)
+        strict = [variant for variant in algorithm.variants(layer.problem, layer_device)
                   if (variant.precision == "fp32" or layer.inserted)
                   and variant.build_seconds <= UNMEASURED_SECONDS]
         if strict:
             return algorithm, [v for v in strict if v.config == strict[0].config]
-    raise UnsupportedError(f"{layer.source or layer.name}: nothing on {place.name} computes "
+    raise UnsupportedError(f"{layer.source or layer.name}: nothing on {layer_device.name} computes "
                            f"{layer.problem.describe()} in float32")

@@ -1,6 +1,6 @@
-"""The cheapest labelling of a network: one choice a node, with the layout changes they force.
+"""The cheapest plan assignment of a network: one choice a node, with the layout changes they force.
 
-A label is a choice of a node: it costs a time, needs a layout of every input and gives one of
+A option is a choice of a node: it costs a time, needs a layout of every input and gives one of
 every output. A value that some reader needs in another layout than its writer gives is converted
 once for that layout, however many readers share the copy. This is the layout selection of
 Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
@@ -33,8 +33,8 @@ SLACK = 0.02
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a label costs, the layout it needs of each input and the layout of each output.
+class NodeOption:
+    """What a option costs, the layout it needs of each input and the layout of each output.
 
     cost is a time in any unit, 0 or more; infinity where the choice cannot be used.
     """
@@ -45,28 +45,28 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Node:
+class OptionNode:
     """Choices in order of preference; inputs and outputs are names of values."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[NodeOption, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Labelling:
+class PlanAssignment:
     """The index of the choice taken for each node, what they cost in all, conversions included,
     and the least total that there is."""
 
-    labels: tuple[int, ...]
+    options: tuple[int, ...]
     cost: float
     best: float
 
 
-def minimise(nodes: Sequence[Node], fixed: Mapping[str, Hashable],
+def minimise(nodes: Sequence[OptionNode], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
-             required: Mapping[str, Hashable], slack: float = SLACK) -> Labelling:
-    """The cheapest labelling, where costs that differ by little count as equal; of equal ones the
+             required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
+    """The cheapest plan assignment, where costs that differ by little count as equal; of equal ones the
     first: the one whose first node has the earliest choice, then whose second node has, and so on.
 
     A choice that costs at most (1 + slack) times the cheapest of its node counts as much as that;
@@ -79,7 +79,7 @@ def minimise(nodes: Sequence[Node], fixed: Mapping[str, Hashable],
     value in another layout, 0 or more, infinity where there is no way; it is asked once for each
     pair of unequal layouts that can meet. Layouts are told apart by equality.
 
-    Raises ValueError when every labelling costs infinity, when the graph is too entangled
+    Raises ValueError when every plan assignment costs infinity, when the graph is too entangled
     (a table would pass LARGEST_TABLE entries; the message has its width), and for malformed
     nodes and costs.
     """
@@ -89,7 +89,7 @@ def minimise(nodes: Sequence[Node], fixed: Mapping[str, Hashable],
     tree = BucketTree(model.sizes, [scope for scope, _ in model.tables])
     estimate = Elimination(tree, model.floors, model.tables).total()
     if estimate == math.inf:
-        raise ValueError(f"no labelling has a finite cost: {model.conflict()}")
+        raise ValueError(f"no plan assignment has a finite cost: {model.conflict()}")
 
     # in whole grains sums are exact, so that equal totals compare equal in whatever order
     limit = estimate * (1 + slack) * (1 + 1e-9)
@@ -103,17 +103,17 @@ def minimise(nodes: Sequence[Node], fixed: Mapping[str, Hashable],
     elimination = Elimination(tree, [in_grains(_counted(floors, floors, slack))
                                      for floors in model.floors], tables)
     least = spent = elimination.total()
-    labels = []
+    options = []
     for variable in range(len(nodes)):
         group, costs = model.groups[variable], model.costs[variable]
         floors = np.append(model.floors[variable], np.inf)[group]
         counted = in_grains(_counted(costs, floors, slack))
         totals = elimination.others(variable)[group] + counted
-        label = int(np.flatnonzero(totals <= least)[0])
-        elimination.fix(group[label], counted[label])
-        labels.append(label)
-        spent += float(in_grains(costs)[label] - counted[label])
-    return Labelling(tuple(labels), spent * grain, best * grain)
+        option = int(np.flatnonzero(totals <= least)[0])
+        elimination.fix(group[option], counted[option])
+        options.append(option)
+        spent += float(in_grains(costs)[option] - counted[option])
+    return PlanAssignment(tuple(options), spent * grain, best * grain)
 
 
 def _counted(costs: np.ndarray, floors: np.ndarray, slack: float) -> np.ndarray:
@@ -130,16 +130,16 @@ class _Model:
     variables and the costs of all their states.
     """
 
-    def __init__(self, nodes: Sequence[Node], fixed: Mapping[str, Hashable],
+    def __init__(self, nodes: Sequence[OptionNode], fixed: Mapping[str, Hashable],
                  conversion: Callable[[str, Hashable, Hashable], float],
                  required: Mapping[str, Hashable]) -> None:
-        outside = Node((Choice(0.0, tuple(required.values()), tuple(fixed.values())),),
+        outside = OptionNode((NodeOption(0.0, tuple(required.values()), tuple(fixed.values())),),
                        tuple(required), tuple(fixed))
         self.nodes = (*nodes, outside)
         self.conversion = conversion
         self.costs: list[np.ndarray] = []
         self.groups: list[list[int]] = []
-        self.signatures: list[list[Choice]] = []
+        self.signatures: list[list[NodeOption]] = []
         self.floors: list[np.ndarray] = []
         for index in range(len(self.nodes)):
             self._add_node(index)
@@ -172,7 +172,7 @@ class _Model:
         node = self.nodes[index]
         groups: dict[tuple, int] = {}
         group: list[int] = []
-        signatures: list[Choice] = []
+        signatures: list[NodeOption] = []
         for choice in node.choices:
             if (len(choice.needs), len(choice.gives)) != (len(node.inputs), len(node.outputs)):
                 raise ValueError(f"{self._name(index)}: a choice needs {len(choice.needs)} and "
@@ -188,7 +188,7 @@ class _Model:
             if len(groups) > len(signatures):
                 signatures.append(choice)
         if not signatures:
-            raise ValueError(f"no labelling has a finite cost: {self._name(index)} has no choice "
+            raise ValueError(f"no plan assignment has a finite cost: {self._name(index)} has no choice "
                              "that can be used")
         costs = np.array([choice.cost for choice in node.choices], float)
         floors = np.full(len(signatures) + 1, np.inf)
@@ -254,7 +254,7 @@ class _Model:
         self._values.append(value)
 
     def conflict(self) -> str:
-        """Why no labelling is possible, as far as a single value shows it."""
+        """Why no plan assignment is possible, as far as a single value shows it."""
         for value, (_, table) in zip(self._values, self.tables, strict=True):
             if np.isinf(table).all():
                 return (f"value {value!r} can be converted from no layout that is given to those "

@@ -8,9 +8,9 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
-from gossamer.plan.choose.builder import Builder, Choice
+from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.cheapest import Cheapest, best_alone
-from gossamer.plan.choose.eligibility import eligible, first_in_order
+from gossamer.plan.choose.eligibility import eligibility, first_in_order
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import TensorSpec, default_spec
@@ -24,7 +24,7 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     """A program for the layers.
 
     With a tuner every candidate is measured, and the layers' choices together with the changes
-    of layout between them are the cheapest (see labelling.py). Without one: the first algorithm
+    of layout between them are the cheapest (see plan assignment.py). Without one: the first algorithm
     that supports the problem, in its first config, with the layouts that move the fewest bytes.
     only: the name of an algorithm that is taken wherever it can be, others elsewhere.
     sparse_threshold: layers of more sparsity than this take an algorithm that skips zeros, the
@@ -36,19 +36,19 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     outputs = list(outputs)
     specs = _default_specs(layers, inputs, constants)
     if tuner is None:
-        builder = Builder(batch, inputs, constants,
+        builder = ProgramBuilder(batch, inputs, constants,
                           lambda builder, layer: first_choice(builder, layer, device, only,
                                                               sparse_threshold))
     else:
         chosen = Cheapest(layers, specs, [*inputs, *constants], outputs, device, tuner, only,
                           sparse_threshold, less_precise).choices()
 
-        def decide(builder: Builder, layer: Layer) -> Choice:
+        def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             if layer.name in chosen:
                 return chosen[layer.name]
             return best_alone(layer, device, tuner)
 
-        builder = Builder(batch, inputs, constants, decide)
+        builder = ProgramBuilder(batch, inputs, constants, decide)
     for layer in layers:
         builder.add(layer)
     return builder.finish({name: specs[name] for name in outputs})
@@ -67,18 +67,18 @@ def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],
     return specs
 
 
-def first_choice(builder: Builder, layer: Layer, device: Device, only: str | None = None,
-                 sparse_threshold: float | None = None) -> Choice:
+def first_choice(builder: ProgramBuilder, layer: Layer, device: Device, only: str | None = None,
+                 sparse_threshold: float | None = None) -> LayerChoice:
     """The first algorithm that supports the problem, in its first config, with the layouts that
     move the fewest bytes. `only` and the threshold leave some of them, as choose() says."""
-    able, place, reasons = eligible(layer, device, only, sparse_threshold)
-    first, variants = first_in_order(layer, able, place)
+    able, layer_device, reasons = eligibility(layer, device, only, sparse_threshold)
+    first, variants = first_in_order(layer, able, layer_device)
     reasons.update({other.name: f"comes after {first.name}" for other in able
-                    if place is device and other is not first})
+                    if layer_device is device and other is not first})
 
     def moved(variant: Variant) -> int:
         return sum(spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
                    if not builder.specs[name].same_memory(spec)
                    and (name, spec) not in builder.copies)
 
-    return Choice(first, min(variants, key=moved), place, reasons)
+    return LayerChoice(first, min(variants, key=moved), layer_device, reasons)

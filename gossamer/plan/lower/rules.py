@@ -21,7 +21,7 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
-from gossamer.plan.lower.state import Lowering
+from gossamer.plan.lower.state import LowerState
 from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
 
@@ -34,129 +34,129 @@ def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
     batch size of one graph.
     Raises UnsupportedError that names the node where no problem expresses it.
     """
-    lowering = Lowering(static, {} if known is None else known)
+    state = LowerState(static, {} if known is None else known)
     for node in static.nodes:
         rule = _RULES.get(node.op)
         if rule is None:
             raise UnsupportedError(f"{static.graph.file}: {node.source or node.name}: no kernel "
                                    f"computes {node.op!r}")
         try:
-            rule(lowering, node)
+            rule(state, node)
         except ValueError as error:
             raise UnsupportedError(
                 f"{static.graph.file}: {node.source or node.name}: {error}") from None
     for info in static.graph.outputs:
         if info.name in static.constants:
-            lowering.constants[info.name] = static.constants[info.name]
-    return lowering.layers, lowering.constants
+            state.constants[info.name] = static.constants[info.name]
+    return state.layers, state.constants
 
 
-def _elementwise(lowering: Lowering, node: Node) -> None:
-    lowering.expression(node, node.inputs, node.attributes["expression"])
+def _elementwise(state: LowerState, node: Node) -> None:
+    state.expression(node, node.inputs, node.attributes["expression"])
 
 
-def _cast(lowering: Lowering, node: Node) -> None:
-    source = lowering.spec(node.inputs[0])
-    lowering.add(node, cast(source, node.attributes["dtype"]), node.inputs)
+def _cast(state: LowerState, node: Node) -> None:
+    source = state.spec(node.inputs[0])
+    state.add(node, cast(source, node.attributes["dtype"]), node.inputs)
 
 
-def _pool(lowering: Lowering, node: Node) -> None:
+def _pool(state: LowerState, node: Node) -> None:
     a = node.attributes
-    lowering.add(node, PoolProblem(
-        lowering.spec(node.inputs[0]), a["kind"], tuple(a["kernel"]), tuple(a["strides"]),
+    state.add(node, PoolProblem(
+        state.spec(node.inputs[0]), a["kind"], tuple(a["kernel"]), tuple(a["strides"]),
         tuple(a["pads"]), tuple(a["dilations"]), bool(a["ceil_mode"]),
         bool(a["count_include_pad"])), node.inputs[:1])
 
 
-def _reduce(lowering: Lowering, node: Node) -> None:
+def _reduce(state: LowerState, node: Node) -> None:
     a = node.attributes
-    lowering.add(node, ReduceProblem(lowering.spec(node.inputs[0]), a["kind"], tuple(a["axes"]),
+    state.add(node, ReduceProblem(state.spec(node.inputs[0]), a["kind"], tuple(a["axes"]),
                                      bool(a["keepdims"])), node.inputs[:1])
 
 
-def _concat(lowering: Lowering, node: Node) -> None:
-    parts = tuple(lowering.spec(name) for name in node.inputs)
+def _concat(state: LowerState, node: Node) -> None:
+    parts = tuple(state.spec(name) for name in node.inputs)
     axis = node.attributes["axis"] % len(parts[0].shape)
-    lowering.add(node, ConcatProblem(parts, axis), node.inputs)
+    state.add(node, ConcatProblem(parts, axis), node.inputs)
 
 
-def _split(lowering: Lowering, node: Node) -> None:
-    source = lowering.spec(node.inputs[0])
+def _split(state: LowerState, node: Node) -> None:
+    source = state.spec(node.inputs[0])
     axis = node.attributes["axis"] % len(source.shape)
     parts = copying.split(source, axis, node.attributes["sizes"])
     for index, (problem, output) in enumerate(zip(parts, node.outputs, strict=True)):
-        if output in lowering.read:
-            lowering.add(node, problem, node.inputs[:1], outputs=[output],
+        if output in state.read:
+            state.add(node, problem, node.inputs[:1], outputs=[output],
                          name=f"{node.name}.{index}")
 
 
-def _slice(lowering: Lowering, node: Node) -> None:
+def _slice(state: LowerState, node: Node) -> None:
     a = node.attributes
-    source = lowering.spec(node.inputs[0])
+    source = state.spec(node.inputs[0])
     # in a graph -1 stands before the first element; for slice_ it counts from the last
     ends = [-source.shape[axis] - 1 if end < 0 else end
             for end, axis in zip(a["ends"], a["axes"], strict=True)]
-    lowering.add(node, copying.slice_(source, a["starts"], ends, a["axes"], a["steps"]),
+    state.add(node, copying.slice_(source, a["starts"], ends, a["axes"], a["steps"]),
                  node.inputs[:1])
 
 
-def _reshape(lowering: Lowering, node: Node) -> None:
-    lowering.reshape(node, node.inputs[0], node.outputs[0],
-                     lowering.static.shapes[node.outputs[0]])
+def _reshape(state: LowerState, node: Node) -> None:
+    state.reshape(node, node.inputs[0], node.outputs[0],
+                     state.static.shapes[node.outputs[0]])
 
 
-def _transpose(lowering: Lowering, node: Node) -> None:
-    lowering.add(node, copying.transpose(lowering.spec(node.inputs[0]),
+def _transpose(state: LowerState, node: Node) -> None:
+    state.add(node, copying.transpose(state.spec(node.inputs[0]),
                                          node.attributes["permutation"]), node.inputs[:1])
 
 
-def _expand(lowering: Lowering, node: Node) -> None:
-    lowering.add(node, copying.expand(lowering.spec(node.inputs[0]),
-                                      lowering.static.shapes[node.outputs[0]]), node.inputs[:1])
+def _expand(state: LowerState, node: Node) -> None:
+    state.add(node, copying.expand(state.spec(node.inputs[0]),
+                                      state.static.shapes[node.outputs[0]]), node.inputs[:1])
 
 
-def _pad(lowering: Lowering, node: Node) -> None:
+def _pad(state: LowerState, node: Node) -> None:
     a = node.attributes
-    lowering.add(node, PadProblem(lowering.spec(node.inputs[0]), tuple(a["pads"]), a["mode"],
+    state.add(node, PadProblem(state.spec(node.inputs[0]), tuple(a["pads"]), a["mode"],
                                   float(a.get("value") or 0.0)), node.inputs[:1])
 
 
-def _resize(lowering: Lowering, node: Node) -> None:
+def _resize(state: LowerState, node: Node) -> None:
     """Ranks 3 to 4: a missing height stands as 1."""
     a = node.attributes
-    source = lowering.spec(node.inputs[0])
+    source = state.spec(node.inputs[0])
     sizes, scales = tuple(a["sizes"]), tuple(a["scales"])
     rules = (a["mode"], a["coordinates"], a["nearest_mode"])
     if len(source.shape) == 4:
-        lowering.add(node, ResizeProblem(source, sizes, scales, *rules), node.inputs[:1])
+        state.add(node, ResizeProblem(source, sizes, scales, *rules), node.inputs[:1])
         return
     if len(source.shape) != 3:
         raise ValueError(f"resizes the spatial dimensions of rank 3 or 4, got {source}")
     n, c, w = source.shape
     lifted, result = f"{node.name} lifted", f"{node.name} resized"
-    lowering.reshape(node, node.inputs[0], lifted, (n, c, 1, w))
+    state.reshape(node, node.inputs[0], lifted, (n, c, 1, w))
     problem = ResizeProblem(default_spec((n, c, 1, w), source.dtype), (1, *sizes), (1.0, *scales),
                             *rules)
-    lowering.add(node, problem, [lifted], outputs=[result], name=result)
-    lowering.define(result, problem.outputs[0].shape, source.dtype)
-    lowering.reshape(node, result, node.outputs[0], lowering.static.shapes[node.outputs[0]])
+    state.add(node, problem, [lifted], outputs=[result], name=result)
+    state.define(result, problem.outputs[0].shape, source.dtype)
+    state.reshape(node, result, node.outputs[0], state.static.shapes[node.outputs[0]])
 
 
-def _softmax(lowering: Lowering, node: Node) -> None:
-    source = lowering.spec(node.inputs[0])
+def _softmax(state: LowerState, node: Node) -> None:
+    source = state.spec(node.inputs[0])
     axis = node.attributes["axis"] % len(source.shape)
-    lowering.add(node, SoftmaxProblem(source, axis, bool(node.attributes["log"])),
+    state.add(node, SoftmaxProblem(source, axis, bool(node.attributes["log"])),
                  node.inputs[:1])
 
 
-def _gather(lowering: Lowering, node: Node) -> None:
+def _gather(state: LowerState, node: Node) -> None:
     data, indices = node.inputs
-    source = lowering.spec(data)
-    lowering.add(node, GatherProblem(source, lowering.spec(indices),
+    source = state.spec(data)
+    state.add(node, GatherProblem(source, state.spec(indices),
                                      node.attributes["axis"] % len(source.shape)), [data, indices])
 
 
-_RULES: dict[str, Callable[[Lowering, Node], Any]] = {
+_RULES: dict[str, Callable[[LowerState, Node], Any]] = {
     "cast": _cast,
     "concat": _concat,
     "conv2d": conv2d,

@@ -16,7 +16,7 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, default_spec
 
 
-class Lowering:
+class LowerState:
     """known: what was found out about weights, by node; added to here."""
 
     def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo]) -> None:

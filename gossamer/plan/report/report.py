@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.program import Program, Step
 from gossamer.plan.store.tuning_file import counted
 from gossamer.plan.tune.prepare import Build
-from gossamer.plan.tune.tuner import Trial
+from gossamer.plan.tune.tuner import Candidate
 
 if TYPE_CHECKING:
     from gossamer.plan.choose.baseline_plans import Comparison, EndToEnd
@@ -168,7 +168,7 @@ def shown(step: Step, elapsed_us: float, state: State, level: int) -> str:
             f"{step.device.name}: {elapsed_us:.1f} us, {problem.flops * per_ns:.1f} GFLOP/s, "
             f"{problem.least_bytes * per_ns:.1f} GB/s")
     if level >= 3:
-        text += f" [{step.variant.label}]"
+        text += f" [{step.variant.config_text}]"
         text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
     if level >= 4:
         text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
@@ -176,12 +176,12 @@ def shown(step: Step, elapsed_us: float, state: State, level: int) -> str:
     return text
 
 
-def why_not(trial: Trial, taken: Trial, why: str = "") -> str:
+def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
     """Why a candidate was not taken for a layer; `why` of Comparison, where the plan is not the
     measured choice."""
-    if why and trial.cost < taken.cost:
-        return f"{trial.cost:.1f} us against {taken.cost:.1f} us, but {why}"
-    return trial.reason(taken)
+    if why and candidate.cost < taken.cost:
+        return f"{candidate.cost:.1f} us against {taken.cost:.1f} us, but {why}"
+    return candidate.reason(taken)
 
 
 def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
@@ -225,7 +225,7 @@ def _row(step: Step, why: str, built: Build | None) -> dict[str, Any]:
         "problem": step.problem.describe(),
         "density": step.layer.density,
         "algorithm": step.algorithm.name,
-        "config": step.variant.label,
+        "config": step.variant.config_text,
         "precision": step.variant.precision,
         "layout": step.variant.outputs[0].layout,
         "device": step.device.name,
@@ -233,19 +233,19 @@ def _row(step: Step, why: str, built: Build | None) -> dict[str, Any]:
         "skips_zeros": not step.algorithm.dense,
         "rejected": dict(step.rejected),
         **_built(step, built),
-        **(_measured(step, why) if step.trials else {}),
+        **(_measured(step, why) if step.candidates else {}),
     }
 
 
-def _taken(step: Step) -> Trial:
-    (taken,) = [trial for trial in step.trials
-                if (trial.algorithm, trial.variant) == (step.algorithm, step.variant)]
+def _taken(step: Step) -> Candidate:
+    (taken,) = [candidate for candidate in step.candidates
+                if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
     return taken
 
 
 def _built(step: Step, now: Build | None) -> dict[str, Any]:
     """What was measured goes before what it takes now, when the kernels are in the cache."""
-    measured = _taken(step).measured if step.trials else None
+    measured = _taken(step).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
         return {"build_s": measured.build_s, "build_when": "measured",
                 "build_cached": measured.build_cached, "device_bytes": measured.device_bytes}
@@ -258,7 +258,7 @@ def _built(step: Step, now: Build | None) -> dict[str, Any]:
 def _measured(step: Step, why: str) -> dict[str, Any]:
     """The columns of a step whose candidates were measured; times are those of the tuning."""
     taken = _taken(step)
-    dense = min((trial.cost for trial in step.trials if trial.algorithm.dense), default=math.inf)
+    dense = min((candidate.cost for candidate in step.candidates if candidate.algorithm.dense), default=math.inf)
     comparable = math.isfinite(dense) and taken.cost > 0
     return {
         "median_us": taken.measured.median_us,
@@ -268,12 +268,12 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
         "error": taken.measured.error,
         "best_dense_us": dense if math.isfinite(dense) else None,
         "speedup": dense / taken.cost if comparable else None,
-        "candidates": [_candidate(trial, taken, why) for trial in step.trials],
+        "candidates": [_candidate(candidate, taken, why) for candidate in step.candidates],
     }
 
 
-def _candidate(trial: Trial, taken: Trial, why: str) -> dict[str, Any]:
-    measured = trial.measured
+def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, Any]:
+    measured = candidate.measured
     return {
         "algorithm": measured.algorithm,
         "config": measured.config,
@@ -287,7 +287,7 @@ def _candidate(trial: Trial, taken: Trial, why: str) -> dict[str, Any]:
         "build_s": measured.build_s,
         "build_cached": measured.build_cached,
         "device_bytes": measured.device_bytes,
-        "reason": "taken" if trial is taken else why_not(trial, taken, why),
+        "reason": "taken" if candidate is taken else why_not(candidate, taken, why),
     }
 
 

@@ -19,9 +19,9 @@ import numpy as np
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 from gossamer.io.output_files import replacing
-from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
+from gossamer.model.graph import Graph, ModelMetadata, Node, ValueInfo
 from gossamer.plan.store.tuning_cache import toolkit
 
 SUFFIX = ".plan"
@@ -40,7 +40,7 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[
     return {
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
-                   "units": device.limits.units, "name": device.name},
+                   "units": device.limits.compute_units, "name": device.name},
         "made_by": {"driver": device.driver, "toolkit": toolkit(device),
                     "gossamer": gossamer.__version__, "algorithms": algorithms},
         "strict": strict,
@@ -178,7 +178,7 @@ def _array(data: bytes) -> np.ndarray:
 def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
     return {
         "name": graph.name, "warnings": graph.warnings,
-        "fixed_batch": graph.fixed_batch, "meaning": asdict(graph.meaning),
+        "fixed_batch": graph.fixed_batch, "metadata": asdict(graph.metadata),
         "inputs": [asdict(info) for info in graph.inputs],
         "outputs": [asdict(info) for info in graph.outputs],
         "nodes": [{**vars(node), "attributes": {
@@ -195,14 +195,14 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]
-    said = plain["meaning"]
-    meaning = Meaning(tuple(said["classes"]), said["scores"],
+    said = plain["metadata"]
+    metadata = ModelMetadata(tuple(said["classes"]), said["scores"],
                       said["picture"] and (said["picture"][0], said["picture"][1]),
                       said["brightness"])
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
                  warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
-                 meaning=meaning)
+                 metadata=metadata)
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
@@ -237,7 +237,7 @@ def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
     if kind == "expression":
         inputs, steps, outputs = content
         return Expression(inputs, tuple(
-            Step(function, tuple(arguments), _decode(constants, arrays))
+            ExpressionStep(function, tuple(arguments), _decode(constants, arrays))
             for function, arguments, constants in steps), tuple(outputs))
     if kind == "scalar":
         return arrays[content][()]

@@ -13,11 +13,11 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.builder import Builder, Choice
+from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.eligibility import first_in_order
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import layout_text, libraries, problem_key, source_hash
-from gossamer.plan.store.tuning_file import candidate
+from gossamer.plan.store.tuning_file import candidate_key
 from gossamer.tensor import TensorSpec, default_spec
 
 Stored = Mapping[str, Any]
@@ -30,7 +30,7 @@ def stored(programs: Mapping[int, Program], device: Device) -> dict[str, list[di
 
 
 def _stored(step: Step, device: Device) -> dict[str, Any]:
-    name, config, inputs, outputs, precision = candidate(step.algorithm, step.variant)
+    name, config, inputs, outputs, precision = candidate_key(step.algorithm, step.variant)
     return {"layer": step.layer.name, "op": step.layer.op, "inserted": step.layer.inserted,
             "problem": problem_key(step.problem), "algorithm": name, "config": config,
             "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
@@ -79,10 +79,10 @@ class StoredChoices:
         choices = self._choices[nearest]
         unfit: list[str] = []
 
-        def decide(builder: Builder, layer: Layer) -> Choice:
+        def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             each = choices.get((layer.name, layer.inserted))
             found = _restored(each, layer, device, exact=planned) if each else "it was not planned"
-            if isinstance(found, Choice):
+            if isinstance(found, LayerChoice):
                 return found
             if planned:
                 raise InputError(f"{self.path}: {layer.source or layer.name} cannot be computed "
@@ -91,7 +91,7 @@ class StoredChoices:
                 unfit.append(layer.name)
             return _first(layer, device, each["algorithm"] if each else "")
 
-        builder = Builder(batch, inputs, constants, decide)
+        builder = ProgramBuilder(batch, inputs, constants, decide)
         for layer in layers:
             builder.add(layer)
         program = builder.finish(outputs)
@@ -108,21 +108,21 @@ def _ratio(a: int, b: int) -> float:
     return high / low
 
 
-def _restored(each: Stored, layer: Layer, device: Device, *, exact: bool) -> Choice | str:
+def _restored(each: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
     """The stored choice of a layer, or why there is none. exact: for the very same problem."""
     assert layer.problem is not None
     if exact and each["problem"] != problem_key(layer.problem):
         return f"it is {layer.problem.describe()}, which is not what was planned"
-    place = find("host") if each["on_host"] else device
+    layer_device = find("host") if each["on_host"] else device
     for algorithm in OPS[layer.op].algorithms:
         if algorithm.name != each["algorithm"]:
             continue
-        reason = algorithm.supports(layer.problem, place)
+        reason = algorithm.supports(layer.problem, layer_device)
         if reason is not None:
             return f"{algorithm.name}: {reason}"
-        for variant in algorithm.variants(layer.problem, place):
+        for variant in algorithm.variants(layer.problem, layer_device):
             if _matches(each, algorithm, variant, exact=exact):
-                return Choice(algorithm, variant, place, dict(each["rejected"]))
+                return LayerChoice(algorithm, variant, layer_device, dict(each["rejected"]))
         return f"{algorithm.name} has no config {each['config']!r} for these layouts"
     return f"there is no algorithm {each['algorithm']!r}"
 
@@ -130,7 +130,7 @@ def _restored(each: Stored, layer: Layer, device: Device, *, exact: bool) -> Cho
 def _matches(each: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
     """Whether a variant is what was chosen. At another batch size a layout that lay in memory as
     the default does stands for the default: of one image, CHWN is NCHW."""
-    name, config, inputs, outputs, precision = candidate(algorithm, variant)
+    name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
     if (name, config, precision) != (each["algorithm"], each["config"], each["precision"]):
         return False
     layouts = [*each["inputs"], *each["outputs"]]
@@ -145,18 +145,18 @@ def _is_default(spec: TensorSpec) -> bool:
     return spec.same_memory(default_spec(spec.shape, spec.dtype))
 
 
-def _first(layer: Layer, device: Device, preferred: str) -> Choice:
+def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     """The first variant of the preferred algorithm, else of the first that supports the layer; on
     the host where the device has none."""
     assert layer.problem is not None
     rejected: dict[str, str] = {}
     algorithms = sorted(OPS[layer.op].algorithms, key=lambda each: each.name != preferred)
-    for place in (device, find("host")):
-        reasons = {each.name: each.supports(layer.problem, place) for each in algorithms}
+    for layer_device in (device, find("host")):
+        reasons = {each.name: each.supports(layer.problem, layer_device) for each in algorithms}
         able = [each for each in algorithms if reasons[each.name] is None]
         if able:
-            algorithm, variants = first_in_order(layer, able, place)
-            return Choice(algorithm, variants[0], place, rejected)
+            algorithm, variants = first_in_order(layer, able, layer_device)
+            return LayerChoice(algorithm, variants[0], layer_device, rejected)
         rejected.update({name: reason for name, reason in reasons.items()
                          if reason is not None and name not in rejected})
     raise UnsupportedError(f"{layer.source or layer.name}: nothing computes "

@@ -22,9 +22,9 @@ from gossamer.plan.store.tuning_file import (
     FORMAT,
     VERSION,
     BadFile,
-    Candidate,
-    Measured,
-    candidate,
+    CandidateKey,
+    Measurement,
+    candidate_key,
     counted,
     decode,
     decode_plan,
@@ -37,7 +37,7 @@ from gossamer.plan.store.tuning_file import (
 )
 from gossamer.plan.store.tuning_text import Texts
 
-__all__ = ["Candidate", "Measured", "TuningCache", "candidate", "tuning_folder"]
+__all__ = ["CandidateKey", "Measurement", "TuningCache", "candidate_key", "tuning_folder"]
 
 Section = dict[str, Any]
 """Problems and plans by key, as in the file."""
@@ -59,7 +59,7 @@ class TuningCache:
     def __init__(self, device: Device, folder: Path | None = None) -> None:
         self._place = device
         self._device = {"api": device.api, "description": device.description,
-                        "units": device.limits.units}
+                        "units": device.limits.compute_units}
         self._made_by = {"driver": device.driver, "toolkit": toolkit(device),
                          "gossamer": gossamer.__version__}
         self.path = (folder or tuning_folder()) / file_name(device)
@@ -72,27 +72,27 @@ class TuningCache:
         self._foreign: dict[str, str] = {}
         self._outdated: dict[tuple[str, str], None] = {}
 
-    def get(self, problem: Problem) -> list[Measured] | None:
+    def get(self, problem: Problem) -> list[Measurement] | None:
         """What was measured of the problem's candidates by the algorithms as they are now, in a
         fixed order; None when nothing was. A candidate that is missing was never measured."""
         if self._content is None:
             self._content = self._load()
         key = problem_key(problem)
         sources = _sources(problem.op, self._place)
-        found: dict[Candidate, Measured] = {}
+        found: dict[CandidateKey, Measurement] = {}
         for section in (self._section(self._content), self._unwritten):
             for name, stored in section["problems"].get(key, {}).get("algorithms", {}).items():
                 if stored["source"] == sources.get(name):
                     for line in stored["candidates"]:
                         measured = decode(name, line)
-                        found[measured.candidate] = measured
+                        found[measured.candidate_key] = measured
                 elif name in sources:
                     self._outdated[name, key] = None
         if not found and key not in self._foreign:
             self._note_other_sections(key)
         return [found[each] for each in sorted(found)] or None
 
-    def put(self, problem: Problem, measured: Sequence[Measured]) -> None:
+    def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
         """Adds measurements by the algorithms as they are now; a candidate that was there is
         replaced. On disk, beside what other processes have put, when this returns.
 
@@ -239,7 +239,7 @@ class TuningCache:
 
 def file_name(device: Device) -> str:
     """The same for every device of one kind: 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.json'."""
-    identity = f"{device.api}\0{device.description}\0{device.limits.units}"
+    identity = f"{device.api}\0{device.description}\0{device.limits.compute_units}"
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
     return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
 
@@ -253,7 +253,7 @@ def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:
             lines = [*new["candidates"]]
             if old is not None and old["source"] == new["source"]:
                 lines = [*old["candidates"], *lines]
-            merged = {decode(name, line).candidate: line for line in lines}
+            merged = {decode(name, line).candidate_key: line for line in lines}
             algorithms[name] = {"source": new["source"],
                                 "candidates": [merged[each] for each in sorted(merged)]}
 

@@ -28,18 +28,18 @@ _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
 
-Candidate = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
+CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 """Algorithm, config, input and output layouts, precision."""
 
 
-def candidate(algorithm: Algorithm, variant: Variant) -> Candidate:
+def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
     """What tells a variant of an algorithm from the other candidates for a problem."""
-    return (algorithm.name, variant.label, tuple(map(layout_text, variant.inputs)),
+    return (algorithm.name, variant.config_text, tuple(map(layout_text, variant.inputs)),
             tuple(map(layout_text, variant.outputs)), variant.precision)
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What is known of one candidate: its times (warm, and cold where taken) and its error
     against the reference, or why it is excluded. Numbers are rounded to four digits, so that
     what is read back equals what was measured. Raises ValueError without a time or a failure,
@@ -80,9 +80,9 @@ class Measured:
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
            cold_us: float | None = None, error: float | None = None,
            failure: str | None = None, weights: str = "",
-           build: Build | None = None) -> Measured:
-        name, config, inputs, outputs, precision = candidate(algorithm, variant)
-        return Measured(
+           build: Build | None = None) -> Measurement:
+        name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
+        return Measurement(
             name, config, inputs, outputs, precision,
             median_us=timing.median_us if timing else None,
             p25_us=timing.p25_us if timing else None,
@@ -94,12 +94,12 @@ class Measured:
             device_bytes=build.nbytes if build else None)
 
     @property
-    def candidate(self) -> Candidate:
-        """As of `candidate(algorithm, variant)`."""
+    def candidate_key(self) -> CandidateKey:
+        """As of `candidate_key(algorithm, variant)`."""
         return (self.algorithm, self.config, self.inputs, self.outputs, self.precision)
 
 
-_FIELDS = {field.name for field in fields(Measured)} - {"algorithm"}
+_FIELDS = {field.name for field in fields(Measurement)} - {"algorithm"}
 _LATER = {"samples": 0, "weights": "", "build_s": None, "build_cached": False,
           "device_bytes": None}
 """What older files do not have."""
@@ -114,7 +114,7 @@ class BadFile(Exception):
         self.kind = kind
 
 
-def encode(measured: Measured) -> dict[str, Any]:
+def encode(measured: Measurement) -> dict[str, Any]:
     """One candidate as JSON; the algorithm's name stands above it in the file."""
     line = {name: getattr(measured, name) for name in _FIELDS}
     line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))
@@ -123,7 +123,7 @@ def encode(measured: Measured) -> dict[str, Any]:
     return line
 
 
-def decode(algorithm: str, line: dict[str, Any]) -> Measured:
+def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
     """Raises ValueError for what encode() did not write."""
     line = {**_LATER, **line}
     if set(line) != _FIELDS:
@@ -144,7 +144,7 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measured:
     if type(cached) is not bool or (nbytes is not None
                                     and (type(nbytes) is not int or nbytes < 0)):
         raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
-    return Measured(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
+    return Measurement(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
                     error=None if error is None else float(error), failure=line["failure"],
                     samples=line["samples"], weights=line["weights"], build_cached=cached,
                     device_bytes=nbytes, **times)

@@ -13,12 +13,12 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError, first_line
-from gossamer.measure import Crowd, Task, prepared, sampled
+from gossamer.measure import CpuContention, Task, prepared, sampled
 from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
 from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import Measured
+from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.check import GUARD, error_of
 from gossamer.plan.tune.examples import Examples
 from gossamer.plan.tune.prepare import Build, Made, build, side_by_side
@@ -48,7 +48,7 @@ _QUIET = np.errstate(all="ignore")
 
 
 @dataclass
-class _Ready:
+class _CheckedCandidate:
     """A candidate that computes the right numbers."""
 
     index: int
@@ -57,18 +57,18 @@ class _Ready:
     build: Build
 
 
-class Trials:
+class CandidateSet:
     """The candidates of a layer over the same inputs and the layer's own constants."""
 
-    def __init__(self, layer: Layer, place: Device, crowd: Crowd | None = None,
+    def __init__(self, layer: Layer, device: Device, contention: CpuContention | None = None,
                  examples: Examples | None = None) -> None:
         assert layer.problem is not None
         self.problem = layer.problem
-        self._crowd = Crowd() if crowd is None else crowd
-        self.place = place
-        self._weights = Weights(layer.weights, place, layer.name)
+        self._contention = CpuContention() if contention is None else contention
+        self.device = device
+        self._weights = Weights(layer.weights, device, layer.name)
         self.digest = self._weights.digest[:_DIGITS]
-        self._examples = Examples(place) if examples is None else examples
+        self._examples = Examples(device) if examples is None else examples
         self._arrays = self._examples.of(self.problem)
         self._images, self._expected = self._reference(layer.weights)
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
@@ -79,10 +79,10 @@ class Trials:
 
     @_QUIET
     def run(self, pairs: Sequence[tuple[Algorithm, Variant]],
-            samples: int) -> tuple[list[Measured], set[int]]:
+            samples: int) -> tuple[list[Measurement], set[int]]:
         """What came of each pair; and the indices of those whose failure, out of memory, may not
         come again."""
-        results: dict[int, Measured] = {}
+        results: dict[int, Measurement] = {}
         transient: set[int] = set()
 
         def fail(index: int, failure: Exception) -> None:
@@ -91,7 +91,7 @@ class Trials:
                 transient.add(index)
 
         self._share_workspace([variant for _, variant in pairs])
-        ready: list[_Ready] = []
+        ready: list[_CheckedCandidate] = []
         tasks = []
         for index, ((algorithm, variant), built) in enumerate(
                 zip(pairs, self._built(pairs), strict=True)):
@@ -101,17 +101,17 @@ class Trials:
                 if not error <= LARGEST_ERROR[variant.precision]:
                     results[index] = self._failed(algorithm, variant, _wrong(error))
                     continue
-                tasks.append(prepared(Task(self.place, work), _SAMPLE_US))
-                ready.append(_Ready(index, work, error, made))
+                tasks.append(prepared(Task(self.device, work), _SAMPLE_US))
+                ready.append(_CheckedCandidate(index, work, error, made))
             except Exception as failure:  # a candidate may fail in any way; it is named and left
                 fail(index, failure)
-        with self._crowd.watched(self.place):
+        with self._contention.watched(self.device):
             timings = sampled(tasks, samples, _BUDGET_US, _HOPELESS)
         for each, timing in zip(ready, timings, strict=True):
             try:
                 if isinstance(timing, Exception):
                     raise timing
-                found = Measured.of(*pairs[each.index], timing, error=each.error,
+                found = Measurement.of(*pairs[each.index], timing, error=each.error,
                                     cold_us=self._cold(each.work), weights=self.digest,
                                     build=each.build)
                 # of what was asked for: a slow candidate stops earlier
@@ -125,14 +125,14 @@ class Trials:
         """Why a candidate may not be used with the layer's constants; None where it may."""
         try:
             self._share_workspace([variant])
-            state, _ = build(algorithm, self._weights, self.problem, variant, self.place)
+            state, _ = build(algorithm, self._weights, self.problem, variant, self.device)
             _, error = self._checked(algorithm, variant, state)
         except Exception as failure:
             return f"does not run: {first_line(failure)}"
         return None if error <= LARGEST_ERROR[variant.precision] else _wrong(error)
 
-    def _failed(self, algorithm: Algorithm, variant: Variant, failure: str) -> Measured:
-        return Measured.of(algorithm, variant, failure=failure, weights=self.digest)
+    def _failed(self, algorithm: Algorithm, variant: Variant, failure: str) -> Measurement:
+        return Measurement.of(algorithm, variant, failure=failure, weights=self.digest)
 
     @_QUIET
     def _reference(self, weights: Mapping[str, np.ndarray]
@@ -164,17 +164,17 @@ class Trials:
 
     def _empty(self, nbytes: int, purpose: str) -> Buffer:
         try:
-            return self.place.empty(nbytes, purpose)
+            return self.device.empty(nbytes, purpose)
         except OutOfMemoryError:
             # inputs of other layers have to go
             self._examples.forget()
-            return self.place.empty(nbytes, purpose)
+            return self.device.empty(nbytes, purpose)
 
     def _workspace_of(self, variant: Variant) -> Buffer | None:
         if not variant.workspace:
             return None
         if self._workspace is None or self._workspace.nbytes < variant.workspace:
-            raise OutOfMemoryError(f"{self.place.name} has no room for {variant.workspace} bytes "
+            raise OutOfMemoryError(f"{self.device.name} has no room for {variant.workspace} bytes "
                                    "(a candidate's workspace)")
         return self._workspace
 
@@ -182,16 +182,16 @@ class Trials:
                ) -> Sequence[Callable[[], Made]]:
         """For each pair what makes it ready, or raises what came of that."""
         makers = [partial(_QUIET(build), algorithm, self._weights, self.problem, variant,
-                          self.place) for algorithm, variant in pairs]
-        return side_by_side(self.place, makers, [bool(algorithm.vendor) for algorithm, _ in pairs])
+                          self.device) for algorithm, variant in pairs]
+        return side_by_side(self.device, makers, [bool(algorithm.vendor) for algorithm, _ in pairs])
 
     def _checked(self, algorithm: Algorithm, variant: Variant,
                  state: State) -> tuple[Work, float]:
         """The candidate as work, and its error: infinite where it wrote round its output or left a
         part of it as it was."""
-        place = self.place
+        device = self.device
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
-        margin = place.alignment
+        margin = device.alignment
         guarded = [self._guarded(index, spec) for index, spec in enumerate(variant.outputs)]
         targets = [buffer.view(margin, spec.nbytes)
                    for buffer, spec in zip(guarded, variant.outputs, strict=True)]
@@ -203,7 +203,7 @@ class Trials:
         error = math.inf
         try:
             work(None)
-            place.synchronize()
+            device.synchronize()
             error = max(error_of(*each, self._images) for each in
                         zip(guarded, variant.outputs, self._expected, strict=True))
         finally:
@@ -216,17 +216,17 @@ class Trials:
     def _cold(self, work: Work) -> float | None:
         """The median time of single executions, each after the cache was filled with other data;
         None for processors, whose caches are not ours to fill."""
-        if self.place.api != "cuda":
+        if self.device.api != "cuda":
             return None
-        nbytes = 2 * self.place.limits.cache_bytes
+        nbytes = 2 * self.device.limits.cache_bytes
         if self._other is None:
             self._other = (self._empty(nbytes, "what fills the cache"),
                            self._empty(nbytes, "what fills the cache"))
-        graph: Any = self.place.capture(work)
+        graph: Any = self.device.capture(work)
         samples = []
         for _ in range(_COLD_SAMPLES):
-            self.place.copy(*self._other, nbytes)
-            samples.append(self.place.time(lambda stream: graph(stream)))
+            self.device.copy(*self._other, nbytes)
+            samples.append(self.device.time(lambda stream: graph(stream)))
         return statistics.median(samples)
 
     def _source(self, index: int, spec: TensorSpec) -> Buffer:
@@ -240,16 +240,16 @@ class Trials:
         filled with what none of them writes."""
         key = (index, spec)
         if key not in self._targets:
-            self._targets[key] = self._empty(spec.nbytes + 2 * self.place.alignment,
+            self._targets[key] = self._empty(spec.nbytes + 2 * self.device.alignment,
                                              "a candidate's output")
         target = self._targets[key]
         if self._clean is None or self._clean.nbytes < min(target.nbytes, _FILLED_AT_ONCE):
-            self._clean = self.place.upload(
+            self._clean = self.device.upload(
                 np.full(min(target.nbytes, _FILLED_AT_ONCE), GUARD, np.uint8),
                 "what a candidate writes over")
         for first in range(0, target.nbytes, _FILLED_AT_ONCE):
             nbytes = min(_FILLED_AT_ONCE, target.nbytes - first)
-            self.place.copy(target.view(first, nbytes), self._clean, nbytes)
+            self.device.copy(target.view(first, nbytes), self._clean, nbytes)
         return target
 
 

@@ -22,8 +22,8 @@ class Examples:
     Of floats all of them begin alike, so that what is drawn for the largest serves all.
     """
 
-    def __init__(self, place: Device) -> None:
-        self._place = place
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._random = np.random.default_rng(0)
         self._numbers = np.zeros(0, np.float32)
         self._buffers: OrderedDict[tuple[int, TensorSpec], Buffer] = OrderedDict()
@@ -50,7 +50,7 @@ class Examples:
         if key in self._buffers:
             self._buffers.move_to_end(key)
             return self._buffers[key]
-        most = min(self._place.limits.memory_bytes // _SHARE, _MOST_BYTES)
+        most = min(self._device.limits.memory_bytes // _SHARE, _MOST_BYTES)
         if spec.nbytes > most:
             return self._uploaded(array, spec)
         while spec.nbytes + sum(each.nbytes for each in self._buffers.values()) > most:
@@ -65,12 +65,12 @@ class Examples:
     def _uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
         memory = to_memory(array, spec)
         try:
-            return self._place.upload(memory, "a candidate's input")
+            return self._device.upload(memory, "a candidate's input")
         except OutOfMemoryError:
             if not self._buffers:
                 raise
             self.forget()
-            return self._place.upload(memory, "a candidate's input")
+            return self._device.upload(memory, "a candidate's input")
 
 
 def _are_normal(problem: Problem) -> bool:

@@ -20,8 +20,8 @@ def available() -> str | None:
 
 def png(title: str, losses: Sequence[float],
         accuracies: Mapping[str, Mapping[int, float]]) -> bytes:
-    """The mean error of each pass, from the first, on a logarithmic axis where all are above 0;
-    below it shares of right answers, by what they are of and by pass.
+    """The mean error of each epoch, from the first, on a logarithmic axis where all are above 0;
+    below it shares of right answers, by what they are of and by epoch.
 
     Raises InputError where matplotlib is missing.
     """
@@ -34,8 +34,8 @@ def png(title: str, losses: Sequence[float],
     figure = Figure(figsize=_INCHES, layout="constrained", dpi=_DOTS)
     FigureCanvasAgg(figure)
     error, share = figure.subplots(2, 1, sharex=True)
-    passes = range(1, len(losses) + 1)
-    error.plot(passes, losses, marker=".", color="C3")
+    epochs = range(1, len(losses) + 1)
+    error.plot(epochs, losses, marker=".", color="C3")
     error.set_yscale("log" if min(losses, default=0) > 0 else "linear")
     error.set_ylabel("mean error of a sample")
     error.set_title(title, fontsize=10)
@@ -43,7 +43,7 @@ def png(title: str, losses: Sequence[float],
         share.plot(list(points), [100 * value for value in points.values()], marker=".",
                    color=f"C{index}", label=f"{what}: {100 * list(points.values())[-1]:.2f}%")
     share.set_ylabel("right answers, %")
-    share.set_xlabel("passes over the samples")
+    share.set_xlabel("epochs over the samples")
     share.xaxis.set_major_locator(MaxNLocator(integer=True))
     if accuracies:
         share.legend(fontsize=8)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from gossamer.errors import InputError
 from gossamer.expression import apply
 from gossamer.io.output_files import replacing
-from gossamer.model.graph import Graph, Meaning, Node, ValueInfo
+from gossamer.model.graph import Graph, ModelMetadata, Node, ValueInfo
 from gossamer.model.readers.onnx import metadata
 from gossamer.train.data.preparation import Preparation
 
@@ -22,27 +22,27 @@ Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 """(weights (units, units before), biases (units,)) of each."""
 
 
-def meaning(activations: Sequence[str], classes: np.ndarray | None,
-            preparation: Preparation | None = None) -> Meaning:
+def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
+            preparation: Preparation | None = None) -> ModelMetadata:
     """What the outputs stand for, and the inputs where they are a picture. classes: the labels,
     by output; None for regression."""
     taken = preparation if preparation and preparation.grey else Preparation()
     picture, brightness = taken.shape, taken.brightness
     if classes is None:
-        return Meaning(picture=picture, brightness=brightness)
+        return ModelMetadata(picture=picture, brightness=brightness)
     names = tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name)
                   for name in classes.tolist())
-    return Meaning(names, activations[-1] != "softmax", picture, brightness)
+    return ModelMetadata(names, activations[-1] != "softmax", picture, brightness)
 
 
-def graph(layers: Layers, activations: Sequence[str], meaning: Meaning) -> Graph:
+def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetadata) -> Graph:
     """The network from input x (N, inputs) to output y (N, outputs), as a file of model() has it.
 
     activations: of each layer, "none" for none.
     """
     made = Graph("mlp", [ValueInfo("x", (None, layers[0][0].shape[1]))],
                  [ValueInfo("y", (None, layers[-1][0].shape[0]))], [], {}, "mlp",
-                 meaning=meaning)
+                 metadata=model_metadata)
     value = "x"
     for index, ((weight, bias), activation) in enumerate(zip(layers, activations, strict=True)):
         names = [f"{index}.weight", f"{index}.bias"]
@@ -63,10 +63,10 @@ def graph(layers: Layers, activations: Sequence[str], meaning: Meaning) -> Graph
     return made
 
 
-def model(layers: Layers, activations: Sequence[str], meaning: Meaning) -> onnx.ModelProto:
+def model(layers: Layers, activations: Sequence[str], model_metadata: ModelMetadata) -> onnx.ModelProto:
     """Gemm and activation for each layer, from input x (N, inputs) to output y (N, outputs).
 
-    meaning: kept in the metadata.
+    model_metadata: kept in the metadata.
     """
     nodes: list[onnx.NodeProto] = []
     constants = []
@@ -89,7 +89,7 @@ def model(layers: Layers, activations: Sequence[str], meaning: Meaning) -> onnx.
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", outputs])], constants)
     made = helper.make_model(network, opset_imports=[helper.make_opsetid("", _OPSET)],
                              ir_version=_IR_VERSION, producer_name="gossamer")
-    helper.set_model_props(made, dict(metadata.entries(meaning)))
+    helper.set_model_props(made, dict(metadata.entries(model_metadata)))
     return made
 
 

@@ -16,7 +16,7 @@ def put_before(made: onnx.ModelProto, preparation: Preparation) -> None:
     """Changes a network from input `x` (N, inputs), prepared samples, to `x` (N, numbers of a
     sample). Raises InputError where the steps do not end in what the network takes."""
     size = made.graph.input[0].type.tensor_type.shape.dim[1]
-    steps = _Steps("x")
+    steps = _NodeChain("x")
     if preparation.threshold is not None:
         steps.add("GreaterOrEqual", least=np.array(least_that_counts(preparation), np.float32))
         steps.add("Cast", to=TensorProto.FLOAT)
@@ -60,7 +60,7 @@ def least_that_counts(preparation: Preparation) -> np.float32:
     return found
 
 
-class _Steps:
+class _NodeChain:
     """Nodes one after the other. value: what the last one makes."""
 
     def __init__(self, value: str) -> None:

@@ -18,15 +18,15 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune.tuner import EFFORTS, Tuner, usable
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
-"""Samples of a launch that is measured: a power of two, so that passes of many lengths share it."""
+"""Samples of a launch that is measured: a power of two, so that epochs of many lengths share it."""
 _MEASURED_IN_ALL = 2**15
 """Samples of all networks together, above the least: the reference goes through each."""
 _SHORTEST = 256
-"""Samples a launch below which a pass is not cut for the sake of an algorithm."""
+"""Samples a launch below which a epoch is not cut for the sake of an algorithm."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class AlgorithmChoice:
     """samples: how many one launch takes at most."""
 
     device: Device
@@ -42,8 +42,8 @@ class Choice:
 
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
-           only: str | None) -> Choice:
-    """How a pass is trained: the algorithm called `only`; else the fastest, measured, where an
+           only: str | None) -> AlgorithmChoice:
+    """How a epoch is trained: the algorithm called `only`; else the fastest, measured, where an
     effort is given; else the one that is expected to be, see _expected(). Trains on the host, with
     a warning, where the device has none that can.
 
@@ -73,26 +73,26 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     return able[0] if effort is None else _fastest(problem, able, effort)
 
 
-def _expected(problem: BackpropProblem, able: Sequence[Choice]) -> list[Choice]:
-    """The fastest first: the order of the op's list, from one launch a pass over launches a block
+def _expected(problem: BackpropProblem, able: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
+    """The fastest first: the order of the op's list, from one launch a epoch over launches a block
     to launches a step. But exact blocking comes first where it takes one launch too: it has the
     least to do in turn then (docs/notes/performance.md)."""
-    def follows(choice: Choice) -> bool:
+    def follows(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
             problem.of_samples(choice.samples), choice.device))
     return sorted(able, key=follows)
 
 
 def _supporting(problem: BackpropProblem,
-                device: Device) -> tuple[list[Choice], dict[str, str]]:
-    """The algorithms that can train the pass, whole or in parts; and why others cannot."""
-    able: list[Choice] = []
+                device: Device) -> tuple[list[AlgorithmChoice], dict[str, str]]:
+    """The algorithms that can train the epoch, whole or in parts; and why others cannot."""
+    able: list[AlgorithmChoice] = []
     reasons: dict[str, str] = {}
     for algorithm in OPS[problem.op].algorithms:
         for samples in _lengths(problem):
             reason = algorithm.supports(problem.of_samples(samples), device)
             if reason is None:
-                able.append(Choice(device, algorithm, None, samples))
+                able.append(AlgorithmChoice(device, algorithm, None, samples))
                 break
             reasons[algorithm.name] = reason
         else:
@@ -109,7 +109,7 @@ def _lengths(problem: BackpropProblem) -> list[int]:
     return found
 
 
-def _fastest(problem: BackpropProblem, able: Sequence[Choice], effort: str) -> Choice:
+def _fastest(problem: BackpropProblem, able: Sequence[AlgorithmChoice], effort: str) -> AlgorithmChoice:
     """The first of those within 2% of the fastest over some samples of data like example_inputs:
     the same for every data set that is as dense."""
     device = able[0].device
@@ -119,17 +119,17 @@ def _fastest(problem: BackpropProblem, able: Sequence[Choice], effort: str) -> C
     measurable = [choice for choice in able if choice.algorithm.supports(few, device) is None]
     if not measurable:
         return able[0]
-    trials = Tuner(device, effort).measure(
+    candidates = Tuner(device, effort).measure(
         layer, [choice.algorithm for choice in measurable], device)
-    working = usable(layer, trials, device)
-    least = min(trial.cost for trial in working)
-    taken = next(trial for trial in working if trial.cost <= (1 + SLACK) * least)
+    working = usable(layer, candidates, device)
+    least = min(candidate.cost for candidate in working)
+    taken = next(candidate for candidate in working if candidate.cost <= (1 + SLACK) * least)
     length = next(choice.samples for choice in able if choice.algorithm is taken.algorithm)
-    return Choice(device, taken.algorithm, taken.variant.config, length)
+    return AlgorithmChoice(device, taken.algorithm, taken.variant.config, length)
 
 
 def _measured(problem: BackpropProblem) -> BackpropProblem:
-    """What is measured: no more samples than the pass has, but for the least."""
+    """What is measured: no more samples than the epoch has, but for the least."""
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))
     samples = max(1, samples // problem.batch) * problem.batch

@@ -17,7 +17,7 @@ from gossamer.errors import GossamerWarning, InputError
 from gossamer.io.output_files import replacing
 from gossamer.train.loop.schedule import name
 from gossamer.train.loop.settings import Settings
-from gossamer.train.loop.train_state import Course
+from gossamer.train.loop.train_state import TrainState
 
 _MAGIC = b"gossamer checkpoint 1\n"
 _MAY_DIFFER = ("epochs", "target_error")
@@ -37,8 +37,8 @@ class OtherSettings(InputError):
                          f"has {here!r}: give the same {key}; or {_ANEW}")
 
 
-class Pace:
-    """How often checkpoints are written: `with pace:` stands round what writes them."""
+class Throttle:
+    """How often checkpoints are written: `with throttle:` stands round what writes them."""
 
     def __init__(self) -> None:
         self._start = self._again = 0.0
@@ -57,8 +57,8 @@ class Pace:
         self._again = now + (now - self._start) / _SHARE
 
 
-class Keeper:
-    """Writes a course to its checkpoint. digest: of what it is trained on.
+class Checkpointer:
+    """Writes a state to its checkpoint. digest: of what it is trained on.
 
     Raises InputError when the file could not be written: said before the work.
     """
@@ -75,45 +75,45 @@ class Keeper:
         self._written: int | None = None
         self._failing = False
 
-    def resume(self, settings: Settings) -> Course:
-        """The course that the file holds; see load()."""
-        course = load(self.path, settings, self._digest)
-        self._written = course.passes
-        return course
+    def resume(self, settings: Settings) -> TrainState:
+        """The state that the file holds; see load()."""
+        state = load(self.path, settings, self._digest)
+        self._written = state.epochs_done
+        return state
 
-    def write(self, course: Course) -> None:
-        """Replaces the file, unless it holds that pass already or nothing was trained yet. Warns
+    def write(self, state: TrainState) -> None:
+        """Replaces the file, unless it holds that epoch already or nothing was trained yet. Warns
         where that fails, once until it works again: the one before stays as it is, and the work
         goes on."""
-        if course.passes in (0, self._written):
+        if state.epochs_done in (0, self._written):
             return
         try:
-            save(self.path, course, self._digest)
+            save(self.path, state, self._digest)
         except InputError as error:
             if not self._failing:
                 stays = ("there is none" if self._written is None
-                         else f"that of pass {self._written} stays")
-                warnings.warn(f"checkpoint of pass {course.passes}: {error}; {stays}; make room "
+                         else f"that of epoch {self._written} stays")
+                warnings.warn(f"checkpoint of epoch {state.epochs_done}: {error}; {stays}; make room "
                               "on that disk", GossamerWarning, stacklevel=3)
             self._failing = True
         else:
-            self._written, self._failing = course.passes, False
+            self._written, self._failing = state.epochs_done, False
 
 
-def save(path: Path, course: Course, digest: str) -> None:
+def save(path: Path, state: TrainState, digest: str) -> None:
     """Writes a file, whole or not at all. Raises InputError that names the path."""
-    header = {"settings": _plain(course.settings), "data": digest, "passes": course.passes,
-              "first": course.first, "rng": course.rng.bit_generator.state}
+    header = {"settings": _plain(state.settings), "data": digest, "epochs_done": state.epochs_done,
+              "first": state.first, "rng": state.rng.bit_generator.state}
     content = io.BytesIO()
     np.savez(content, header=np.frombuffer(json.dumps(header).encode(), np.uint8),
-             parameters=course.parameters, curve=np.array(course.curve, np.float64))
+             parameters=state.parameters, curve=np.array(state.curve, np.float64))
     data = content.getvalue()
     with replacing(path) as file:
         file.write(_MAGIC + hashlib.sha256(data).digest() + data)
 
 
-def load(path: Path, settings: Settings, digest: str) -> Course:
-    """The course in a file, which must be of the same settings (but for epochs and target_error)
+def load(path: Path, settings: Settings, digest: str) -> TrainState:
+    """The state in a file, which must be of the same settings (but for epochs and target_error)
     and data. Raises InputError that names the file, what is wrong and what to do."""
     header, parameters, curve = _read(path)
     here = _plain(settings)
@@ -125,7 +125,7 @@ def load(path: Path, settings: Settings, digest: str) -> Course:
                          f"samples, prepared alike; or {_ANEW}")
     rng = np.random.default_rng(0)
     rng.bit_generator.state = header["rng"]
-    return Course(settings, rng, parameters, header["passes"], curve.tolist(), header["first"])
+    return TrainState(settings, rng, parameters, header["epochs_done"], curve.tolist(), header["first"])
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ _MEMINFO = Path("/proc/meminfo")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"),
            Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _COPIES, _DEVICE_COPIES = 2, 3
-"""Of the parameters that there are at once: on the host, and those after the last pass and before
+"""Of the parameters that there are at once: on the host, and those after the last epoch and before
 the last two where they are trained."""
 
 

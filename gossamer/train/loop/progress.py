@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Progress:
-    """What on_epoch is told after a pass.
+    """What on_epoch is told after a epoch.
 
-    epoch: passes done, from 1. epochs: passes wanted. loss: mean over the pass, of each sample
+    epoch: epochs done, from 1. epochs: epochs wanted. loss: mean over the epoch, of each sample
     before its update. validation_loss, validation_accuracy: over the validation data after the
-    pass; None where there are none, the accuracy also for regression. device, algorithm: what
+    epoch; None where there are none, the accuracy also for regression. device, algorithm: what
     trains.
     """
 
@@ -29,7 +29,7 @@ class Progress:
     @property
     def accuracy(self) -> float | None:
         """Of the training data (of 10,000 rows spread over them, where they have more) with the
-        parameters after the pass; computed when it is asked for, which may be until on_epoch
+        parameters after the epoch; computed when it is asked for, which may be until on_epoch
         returns. None for regression."""
         return self._accuracy()
 

@@ -1,4 +1,4 @@
-"""How the learning rate changes from pass to pass."""
+"""How the learning rate changes from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from gossamer.errors import InputError
 Schedule = str | Sequence[Any] | Callable[[int], float]
 """What a user gives: see `factor`."""
 
-_EXPECTED = "expected 'constant', 'inverse', ('step', passes, factor) or a function of the pass"
+_EXPECTED = "expected 'constant', 'inverse', ('step', epochs, factor) or a function of the epoch"
 
 
-def factor(schedule: Schedule, passes: int) -> float:
-    """What the learning rate is multiplied by, after so many passes (0 for the first).
+def factor(schedule: Schedule, epochs: int) -> float:
+    """What the learning rate is multiplied by, after so many epochs (0 for the first).
 
-    "constant": 1. "inverse": 1 / (1 + passes). ("step", every, by): by, raised to how often
-    `every` passes have gone by. A function: what it returns for `passes`.
+    "constant": 1. "inverse": 1 / (1 + epochs). ("step", every, by): by, raised to how often
+    `every` epochs have gone by. A function: what it returns for `epochs`.
     Raises InputError for another schedule, or a function's result that is no factor.
     """
     if callable(schedule):
-        found: Any = schedule(passes)
+        found: Any = schedule(epochs)
         if not _is_number(found) or found < 0:
-            raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more for pass "
-                             f"{passes}, got {found!r}")
+            raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more for epoch "
+                             f"{epochs}, got {found!r}")
         return float(found)
     if isinstance(schedule, str):
         if schedule == "constant":
             return 1.0
         if schedule == "inverse":
-            return 1 / (1 + passes)
+            return 1 / (1 + epochs)
     elif isinstance(schedule, Sequence) and len(schedule) == 3 and schedule[0] == "step":
         every: Any
         by: Any
         _, every, by = tuple(schedule)
         if _is_number(every) and every >= 1 and every == int(every) and _is_number(by) and by >= 0:
             try:
-                return float(by) ** (passes // int(every))
+                return float(by) ** (epochs // int(every))
             except OverflowError:
                 return math.inf
     raise InputError(f"schedule {schedule!r}: {_EXPECTED}")

@@ -55,7 +55,7 @@ class Settings:
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum {self.momentum!r}: expected 0 or more, and below 1")
         if self.epochs < 1:
-            raise InputError(f"epochs {self.epochs}: expected 1 or more passes over the data")
+            raise InputError(f"epochs {self.epochs}: expected 1 or more epochs over the data")
         if self.initial not in INITIAL:
             raise InputError(f"initial {self.initial!r}: expected one of {', '.join(INITIAL)}")
         if self.seed is not None and self.seed < 0:
@@ -73,7 +73,7 @@ class Settings:
             bool(mlp.shuffle), mlp.initial, None if mlp.seed is None else _whole(mlp, "seed"))
 
     def problem(self, rows: int, samples: int, networks: int = 1) -> BackpropProblem:
-        """One pass over so many samples of data that hold so many rows."""
+        """One epoch over so many samples of data that hold so many rows."""
         return BackpropProblem(self.sizes, rows, samples, self.activation, self.loss, self.batch,
                                self.momentum > 0, networks)
 
@@ -90,9 +90,9 @@ class Settings:
                 weights[...] = rng.uniform(-bound, bound, weights.shape)
         return parameters
 
-    def numbers(self, passes: int) -> tuple[float, float, float]:
-        """Learning rate, momentum and weight decay after so many passes."""
-        return (self.learning_rate * factor(self.schedule, passes), self.momentum,
+    def numbers(self, epochs: int) -> tuple[float, float, float]:
+        """Learning rate, momentum and weight decay after so many epochs."""
+        return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
 

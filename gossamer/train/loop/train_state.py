@@ -1,4 +1,4 @@
-"""Networks on their way from the first to the last pass."""
+"""Networks on their way from the first to the last epoch."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _FIRST = 10
 """Samples, or a first update's where those are more, whose mean loss is what later ones are held
 against."""
 _GROWTH = 1e6
-"""How many times that the mean loss of a pass may be before training counts as diverged."""
+"""How many times that the mean loss of a epoch may be before training counts as diverged."""
 
 
 @dataclass(eq=False)
-class Course:
+class TrainState:
     """One network's training so far.
 
-    parameters: (parameter_count,) float32, after so many passes. rng: gives the next pass's
-    order. curve: each pass's mean loss. first: the mean loss of the first samples of all.
+    parameters: (parameter_count,) float32, after so many epochs. rng: gives the next epoch's
+    order. curve: each epoch's mean loss. first: the mean loss of the first samples of all.
     failure: how it diverged; it then stands as it was before.
     """
 
     settings: Settings
     rng: np.random.Generator
     parameters: np.ndarray
-    passes: int = 0
+    epochs_done: int = 0
     curve: list[float] = field(default_factory=list)
     first: float | None = None
     failure: str = ""
 
     @staticmethod
-    def start(settings: Settings) -> Course:
+    def start(settings: Settings) -> TrainState:
         rng = np.random.default_rng(settings.seed)
-        return Course(settings, rng, settings.start(rng))
+        return TrainState(settings, rng, settings.start(rng))
 
-    def under(self, settings: Settings) -> Course:
+    def under(self, settings: Settings) -> TrainState:
         """The same with other settings; velocities are kept, begin at 0 or are dropped."""
         problem = settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -60,73 +60,73 @@ class Course:
 
     @property
     def reached(self) -> bool:
-        """Whether the last pass met the error goal."""
+        """Whether the last epoch met the error goal."""
         goal = self.settings.target_error
         return goal is not None and bool(self.curve) and self.curve[-1] <= goal
 
     @property
     def ended(self) -> bool:
-        return bool(self.failure) or self.reached or self.passes >= self.settings.epochs
+        return bool(self.failure) or self.reached or self.epochs_done >= self.settings.epochs
 
     def check(self) -> None:
         """Raises TrainingError when training diverged."""
         if self.failure:
             rate = self.settings.learning_rate
-            made = self.settings.numbers(self.passes)[0]
+            made = self.settings.numbers(self.epochs_done)[0]
             raise TrainingError(
-                f"training {self.failure}; the network is as it was after pass {self.passes}: "
+                f"training {self.failure}; the network is as it was after epoch {self.epochs_done}: "
                 f"try a learning_rate below {rate:g}"
-                + (f" (which the schedule made {made:g} in this pass)" if made != rate else "")
+                + (f" (which the schedule made {made:g} in this epoch)" if made != rate else "")
                 + ", or numbers in x nearer to 0")
 
 
 @dataclass(eq=False)
-class _Seat:
-    """A course while it is trained: the rows it trains on, the passes it came with, its generator
-    as it was before the last pass, and whether its parameters are those after it."""
+class _Slot:
+    """A state while it is trained: the rows it trains on, the epochs it came with, its generator
+    as it was before the last epoch, and whether its parameters are those after it."""
 
-    course: Course
+    state: TrainState
     rows: np.ndarray
     start: int
     previous: np.random.Generator
-    settled: bool = True
+    synchronised: bool = True
 
 
-class Training:
+class TrainLoop:
     """Courses that are trained together: of the same sizes, activation, loss and batch, on as
     many samples each, with momentum all or none.
 
-    rows: for each course the rows of the data that it trains on.
+    rows: for each state the rows of the data that it trains on.
     """
 
-    def __init__(self, courses: Sequence[Course], data: Samples, rows: Sequence[np.ndarray],
+    def __init__(self, states: Sequence[TrainState], data: Samples, rows: Sequence[np.ndarray],
                  device: Device, effort: str | None = None, algorithm: str | None = None) -> None:
-        self.problem = courses[0].settings.problem(len(data.x), len(rows[0]), len(courses))
-        self._seats = [_Seat(course, np.asarray(own, np.int32), course.passes, course.rng)
-                       for course, own in zip(courses, rows, strict=True)]
-        self._in_order = np.stack([seat.rows for seat in self._seats])
-        self._settings = np.full((len(courses), 3), np.nan, np.float32)
-        decay = any(course.settings.weight_decay for course in courses)
+        self.problem = states[0].settings.problem(len(data.x), len(rows[0]), len(states))
+        self._slots = [_Slot(state, np.asarray(own, np.int32), state.epochs_done, state.rng)
+                       for state, own in zip(states, rows, strict=True)]
+        self._in_order = np.stack([slot.rows for slot in self._slots])
+        self._settings = np.full((len(states), 3), np.nan, np.float32)
+        decay = any(state.settings.weight_decay for state in states)
         choice = choose(self.problem.like(data.x, decay), device, effort, algorithm)
         self._trainer = Trainer(self.problem, data,
-                                np.stack([course.parameters for course in courses]), choice)
+                                np.stack([state.parameters for state in states]), choice)
         self.device, self.algorithm = choice.device, choice.algorithm.name
         self._early = max(_FIRST, self.problem.batch)
         self._unlearnt = _unlearnt(self.problem, data.targets)
 
     @property
     def active(self) -> bool:
-        return not all(seat.course.ended for seat in self._seats)
+        return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """One pass of all; the seconds it took. A course that ends with it, or diverges, has its
-        parameters when this returns; others have theirs from settle()."""
-        going = [(index, seat) for index, seat in enumerate(self._seats) if not seat.course.ended]
+        """One epoch of all; the seconds it took. A state that ends with it, or diverges, has its
+        parameters when this returns; others have theirs from sync_parameters()."""
+        going = [(index, slot) for index, slot in enumerate(self._slots) if not slot.state.ended]
         order, nexts = self._next_order()
         settings = self._settings.copy()
         with np.errstate(over="ignore"):  # training diverges then
-            for index, seat in going:
-                settings[index] = seat.course.settings.numbers(seat.course.passes)
+            for index, slot in going:
+                settings[index] = slot.state.settings.numbers(slot.state.epochs_done)
         if not np.array_equal(settings, self._settings):
             self._settings = settings
         start = time.perf_counter()
@@ -134,86 +134,86 @@ class Training:
             means = self._trainer.run(order, self._settings)
         seconds = time.perf_counter() - start
         self._look(going, means, order)
-        for index, seat in going:
-            if not seat.course.failure:
-                self._count(seat, nexts[index], float(means[index]))
+        for index, slot in going:
+            if not slot.state.failure:
+                self._count(slot, nexts[index], float(means[index]))
         self._trainer.accept()
-        if any(seat.course.ended and not seat.settled for _, seat in going):
-            self.settle()
+        if any(slot.state.ended and not slot.synchronised for _, slot in going):
+            self.sync_parameters()
         if debug.level() >= 2:
             debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
                        f"{seconds * 1e6:.1f} us, {self._per_sample(seconds):.3f} us a sample")
         return seconds
 
-    def settle(self) -> None:
-        """Brings every course the parameters after its last pass; one whose last update made
+    def sync_parameters(self) -> None:
+        """Brings every state the parameters after its last epoch; one whose last update made
         them infinite has diverged."""
         trainer = self._trainer
-        unsettled = [(index, seat) for index, seat in enumerate(self._seats)
-                     if not seat.settled and not seat.course.failure]
-        if not unsettled:
+        behind = [(index, slot) for index, slot in enumerate(self._slots)
+                     if not slot.synchronised and not slot.state.failure]
+        if not behind:
             return
-        if any(seat.course.passes - seat.start == trainer.begun for _, seat in unsettled):
-            trainer.accept()  # Ctrl-C may have come after the pass was counted and before this
+        if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in behind):
+            trainer.accept()  # Ctrl-C may have come after the epoch was counted and before this
         found = trainer.parameters()
-        for index, seat in unsettled:
-            del seat.course.curve[seat.course.passes:]  # or before it was counted
+        for index, slot in behind:
+            del slot.state.curve[slot.state.epochs_done:]  # or before it was counted
             if np.isfinite(found[index]).all():
-                seat.course.parameters, seat.settled = found[index], True
+                slot.state.parameters, slot.synchronised = found[index], True
             else:
-                self._step_back(index, seat, 1 + trainer.begun - trainer.accepted)
+                self._step_back(index, slot, 1 + trainer.begun - trainer.accepted)
 
     def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
-        """The rows of the next pass of each course, and its generator after it."""
-        nexts = [seat.course.rng for seat in self._seats]
-        if not any(seat.course.settings.shuffle for seat in self._seats):
+        """The rows of the next epoch of each state, and its generator after it."""
+        nexts = [slot.state.rng for slot in self._slots]
+        if not any(slot.state.settings.shuffle for slot in self._slots):
             return self._in_order, nexts
         order = self._in_order.copy()
         drawn: dict[str, tuple[np.ndarray, np.random.Generator]] = {}
-        for index, seat in enumerate(self._seats):
-            if seat.course.settings.shuffle and not seat.course.ended:
+        for index, slot in enumerate(self._slots):
+            if slot.state.settings.shuffle and not slot.state.ended:
                 # those of one seed have the same order
-                state = str(seat.course.rng.bit_generator.state)
+                state = str(slot.state.rng.bit_generator.state)
                 if state not in drawn:
-                    rng = copy.deepcopy(seat.course.rng)
-                    drawn[state] = rng.permutation(len(seat.rows)), rng
+                    rng = copy.deepcopy(slot.state.rng)
+                    drawn[state] = rng.permutation(len(slot.rows)), rng
                 permutation, nexts[index] = drawn[state]
-                order[index] = seat.rows[permutation]
+                order[index] = slot.rows[permutation]
         return order, nexts
 
-    def _look(self, going: Sequence[tuple[int, _Seat]], means: np.ndarray,
+    def _look(self, going: Sequence[tuple[int, _Slot]], means: np.ndarray,
               order: np.ndarray) -> None:
-        """Finds out which courses diverged in this pass. The samples' losses are fetched where
-        the means give cause, and in a course's first pass."""
-        wanted = [(index, seat) for index, seat in going if seat.course.first is None
-                  or not means[index] <= self._bound(seat.course.first)]
+        """Finds out which states diverged in this epoch. The samples' losses are fetched where
+        the means give cause, and in a state's first epoch."""
+        wanted = [(index, slot) for index, slot in going if slot.state.first is None
+                  or not means[index] <= self._bound(slot.state.first)]
         losses = self._trainer.losses() if wanted else None
-        for index, seat in wanted:
+        for index, slot in wanted:
             assert losses is not None
-            own, course = losses[index], seat.course
-            first = course.first
+            own, state = losses[index], slot.state
+            first = state.first
             if first is None:
                 first = float(own[:self._early].mean(dtype=np.float64))
             bad = _diverged(own, self._bound(first))
             if bad is None:
-                course.first = first
+                state.first = first
                 if not np.isfinite(means[index]):
                     # their sum is beyond float32
                     means[index] = own.mean(dtype=np.float64)
                 continue
             before = self._trainer.before(1)[index]
             if np.isfinite(before).all():
-                course.parameters, seat.settled = before, True
-                course.failure = (
-                    f"diverged in pass {course.passes + 1} at sample {bad + 1} (row "
+                state.parameters, slot.synchronised = before, True
+                state.failure = (
+                    f"diverged in epoch {state.epochs_done + 1} at sample {bad + 1} (row "
                     f"{order[index, bad]}): its loss is {own[bad]:g}"
-                    + self._compared(course, own, bad))
+                    + self._compared(state, own, bad))
             else:
-                self._step_back(index, seat, 2)
+                self._step_back(index, slot, 2)
 
-    def _compared(self, course: Course, own: np.ndarray, bad: int) -> str:
+    def _compared(self, state: TrainState, own: np.ndarray, bad: int) -> str:
         """What the loss of the sample where training diverged is held against."""
-        first = course.first
+        first = state.first
         if first is None:
             # of samples so early as that those before the first update
             early = own[:self._early if bad >= self._early else min(bad, self.problem.batch)]
@@ -223,25 +223,25 @@ class Training:
         return f", the first samples' was {first:g}"
 
     def _bound(self, first: float) -> float:
-        """The largest mean loss of a pass that does not count as diverged."""
+        """The largest mean loss of a epoch that does not count as diverged."""
         least = max(first, self._unlearnt)
         return _GROWTH * least if 0 < least < math.inf else sys.float_info.max
 
-    def _count(self, seat: _Seat, rng: np.random.Generator, mean: float) -> None:
-        course = seat.course
-        seat.previous, seat.settled = course.rng, False
-        course.curve.append(mean)
+    def _count(self, slot: _Slot, rng: np.random.Generator, mean: float) -> None:
+        state = slot.state
+        slot.previous, slot.synchronised = state.rng, False
+        state.curve.append(mean)
         # both at once, whenever Ctrl-C comes
-        vars(course).update(rng=rng, passes=course.passes + 1)
+        vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
-    def _step_back(self, index: int, seat: _Seat, passes: int) -> None:
-        """Undoes the last pass that was counted, whose last update was not finite."""
-        course = seat.course
-        course.failure = (f"diverged in pass {course.passes} at its last sample: the parameters "
+    def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
+        """Undoes the last epoch that was counted, whose last update was not finite."""
+        state = slot.state
+        state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the parameters "
                           "are no longer finite")
-        course.parameters, seat.settled = self._trainer.before(passes)[index], True
-        course.rng, course.passes = seat.previous, course.passes - 1
-        course.curve.pop()
+        state.parameters, slot.synchronised = self._trainer.before(epochs)[index], True
+        state.rng, state.epochs_done = slot.previous, state.epochs_done - 1
+        state.curve.pop()
 
     def _per_sample(self, seconds: float) -> float:
         return seconds * 1e6 / max(1, self.problem.samples * self.problem.networks)

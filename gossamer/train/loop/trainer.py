@@ -14,18 +14,18 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.registry import OPS
 from gossamer.tensor import TensorSpec
 from gossamer.train.data.samples import Samples
-from gossamer.train.loop.algorithm_choice import Choice
+from gossamer.train.loop.algorithm_choice import AlgorithmChoice
 
 
 class Trainer:
     """Networks of the same sizes, each with its own parameters, settings and order of samples.
 
-    problem: one pass over the data. parameters: the first ones, as the problem's inputs say.
-    `begun` and `accepted` count the passes. Raises OutOfMemoryError where the device has no room.
+    problem: one epoch over the data. parameters: the first ones, as the problem's inputs say.
+    `begun` and `accepted` count the epochs. Raises OutOfMemoryError where the device has no room.
     """
 
     def __init__(self, problem: BackpropProblem, data: Samples, parameters: np.ndarray,
-                 choice: Choice) -> None:
+                 choice: AlgorithmChoice) -> None:
         self.problem = problem
         self.choice = choice
         self._device = device = choice.device
@@ -33,7 +33,7 @@ class Trainer:
         self._x, self._targets = data.on(device, *self._pieces[0].variant.inputs[:2])
         self._settings = device.empty(problem.inputs[3].nbytes, "the learning rates")
         self._parameters = device.upload(parameters, "the parameters")
-        self._previous = [device.upload(parameters, "the parameters before a pass")
+        self._previous = [device.upload(parameters, "the parameters before a epoch")
                           for _ in range(2)]
         space = sum(_aligned(piece.problem.inputs[2], device.alignment) for piece in self._pieces)
         self._order = device.empty(space, "the order of the samples")
@@ -48,7 +48,7 @@ class Trainer:
         return _aligned(self._pieces[0].mean.outputs[0], self._device.alignment)
 
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
-        """The networks' mean losses (networks,) float64 in one pass, which is to be accepted.
+        """The networks' mean losses (networks,) float64 in one epoch, which is to be accepted.
 
         order: (networks, samples) int32. settings: (networks, 3) float32. Neither is copied to
         the device again where it is the same object as before.
@@ -74,7 +74,7 @@ class Trainer:
         return np.array(shares) @ means[:, :self.problem.networks].astype(np.float64)
 
     def losses(self) -> np.ndarray:
-        """(networks, samples): each sample's in the last pass."""
+        """(networks, samples): each sample's in the last epoch."""
         stored = np.empty(self._losses.nbytes // 4, np.float32)
         self._device.read(self._losses, stored)
         losses = np.empty(self.problem.outputs[1].shape, np.float32)
@@ -83,17 +83,17 @@ class Trainer:
         return losses
 
     def accept(self) -> None:
-        """Counts the pass that run() made; without that parameters() are those before it."""
+        """Counts the epoch that run() made; without that parameters() are those before it."""
         self.accepted = self.begun
 
     def parameters(self) -> np.ndarray:
-        """(networks, parameter_count) after the last pass that was accepted."""
+        """(networks, parameter_count) after the last epoch that was accepted."""
         self._device.synchronize()
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
-    def before(self, passes: int) -> np.ndarray:
-        """The parameters before the last pass (1), or before the one before it (2)."""
-        return self._read(self._previous[passes - 1])
+    def before(self, epochs: int) -> np.ndarray:
+        """The parameters before the last epoch (1), or before the one before it (2)."""
+        return self._read(self._previous[epochs - 1])
 
     def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
         self.choice.algorithm.launch(
@@ -132,9 +132,9 @@ class Trainer:
 
 
 class _Piece:
-    """Some samples of a pass that are trained on together: one launch of the algorithm."""
+    """Some samples of a epoch that are trained on together: one launch of the algorithm."""
 
-    def __init__(self, problem: BackpropProblem, choice: Choice) -> None:
+    def __init__(self, problem: BackpropProblem, choice: AlgorithmChoice) -> None:
         device = choice.device
         self.problem = problem
         self.variant = choice.variant(problem)
@@ -180,8 +180,8 @@ class _Piece:
         device.copy(losses, own_losses, losses.nbytes)
 
 
-def _pieces(problem: BackpropProblem, choice: Choice) -> list[_Piece]:
-    """The launches of a pass in order; those of as many samples are the same object."""
+def _pieces(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Piece]:
+    """The launches of a epoch in order; those of as many samples are the same object."""
     length = min(choice.samples, problem.samples)
     pieces = [_Piece(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gossamer.bench.report import figures, plots
 from gossamer.bench.report.sparse_summary import LAYERS, NETWORKS, newest, summary
-from gossamer.bench.rows import Row, append_rows
+from gossamer.bench.rows import ResultRow, append_rows
 from gossamer.cli.app import app
 from gossamer.errors import InputError
 from tests.bench.rows import row
@@ -24,7 +24,7 @@ TIMES = {"gossamer": 10.0, "gossamer:direct_sparse/untiled": 60.0,
 
 def case(name: str, batch: int = 64, density: float = 0.1, *, factor: float = 1.0,
          suite: str = LAYERS, run: str = "run", date: str = "2026-01-02",
-         **times: float) -> list[Row]:
+         **times: float) -> list[ResultRow]:
     """Rows of every contender; those in `times` have other times, times factor."""
     return [row(name_, factor * time, suite=suite, case=name, batch=batch, density=density,
                 run_id=run, date=f"{date}T00:00:00+00:00")
@@ -54,7 +54,7 @@ def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
 
 def test_precisions_are_compared_within_one_run() -> None:
     """gossamer's line of a precision allows those before it, a peer's column does not."""
-    def less_precise(contender: str, precision: str, time: float, date: str = "2026-01-02") -> Row:
+    def less_precise(contender: str, precision: str, time: float, date: str = "2026-01-02") -> ResultRow:
         return row(contender, time, suite=LAYERS, case="alexnet/conv2", batch=1, density=0.04,
                    precision=precision, date=f"{date}T00:00:00+00:00")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.peers.peer import PEERS, AbsentError, Network
+from gossamer.bench.peers.peer import PEERS, AbsentError, PeerNetwork
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites import layer_tables
@@ -117,7 +117,7 @@ def test_the_layers_work_is_counted_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
-def test_a_layer_is_the_same_in_every_form(network: Network) -> None:
+def test_a_layer_is_the_same_in_every_form(network: PeerNetwork) -> None:
     x = np.random.default_rng(1).standard_normal(
         (2, *network.graph.inputs[0].shape[1:])).astype(np.float32)
     expected = reference(network.graph, x)

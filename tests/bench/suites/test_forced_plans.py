@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> None:
     case = network_case("suite", tiny(), 2, setting(find("host"), tmp_path, ["onnxruntime"],
-                                                    ["fp32", "fp16"]), families=True)
+                                                    ["fp32", "fp16"]), force_each=True)
     result = contest.run(case, PEAKS, STAMP)
     rows = {row.contender: row for row in result.rows}
     assert {"gossamer", "gossamer:host_im2col", "gossamer:host_depthwise",
@@ -60,7 +60,7 @@ def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> No
 def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:
     if is_slow(device):
         pytest.skip("simulators are not measured")
-    case = network_case("suite", tiny(), 1, setting(device, tmp_path), families=True)
+    case = network_case("suite", tiny(), 1, setting(device, tmp_path), force_each=True)
     name = "im2col_gemm" if device.compiles else "host_im2col"
     (alternative,) = case.contenders[f"gossamer:{name}"]()
     ready = alternative.make()

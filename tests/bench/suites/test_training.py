@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 from gossamer.bench import contest
 from gossamer.bench.peers import backprop_c
-from gossamer.bench.peers.backprop_c import Lessons, Networks, PlainNetworks
+from gossamer.bench.peers.backprop_c import CNetworks, Lessons, PlainNetworks
 from gossamer.bench.peers.peer import AbsentError
 from gossamer.bench.peers.training_peers import TRAINING_PEERS, defaults
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites import training
 from gossamer.bench.suites.catalogue import select
-from gossamer.bench.suites.training import PUBLISHED, Training, make_pass, training_case
-from gossamer.bench.training_work import RATE, Pass, Run, flat, ready
+from gossamer.bench.suites.training import PUBLISHED, Training, make_epoch, training_case
+from gossamer.bench.training_work import RATE, EpochWork, Run, flat, ready
 from gossamer.bench.work import Case
 from gossamer.cli.app import app
 from gossamer.device.base import Device
@@ -57,8 +57,8 @@ def case(of: Training, device: Device, folder: Path, against: list[str]) -> Case
         setting(device, folder, against), effort="quick"))
 
 
-def task(of: Training = TINY) -> Pass:
-    return make_pass(of)
+def task(of: Training = TINY) -> EpochWork:
+    return make_epoch(of)
 
 
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
@@ -70,11 +70,11 @@ def test_c_trains_as_the_reference_does(built: None, sizes: tuple[int, ...],
     inputs = [given.x, given.targets, given.order(samples), given.settings(), given.start]
     expected = reference(given.problem, inputs, {})[0] - given.start
 
-    def check(made: Networks | PlainNetworks) -> None:
+    def check(made: CNetworks | PlainNetworks) -> None:
         made.train(samples // 2)
         made.train(0)
         assert not np.array_equal(made.parameters(), given.start)
-        again = Networks(sizes, made.parameters(), Lessons(
+        again = CNetworks(sizes, made.parameters(), Lessons(
             given.x[samples // 2:], given.targets[samples // 2:], RATE))
         again.train(samples - samples // 2)
         assert normalised_error(again.parameters() - given.start,
@@ -83,7 +83,7 @@ def test_c_trains_as_the_reference_does(built: None, sizes: tuple[int, ...],
     for listed in (False, True):
         lessons = Lessons(given.x, given.targets, RATE, listed)
         for threads in (1, 2, 3):
-            check(Networks(sizes, given.start, lessons, threads))
+            check(CNetworks(sizes, given.start, lessons, threads))
     lessons = Lessons(given.x, given.targets, RATE)
     for threads in (1, 2, 3):
         check(PlainNetworks(sizes, given.start, lessons, threads))
@@ -93,7 +93,7 @@ def test_c_trains_as_the_reference_does(built: None, sizes: tuple[int, ...],
 
 def test_c_starts_where_it_is_told(built: None) -> None:
     given = task()
-    for made in (Networks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE), 2),
+    for made in (CNetworks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE), 2),
                  *(PlainNetworks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE),
                                  together=together) for together in (False, True))):
         assert np.array_equal(made.parameters(), given.start)
@@ -145,7 +145,7 @@ def test_everybody_trains(networks: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["c-openmp", "c-openmp:plain"])
 def test_c_openmp_tells_its_threads(built: None, name: str) -> None:
-    units = find("host").limits.units
+    units = find("host").limits.compute_units
 
     def config(networks: int) -> str:
         of = dataclasses.replace(TINY, networks=networks)

@@ -12,7 +12,7 @@ from onnx import helper
 
 from gossamer.measure import Timing
 from gossamer.plan.choose import baseline_plans
-from gossamer.plan.tune.tuner import Trial
+from gossamer.plan.tune.tuner import Candidate
 from tests.cli.compile.command import Run, compile_
 from tests.cli.compile.page import Page
 from tests.model.onnx_models import model, save, weights
@@ -43,8 +43,8 @@ def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 for time in (50.0 if each == {"host_im2col"} else 100.0 for each in names)]
 
     monkeypatch.setattr(baseline_plans, "interleave", interleave)
-    cost = Trial.cost.fget  # type: ignore[attr-defined]
-    monkeypatch.setattr(Trial, "cost", property(
+    cost = Candidate.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Candidate, "cost", property(
         lambda self: cost(self) * (1e-3 if self.algorithm.name == "host_depthwise" else 1.0)))
     return timed
 

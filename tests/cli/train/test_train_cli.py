@@ -20,12 +20,12 @@ README = Path(__file__).resolve().parents[3] / "README.md"
 
 
 def fails_late(code, *words):
-    """The line on stderr of a command that fails after the first pass, whose row is shown."""
+    """The line on stderr of a command that fails after the first epoch, whose row is shown."""
     result = gossamer_cli(*words)
     assert result.exit_code == code, result.output
     (line,) = result.stderr.splitlines()
     head, *rows = result.stdout.splitlines()[3:]
-    assert head.split()[:2] == ["pass", "error"] and rows[0].split()[0] == "1"
+    assert head.split()[:2] == ["epoch", "error"] and rows[0].split()[0] == "1"
     return line
 
 
@@ -36,9 +36,9 @@ def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
     assert lines[0] == f"data: 45 samples of {samples}, 3 classes"
     assert lines[1] == "network: 9-6-3, sigmoid, squared_error, learning rate 1, batch 2"
     assert lines[2].startswith("device: host (") and lines[2].endswith(", algorithm numpy")
-    assert lines[3].split() == ["pass", "error", "test", "accuracy", "samples/s"]
+    assert lines[3].split() == ["epoch", "error", "test", "accuracy", "samples/s"]
     assert [line.split()[0] for line in lines[4:8]] == ["1", "2", "3", "4"]
-    assert lines[8].startswith("4 passes; 180 samples trained in ")
+    assert lines[8].startswith("4 epochs; 180 samples trained in ")
     assert lines[9] == f"written: {model}"
     found = re.fullmatch(r"test accuracy: (.*)% \((\d+) of 15 samples of 0.25 of .*\)", lines[10])
     assert found and float(found[1]) == round(100 * int(found[2]) / 15, 2)
@@ -55,7 +55,7 @@ def test_it_learns_and_says_so(samples, model, tmp_path):
     assert told["accuracy"] >= 0.95 and told["right"] == round(60 * told["accuracy"])
     assert told["errors"][-1] < 0.5 * told["errors"][0] and len(told["errors"]) == 30
     assert told["rows"][-1]["held_out_accuracy"] == told["accuracy"]
-    assert [row["pass"] for row in told["rows"]] == list(range(1, 31))
+    assert [row["epoch"] for row in told["rows"]] == list(range(1, 31))
     assert told["settings"]["sizes"] == [9, 6, 3] and told["settings"]["seed"] == 3
     assert json.loads((tmp_path / "r.json").read_text()) == told
     assert Image.open(tmp_path / "c.png").size[0] > 500
@@ -69,11 +69,11 @@ def test_it_learns_and_says_so(samples, model, tmp_path):
 def test_an_error_goal_ends_it(samples, model):
     words = train(samples, model, "--epochs", "50", "--target-error", "0.2")
     told = json.loads(succeeds(*words, "--json").stdout)
-    assert told["passes"] < 50 and told["errors"][-1] <= 0.2 < told["errors"][-2]
+    assert told["epochs_done"] < 50 and told["errors"][-1] <= 0.2 < told["errors"][-2]
     assert told["goal_reached"] is True
-    assert (f"\nerror {told['errors'][-1]:.4g} after {told['passes']} of 50 passes: the goal of "
+    assert (f"\nerror {told['errors'][-1]:.4g} after {told['epochs_done']} of 50 epochs: the goal of "
             "0.2 is reached\n") in succeeds(*words).stdout
-    assert " after 2 of 2 passes: the goal of 0.2 is not reached\n" in succeeds(
+    assert " after 2 of 2 epochs: the goal of 0.2 is not reached\n" in succeeds(
         *words, "--epochs", "2").stdout
     assert " the goal of " not in succeeds(*train(samples, model)).stdout
 
@@ -324,13 +324,13 @@ def test_samples_sorted_by_class_are_told_of(model, tmp_path):
 
 
 def test_training_that_diverges(samples, model, tmp_path):
-    """The rate of the third pass is too much; what was trained before is kept."""
+    """The rate of the third epoch is too much; what was trained before is kept."""
     kept = tmp_path / "c.ckpt"
     words = train(samples, model, "--activation", "relu", "--lr", "0.01", "--schedule",
                   "step:1:1000", "--checkpoint", kept)
     line = fails_late(1, *words)
-    assert re.match(r"error: training diverged in pass [23] at sample \d+ \(row \d+\)", line)
-    assert line.endswith("in this pass), or numbers in the samples nearer to 0; "
+    assert re.match(r"error: training diverged in epoch [23] at sample \d+ \(row \d+\)", line)
+    assert line.endswith("in this epoch), or numbers in the samples nearer to 0; "
                          f"{kept} keeps it")
     assert ": try an --lr below 0.01 (which the schedule made " in line
     assert not model.exists()
@@ -340,7 +340,7 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
     """What goes on from a checkpoint ends like what was never interrupted."""
     kept = tmp_path / "c.ckpt"
     words = train(samples, model, "--shuffle")
-    take = train_output.Follower.__call__
+    take = train_output.EpochReporter.__call__
 
     def interrupted(self, progress):
         take(self, progress)
@@ -348,27 +348,27 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_output.Follower, "__call__", interrupted)
+        patch.setattr(train_output.EpochReporter, "__call__", interrupted)
         line = fails_late(130, *words)
-        assert line == ("error: interrupted after 2 of 4 passes; what was trained is lost: "
+        assert line == ("error: interrupted after 2 of 4 epochs; what was trained is lost: "
                         "--checkpoint FILE keeps what --resume goes on from")
         line = fails_late(130, *words, "--checkpoint", kept)
-        assert line == (f"error: interrupted after 2 of 4 passes; {kept} keeps what was trained: "
+        assert line == (f"error: interrupted after 2 of 4 epochs; {kept} keeps what was trained: "
                         "the same command with --resume goes on")
     assert not model.exists()
     assert "is there already; --resume goes on from it" in fails(2, *words, "--checkpoint", kept)
     resumed = succeeds(*words, "--checkpoint", kept, "--resume", "--curve", tmp_path / "c.png",
                        "--report", tmp_path / "r.json")
-    assert "4 passes; 120 samples trained" in resumed.stdout
+    assert "4 epochs; 120 samples trained" in resumed.stdout
     told = json.loads((tmp_path / "r.json").read_text())
-    assert [row["pass"] for row in told["rows"]] == [1, 2, 3, 4]
+    assert [row["epoch"] for row in told["rows"]] == [1, 2, 3, 4]
     assert [row["error"] for row in told["rows"]] == told["errors"]
     assert [row["accuracy"] is None for row in told["rows"]] == [True, True, False, False]
     first = model.read_bytes()
     succeeds(*words)
     assert model.read_bytes() == first
     again = succeeds(*words, "--checkpoint", kept, "--resume")
-    assert "\n4 passes; all were made before, none was left; read in" in again.stdout
+    assert "\n4 epochs; all were made before, none was left; read in" in again.stdout
     assert "samples/s" not in again.stdout and model.read_bytes() == first
 
 

@@ -18,22 +18,22 @@ from tests.cli.train.small import LABELS, save_csv, train
 
 
 def rows(lines):
-    """The passes that lines are about."""
-    first = next(index for index, line in enumerate(lines) if line.split()[:2] == ["pass", "error"])
+    """The epochs that lines are about."""
+    first = next(index for index, line in enumerate(lines) if line.split()[:2] == ["epoch", "error"])
     return [int(line.split()[0]) for line in lines[first + 1:] if line[:4].strip().isdigit()]
 
 
 def test_a_row_a_pass_as_soon_as_it_is_done(samples, model, monkeypatch):
-    take, shown = train_output.Follower.__call__, []
+    take, shown = train_output.EpochReporter.__call__, []
 
     def watched(self, progress):
         take(self, progress)
         shown.append(rows(sys.stdout.buffer.getvalue().decode().splitlines()))
 
-    monkeypatch.setattr(train_output.Follower, "__call__", watched)
+    monkeypatch.setattr(train_output.EpochReporter, "__call__", watched)
     lines = succeeds(*train(samples, model, "--epochs", "25")).stdout.splitlines()
     assert shown == [list(range(1, made + 1)) for made in range(1, 26)]
-    assert lines[3].split() == ["pass", "error", "training", "accuracy", "samples/s"]
+    assert lines[3].split() == ["epoch", "error", "training", "accuracy", "samples/s"]
     assert lines[-1].startswith("training accuracy: ")
 
 
@@ -43,7 +43,7 @@ def test_a_terminal_gets_no_more_than_twenty_rows_at_the_end(samples, model):
 
 
 def test_a_terminal_gets_the_rows_of_what_failed(samples, model):
-    """The rate of the third pass is too much."""
+    """The rate of the third epoch is too much."""
     lines = on_terminal(1, *train(samples, model, "--activation", "relu", "--lr", "0.01",
                                   "--schedule", "step:1:1000"))
     assert rows(lines)[0] == 1 and lines[-1].startswith("error: training diverged")
@@ -98,7 +98,7 @@ def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_
     lines = result.stdout.splitlines()
     assert lines[-3:-1] == [f"written: {model}", f"written: {report}"]
     assert lines[-1].startswith("training accuracy: ")
-    assert json.loads(report.read_text())["passes"] == 4 and model.exists()
+    assert json.loads(report.read_text())["epochs_done"] == 4 and model.exists()
 
 
 @pytest.mark.parametrize("columns, greatest, words, told", [

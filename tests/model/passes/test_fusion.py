@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 from tests.model.graph_builder import CHANNELS, Builder, check, functions
 
 
@@ -86,7 +86,7 @@ def test_chains_of_elementwise_nodes_become_one() -> None:
 def test_two_outputs_of_one_expression_keep_both() -> None:
     build = Builder(("y", "z"))
     conv = build.conv("x")
-    expression = Expression(1, (Step("relu", (0,)), Step("sign", (0,))), (1, 2))
+    expression = Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("sign", (0,))), (1, 2))
     build.add("elementwise", [conv], "y", expression=expression)
     build.graph.nodes[-1].outputs = ["y", "z"]
     check(build, ["conv2d", "elementwise"])

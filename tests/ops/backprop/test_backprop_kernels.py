@@ -59,7 +59,7 @@ def check_blocked(problem: BackpropProblem, device: Device,
         actual = run_variant(Blocked(), problem, variant, device, Weights({}, device, "the test"),
                              inputs)
         for y, r in zip(actual, expected, strict=True):
-            assert normalised_error(y, r) <= tolerance("backprop"), variant.label
+            assert normalised_error(y, r) <= tolerance("backprop"), variant.config_text
 
 
 @pytest.mark.sanitize
@@ -132,7 +132,7 @@ def test_training_goes_on_in_place_with_the_same_bits(compiled_device: Device) -
             algorithm.launch(state, sources, [sources[4], losses], workspace)
             parameters = np.empty_like(inputs[4])
             device.read(sources[4], parameters)
-            assert parameters.tobytes() == apart[0].tobytes(), (algorithm.name, variant.label)
+            assert parameters.tobytes() == apart[0].tobytes(), (algorithm.name, variant.config_text)
 
 
 def test_a_sample_that_is_not_a_number_ends_no_run(compiled_device: Device) -> None:
@@ -151,8 +151,8 @@ def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     online = BackpropProblem((9, 5, 3), 6, 100_000)
     assert "at a time" in str(per_step.PerStep().supports(online, compiled_device))
     wide = BackpropProblem((9, 70_000, 3), 6, 10)
-    assert "bytes of local memory" in str(Persistent().supports(wide, compiled_device))
-    assert "bytes of local memory" in str(Blocked().supports(wide, compiled_device))
+    assert "bytes of shared memory" in str(Persistent().supports(wide, compiled_device))
+    assert "bytes of shared memory" in str(Blocked().supports(wide, compiled_device))
     whole = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
     assert "smaller batch" in str(per_step.PerStep().supports(whole, compiled_device))
     many = BackpropProblem((2, 1200, 1), 6, 10, networks=60_000)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.expression import Expression, Step, apply
+from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Epilogue, Variant, Weights
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -27,7 +27,7 @@ BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
 BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
                               ("channel", "tensor"))
 RESIDUAL_FIRST = Epilogue(
-    Expression(3, (Step("leaky_relu", (0,), (0.1,)), Step("mul", (3, 2)), Step("add", (4, 1)))),
+    Expression(3, (ExpressionStep("leaky_relu", (0,), (0.1,)), ExpressionStep("mul", (3, 2)), ExpressionStep("add", (4, 1)))),
     ("tensor", "channel"))
 EPILOGUES = (Epilogue(), BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST)
 

@@ -63,11 +63,11 @@ class AddressedDevice(OpenCLDevice):
     def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         super().read(_memory(buffer), array)
 
-    def launch(self, kernel: Kernel, groups: Sequence[int], group_size: Sequence[int],
-               arguments: Sequence[Argument], *, local_bytes: int = 0,
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
         own = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
-        super().launch(kernel, groups, group_size, own, local_bytes=local_bytes)
+        super().launch(kernel, groups, work_group_size, own, shared_bytes=shared_bytes)
 
     @contextlib.contextmanager
     def memory_at(self, address: int, dtype: np.dtype) -> Any:

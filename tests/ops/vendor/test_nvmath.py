@@ -14,12 +14,12 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.expression import Expression, Step, apply
+from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Weights, WeightsInfo
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col
-from gossamer.ops.conv2d.vendor.im2col_cublas import CublasLowering
-from gossamer.ops.conv2d.vendor.im2col_cusparse import CusparseLowering, csr
+from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
+from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse, csr
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor import nvmath
@@ -83,7 +83,7 @@ def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
                   for array, spec in zip(inputs, variant.inputs, strict=True)]
         (expected,) = op_of(problem).reference(problem, stored, weights)
         (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
-        name = f"{variant.precision} {variant.outputs[0].layout} {variant.label}"
+        name = f"{variant.precision} {variant.outputs[0].layout} {variant.config_text}"
         limit = tolerance(problem.op, variant.precision)
         assert normalised_error(actual, expected) <= limit, f"{name} of {problem}"
         ran.append(name)
@@ -98,13 +98,13 @@ def pruned(problem: Problem, density: float) -> dict[str, np.ndarray]:
 
 def check_cusparse(problem: Conv2dProblem, device: Device) -> list[str]:
     problem = replace(problem, weights_info=SPARSE)
-    check_alone(CusparseLowering(), problem, device, pruned(problem, 0.0))
-    return check_alone(CusparseLowering(), problem, device, pruned(problem, 0.1))
+    check_alone(Im2colCusparse(), problem, device, pruned(problem, 0.0))
+    return check_alone(Im2colCusparse(), problem, device, pruned(problem, 0.1))
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
 def test_lowering_to_cublas(double: Any, problem: Conv2dProblem) -> None:
-    ran = check_alone(CublasLowering(), problem, double.device)
+    ran = check_alone(Im2colCublas(), problem, double.device)
     assert len({tuple(name.split()[:2]) for name in ran}) == 9
 
 
@@ -125,7 +125,7 @@ def test_matrices_in_parts(double: Any, images: float) -> None:
     problem = replace(CONVOLUTIONS[0], epilogue=BIAS_RESIDUAL_RELU)
     with mock.patch.object(im2col, "_MATRIX_BYTES", int(images * 4 * 72 * 30)):
         assert len(im2col.parts(problem, "NCHW", 4)) > 1
-        check_alone(CublasLowering(), problem, double.device)
+        check_alone(Im2colCublas(), problem, double.device)
         check_cusparse(replace(problem, groups=2), double.device)
 
 
@@ -133,9 +133,9 @@ def test_epilogues_go_where_they_can(double: Any) -> None:
     """A bias with its rectifier is the product's own in NHWC, where channels are rows of D."""
     problem = CONVOLUTIONS[0]
     kinds = {}
-    for variant in CublasLowering().variants(problem, double.device):
+    for variant in Im2colCublas().variants(problem, double.device):
         double.lt.products.clear()
-        run_variant(CublasLowering(), problem, variant, double.device,
+        run_variant(Im2colCublas(), problem, variant, double.device,
                     Weights(random_weights(problem), double.device), random_inputs(problem))
         kinds[variant.outputs[0].layout] = double.lt.Epilogue(double.lt.products[0]["EPILOGUE"])
     assert {layout: kind.name for layout, kind in kinds.items()} == {
@@ -145,7 +145,7 @@ def test_epilogues_go_where_they_can(double: Any) -> None:
 def test_a_bias_that_cublas_refuses_is_added_afterwards(double: Any) -> None:
     with mock.patch.object(double.lt, "refuses_bias", True):
         check_alone(CublasGemm(), GemmProblem(6, 4, 12, BIAS_RELU), double.device)
-        check_alone(CublasLowering(), replace(CONVOLUTIONS[0], width=6), double.device)
+        check_alone(Im2colCublas(), replace(CONVOLUTIONS[0], width=6), double.device)
     kinds = {described["EPILOGUE"] for described in double.lt.products[-2:]}
     assert kinds == {1}
 
@@ -156,7 +156,7 @@ def test_what_a_product_can_apply() -> None:
     assert fused(BIAS_RESIDUAL_RELU) == Fused("operand0", True, True)
     residual_first = Epilogue(apply("add").then(apply("add")), ("tensor", "channel"))
     assert fused(residual_first) == Fused("operand1", True, False)
-    swapped = Epilogue(Expression(2, (Step("add", (1, 0)),)), ("channel",))
+    swapped = Epilogue(Expression(2, (ExpressionStep("add", (1, 0)),)), ("channel",))
     assert fused(swapped) == Fused("operand0", False, False)
 
 
@@ -166,11 +166,11 @@ def test_what_a_product_can_apply() -> None:
     Epilogue(apply("mul"), ("channel",)),
     Epilogue(apply("add").then(apply("add")), ("channel", "channel")),
     Epilogue(apply("add").then(apply("add")), ("tensor", "tensor")),
-    Epilogue(Expression(1, (Step("add", (0, 0)),))),
-    Epilogue(Expression(1, (Step("relu", (0,)), Step("add", (1, 0))))),
-    Epilogue(Expression(2, (Step("relu", (1,)),)), ("tensor",)),
-    Epilogue(Expression(3, (Step("add", (0, 2)),)), ("tensor", "tensor")),
-    Epilogue(Expression(2, (Step("add", (0, 1)), Step("relu", (2,))), (2,)), ("channel",)),
+    Epilogue(Expression(1, (ExpressionStep("add", (0, 0)),))),
+    Epilogue(Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("add", (1, 0))))),
+    Epilogue(Expression(2, (ExpressionStep("relu", (1,)),)), ("tensor",)),
+    Epilogue(Expression(3, (ExpressionStep("add", (0, 2)),)), ("tensor", "tensor")),
+    Epilogue(Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("relu", (2,))), (2,)), ("channel",)),
 ])
 def test_what_a_product_cannot_apply(epilogue: Epilogue) -> None:
     assert fused(epilogue) is None
@@ -193,11 +193,11 @@ def test_groups_are_blocks_of_the_sparse_matrix(layout: str) -> None:
 
 def test_refusals(double: Any, device: Device) -> None:
     depthwise = Conv2dProblem(1, 4, 5, 5, 4, (3, 3), groups=4)
-    assert "4 channels" in str(CublasLowering().supports(depthwise, double.device))
+    assert "4 channels" in str(Im2colCublas().supports(depthwise, double.device))
     dense = Conv2dProblem(1, 4, 5, 5, 4, (3, 3))
-    assert "density 1.00" in str(CusparseLowering().supports(dense, double.device))
+    assert "density 1.00" in str(Im2colCusparse().supports(dense, double.device))
     if device.api != "cuda":
-        for algorithm in (CublasLowering(), CusparseLowering()):
+        for algorithm in (Im2colCublas(), Im2colCusparse()):
             assert "NVIDIA GPUs only" in str(algorithm.supports(dense, device))
         assert "NVIDIA GPUs only" in str(CublasGemm().supports(PRODUCTS[0], device))
 
@@ -221,8 +221,8 @@ def test_an_absent_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_libraries_tell_their_versions(double: Any) -> None:
-    for algorithm, version in ((CublasGemm(), "130100"), (CublasLowering(), "130100"),
-                               (CusparseLowering(), "12602")):
+    for algorithm, version in ((CublasGemm(), "130100"), (Im2colCublas(), "130100"),
+                               (Im2colCusparse(), "12602")):
         assert algorithm.version(double.device) == version
 
 
@@ -230,7 +230,7 @@ def test_no_library_is_loaded_for_its_version_elsewhere(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvmath.importlib, "import_module", None)
     monkeypatch.setattr(nvmath, "_on", nvmath._on.__wrapped__)
-    for algorithm in (CublasGemm(), CublasLowering(), CusparseLowering()):
+    for algorithm in (CublasGemm(), Im2colCublas(), Im2colCusparse()):
         assert algorithm.version(find("host")) == ""
 
 
@@ -245,7 +245,7 @@ def gpu(cuda: Device) -> Device:
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
 def test_cublas_itself(gpu: Device, problem: Conv2dProblem) -> None:
-    check_alone(CublasLowering(), problem, gpu)
+    check_alone(Im2colCublas(), problem, gpu)
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
@@ -258,7 +258,7 @@ def test_products_of_cublas_itself(gpu: Device, problem: GemmProblem) -> None:
     check_alone(CublasGemm(), problem, gpu)
 
 
-@pytest.mark.parametrize("algorithm", [CublasLowering(), CusparseLowering()],
+@pytest.mark.parametrize("algorithm", [Im2colCublas(), Im2colCusparse()],
                          ids=lambda algorithm: algorithm.name)
 def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
     """A replayed graph computes anew from what its input holds by then."""
@@ -283,7 +283,7 @@ def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
         assert normalised_error(actual, expected) <= tolerance("conv2d")
 
 
-@pytest.mark.parametrize("algorithm", [CublasLowering(), CusparseLowering()],
+@pytest.mark.parametrize("algorithm", [Im2colCublas(), Im2colCusparse()],
                          ids=lambda algorithm: algorithm.name)
 def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> None:
     """Products of one state run at the same time, each on a stream and with memory of its own."""
@@ -320,4 +320,4 @@ def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> N
         for index, source in enumerate(sources):
             (expected,) = op_of(problem).reference(problem, [source], weights)
             assert normalised_error(results[index], expected) <= tolerance(
-                "conv2d", variant.precision), f"{variant.precision} {y.layout} {variant.label}"
+                "conv2d", variant.precision), f"{variant.precision} {y.layout} {variant.config_text}"

@@ -20,8 +20,8 @@ import pytest
 from gossamer.ops.algorithm import Algorithm, Problem, Weights
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col_cusparse
-from gossamer.ops.conv2d.vendor.im2col_cublas import CublasLowering
-from gossamer.ops.conv2d.vendor.im2col_cusparse import CusparseLowering
+from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
+from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor import cublas as cublas_product
@@ -176,7 +176,7 @@ def test_cublas_takes_every_description(device: AddressedDevice, monkeypatch: py
     library = _Library(_Partly(real, matmul_algo_get_heuristic=heuristic), device)
     monkeypatch.setattr(cublas_product, "library_on", lambda name, device: library)
     monkeypatch.setattr(nvmath, "_on", lambda name, device: library)
-    algorithm: Algorithm = CublasGemm() if isinstance(problem, GemmProblem) else CublasLowering()
+    algorithm: Algorithm = CublasGemm() if isinstance(problem, GemmProblem) else Im2colCublas()
     assert prepared(algorithm, problem, random_weights(problem), device) >= 3
 
 
@@ -191,7 +191,7 @@ def test_cusparse_takes_every_description(device: AddressedDevice,
     monkeypatch.setattr(im2col_cusparse, "library_on", lambda name, device: library)
     monkeypatch.setattr(nvmath, "_on", lambda name, device: library)
     problem = replace(problem, weights_info=SPARSE)
-    assert prepared(CusparseLowering(), problem, pruned(problem, 0.1), device) >= 10
+    assert prepared(Im2colCusparse(), problem, pruned(problem, 0.1), device) >= 10
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])

@@ -28,7 +28,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.reference import normalised_error, reference
-from gossamer.plan.tune.tuner import Trial
+from gossamer.plan.tune.tuner import Candidate
 from tests.model.onnx_models import model, save, weights
 from tests.plan import mixing
 from tests.plan.mixing import BY_IMAGE, MIXING, node
@@ -84,11 +84,11 @@ def _chosen(allowed: frozenset[str] | None) -> _Program:
     for name, (saved, _) in _LAYERS.items():
         low = allowed is None or name in allowed
         half, full = _Variant("fp16"), _Variant("fp32")
-        trials = [SimpleNamespace(variant=full, cost=1 + saved),
+        candidates = [SimpleNamespace(variant=full, cost=1 + saved),
                   SimpleNamespace(variant=half, cost=1.0)]
         program.steps.append(SimpleNamespace(
             layer=SimpleNamespace(name=name, inserted=False), variant=half if low else full,
-            trials=trials))
+            candidates=candidates))
     return program
 
 
@@ -149,9 +149,9 @@ def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     op = OPS["conv2d"]
     monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, _Rounding())))
-    cost = Trial.cost.fget  # type: ignore[attr-defined]
-    monkeypatch.setattr(Trial, "cost", property(
-        lambda trial: cost(trial) / (100 if trial.variant.precision == "tf32" else 1)))
+    cost = Candidate.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Candidate, "cost", property(
+        lambda candidate: cost(candidate) / (100 if candidate.variant.precision == "tf32" else 1)))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.plan.choose import planner
 from gossamer.plan.plan import Plan
-from gossamer.plan.tune.tuner import EFFORTS, Trial
+from gossamer.plan.tune.tuner import EFFORTS, Candidate
 from tests.conftest import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
 from tests.tolerances import normalised_error, tolerance
@@ -21,12 +21,12 @@ from tests.tolerances import normalised_error, tolerance
 def halves_are_fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever is measured, float16 takes 1 us and all else 100; the cheapest plan is kept. One
     config of each algorithm is tried."""
-    def cost(trial: Trial) -> float:
-        if trial.measured.failure:
+    def cost(candidate: Candidate) -> float:
+        if candidate.measured.failure:
             return math.inf
-        return 1.0 if trial.variant.precision == "fp16" else 100.0
+        return 1.0 if candidate.variant.precision == "fp16" else 100.0
 
-    monkeypatch.setattr(Trial, "cost", property(cost))
+    monkeypatch.setattr(Candidate, "cost", property(cost))
     monkeypatch.setitem(EFFORTS, "quick", (1, 1))
     monkeypatch.setattr(planner, "compare", lambda *arguments: None)
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
@@ -79,6 +79,6 @@ def test_float16_is_not_taken_where_it_is_not_allowed(compiled_device: Device, t
     if precision == "fp32":
         assert_close(y, expected(x))
     for step in plan.program(3).steps:
-        assert step.trials
-        assert all(trial.variant.precision in ("fp32", precision) for trial in step.trials)
+        assert step.candidates
+        assert all(candidate.variant.precision in ("fp32", precision) for candidate in step.candidates)
     assert {spec.dtype for spec in plan.program(3).specs.values()} == {"float32"}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer.device.registry import find
-from gossamer.expression import Expression, Step, apply
+from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Epilogue, WeightsInfo
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -118,7 +118,7 @@ def test_any_other_field_gives_another_key(problem):
 small = st.integers(1, 3)
 expressions = st.sampled_from([
     apply("relu"), apply("neg"), apply("clip", 0.0, 6.0), apply("clip", 0.0, 1.0),
-    apply("clip", 0.0, float("inf")), Expression(1, (Step("relu", (0,)),), (0,))])
+    apply("clip", 0.0, float("inf")), Expression(1, (ExpressionStep("relu", (0,)),), (0,))])
 gemms = st.builds(
     GemmProblem, small, small, small, st.builds(Epilogue, expressions),
     st.builds(WeightsInfo, st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from(["", "a"]),

@@ -17,7 +17,7 @@ from onnx import helper
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
@@ -117,7 +117,7 @@ def test_another_batch_takes_the_nearest_choices_and_says_so(
         assert note.startswith(start)
         # a product of few rows may have no such algorithm or config for more of them
         assert note[len(start):] in ("", ", but for classes, which they do not fit")
-        taken, wanted = ({step.layer.name: (step.algorithm, step.variant.label)
+        taken, wanted = ({step.layer.name: (step.algorithm, step.variant.config_text)
                           for step in steps if step.layer.name != "classes"
                           and not step.layer.inserted}
                          for steps in (loaded.program(batch).steps, plan.program(nearest).steps))
@@ -192,8 +192,8 @@ def test_equal_weights_are_stored_once_and_exactly(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_attribute_comes_back(tmp_path: Path) -> None:
-    expression = Expression(1, (Step("clip", (0,), (0.1, float("inf"))),
-                                Step("leaky_relu", (1,), (np.float32(0.1),))))
+    expression = Expression(1, (ExpressionStep("clip", (0,), (0.1, float("inf"))),
+                                ExpressionStep("leaky_relu", (1,), (np.float32(0.1),))))
     attributes = {"a": 1, "b": True, "c": None, "d": 0.1, "e": float("-inf"), "f": "text",
                   "g": (1, (2, "x")), "h": [1.5, (2,)], "i": expression, "j": np.int64(7)}
     graph = Graph("n", [ValueInfo("x", (None, 3), "float32", ("N", ""))],

@@ -15,7 +15,7 @@ import gossamer
 from gossamer.device.base import Buffer, Device
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
-from gossamer.expression import Expression, Step, apply
+from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.measure import Task, interleave, prepared, sampled
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
@@ -29,7 +29,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import candidates
 from gossamer.plan.tune import check as comparing
-from gossamer.plan.tune.candidates import Trials
+from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.examples import Examples
 from gossamer.plan.tune.tuner import EFFORTS, Tuner, usable
 from gossamer.tensor import default_spec
@@ -77,7 +77,7 @@ def layer(scale: float = 1.0, batch: int = 8, seed: int = 0) -> Layer:
 def outcome(algorithm: Algorithm, of: Layer | None = None) -> str | None:
     of = layer() if of is None else of
     pairs = [(algorithm, variant) for variant in algorithm.variants(of.problem, HOST)]
-    return Trials(of, HOST).run(pairs, 3)[0][0].failure
+    return CandidateSet(of, HOST).run(pairs, 3)[0][0].failure
 
 
 @pytest.fixture(params=["all images", "three images", "three images, read apart"])
@@ -111,7 +111,7 @@ def test_a_wrong_image_is_seen(compared: str, image: int) -> None:
 def test_an_error_is_not_told_of_a_number_that_happens_to_be_nearly_zero() -> None:
     spec = default_spec((100_000,))
     problem = ElementwiseProblem((spec,) * 3, Expression(3, (
-        Step("mul", (0, 1)), Step("add", (3, 2)))))
+        ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3, 2)))))
     of = Layer("sum", "elementwise", ["x", "y", "z"], ["s"], list(problem.outputs), problem)
     assert outcome(NumpyElementwise(), of) is None
 
@@ -147,10 +147,10 @@ def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
     assert of.problem is not None
     (careless,), (good,) = ([(each, variant) for variant in each.variants(of.problem, HOST)][:1]
                             for each in (Careless(), HostIm2col()))
-    ran, _ = Trials(of, HOST, examples=examples).run([careless, good, careless, good], 3)
+    ran, _ = CandidateSet(of, HOST, examples=examples).run([careless, good, careless, good], 3)
     assert [each.failure is None for each in ran] == [False, True, False, True]
     for pair, right in ((good, True), (careless, False), (good, True)):
-        assert (Trials(of, HOST, examples=examples).check(*pair) is None) == right
+        assert (CandidateSet(of, HOST, examples=examples).check(*pair) is None) == right
 
 
 def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.MonkeyPatch
@@ -173,7 +173,7 @@ def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.
     of, algorithm = layer(), HostIm2col()
     assert of.problem is not None
     variant = next(iter(algorithm.variants(of.problem, HOST)))
-    assert Trials(of, HOST, examples=examples).check(algorithm, variant) is None
+    assert CandidateSet(of, HOST, examples=examples).check(algorithm, variant) is None
     assert refused and refused[0] > 0
 
 
@@ -192,8 +192,8 @@ def test_what_fails_after_its_first_launch_is_left_and_named(
 
     stub = Stub(fail_later)
     assert outcome(stub) == "does not run: no second time"
-    trials = tuner("quick").measure(layer(), [Stub(fail_later), HostIm2col()], HOST)
-    assert usable(layer(), trials, HOST)
+    candidates = tuner("quick").measure(layer(), [Stub(fail_later), HostIm2col()], HOST)
+    assert usable(layer(), candidates, HOST)
 
 
 def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(HOST), "empty", bounded)
     stub = Stub(variants=three)
-    measured, transient = Trials(layer(), HOST).run(
+    measured, transient = CandidateSet(layer(), HOST).run(
         [(stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
     assert [each.failure is None for each in measured] == [True, True, False]
     assert "no room for 9000000 bytes" in str(measured[2].failure) and transient == {2}
@@ -227,7 +227,7 @@ def test_an_output_that_is_not_written_is_seen() -> None:
             super().launch(state, inputs, [outputs[0], aside], workspace, stream)
 
     spec = default_spec((2, 3))
-    problem = ElementwiseProblem((spec,), Expression(1, (Step("relu", (0,)), Step("neg", (0,))),
+    problem = ElementwiseProblem((spec,), Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("neg", (0,))),
                                                      (1, 2)), ("float32", "float32"))
     of = Layer("two", "elementwise", ["x"], ["y", "z"], list(problem.outputs), problem)
     assert outcome(NumpyElementwise(), of) is None
@@ -266,8 +266,8 @@ def test_odd_weights_spoil_no_other_network(tuner: Callable[[str], Tuner], odd: 
     strange = layer()
     strange.weights["weight"][0, 0, 0, 0] = odd  # type: ignore[index]
     for each in (strange, layer(), strange):
-        trials = tuner("quick").measure(each, [HostIm2col()], HOST)
-        assert usable(each, trials, HOST)
+        candidates = tuner("quick").measure(each, [HostIm2col()], HOST)
+        assert usable(each, candidates, HOST)
 
 
 def test_what_was_right_with_other_weights_is_checked_with_these(
@@ -280,10 +280,10 @@ def test_what_was_right_with_other_weights_is_checked_with_these(
     assert len(usable(layer(), first, HOST)) == 2
     later = tuner("quick")
     large = layer(1e6)
-    trials = later.measure(large, algorithms, HOST)
+    candidates = later.measure(large, algorithms, HOST)
     assert later.measured == 0
-    stub, good = (later.verified(large, trial, HOST) for trial in trials)
-    assert str(stub.measured.failure).startswith("wrong numbers") and good is trials[1]
+    stub, good = (later.verified(large, candidate, HOST) for candidate in candidates)
+    assert str(stub.measured.failure).startswith("wrong numbers") and good is candidates[1]
     again = tuner("quick")
     assert again.verified(large, again.measure(large, algorithms, HOST)[1], HOST).measured.weights
 
@@ -291,9 +291,9 @@ def test_what_was_right_with_other_weights_is_checked_with_these(
 def test_more_effort_times_all_anew(tuner: Callable[[str], Tuner]) -> None:
     for effort, measured in (("quick", 2), ("quick", 0), ("max", 2), ("normal", 0), ("max", 0)):
         each = tuner(effort)
-        trials = each.measure(layer(), [Stub(), HostIm2col()], HOST)
+        candidates = each.measure(layer(), [Stub(), HostIm2col()], HOST)
         assert each.measured == measured, effort
-        assert all(trial.measured.samples >= EFFORTS[effort][1] for trial in trials)
+        assert all(candidate.measured.samples >= EFFORTS[effort][1] for candidate in candidates)
 
 
 def test_a_vendors_library_has_more_configs_tried(
@@ -357,11 +357,11 @@ def _slow_to_build(*seconds: float) -> Stub:
 def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
         tuner: Callable[[str], Tuner], effort: str, tried: list[bool]) -> None:
     stub, each = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
-    trials = each.measure(layer(), [stub], HOST)
-    assert [trial.measured.failure is None for trial in trials] == tried
+    candidates = each.measure(layer(), [stub], HOST)
+    assert [candidate.measured.failure is None for candidate in candidates] == tried
     assert each.measured == sum(tried)
     if effort == "quick":
-        assert [trial.measured.failure for trial in trials[::2]] == [
+        assert [candidate.measured.failure for candidate in candidates[::2]] == [
             "would take about 200 s to build, with effort quick at most 15 s are allowed",
             "would take about 60 s to build, with effort quick at most 15 s are allowed"]
 
@@ -369,8 +369,8 @@ def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
 def test_more_effort_measures_what_was_left_out(tuner: Callable[[str], Tuner]) -> None:
     stub = _slow_to_build(30.0, 1.0)
     tuner("quick").measure(layer(), [stub], HOST)
-    trials = tuner("normal").measure(layer(), [stub], HOST)
-    assert [trial.measured.failure for trial in trials] == [None, None]
+    candidates = tuner("normal").measure(layer(), [stub], HOST)
+    assert [candidate.measured.failure for candidate in candidates] == [None, None]
 
 
 @pytest.mark.parametrize(("effort", "told"), [

@@ -9,7 +9,7 @@ import pytest
 
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
-from gossamer.expression import Expression, Step, apply, identity
+from gossamer.expression import Expression, ExpressionStep, apply, identity
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.plan.tune.examples import Examples
@@ -17,7 +17,7 @@ from gossamer.tensor import TensorSpec, default_spec
 from tests.ops.recording import RecordingDevice
 
 HOST = find("host")
-ADD = Expression(2, (Step("add", (0, 1)),))
+ADD = Expression(2, (ExpressionStep("add", (0, 1)),))
 
 
 def added(*shapes: tuple[int, ...], dtype: str = "float32") -> Problem:

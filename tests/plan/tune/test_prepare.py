@@ -10,7 +10,7 @@ import pytest
 
 from gossamer.device.base import Device, Kernel, KernelSource
 from gossamer.ops.algorithm import Algorithm, Launch, State, Variant, Weights
-from gossamer.plan.store.tuning_file import Measured
+from gossamer.plan.store.tuning_file import Measurement
 from gossamer.plan.tune import prepare as building
 from gossamer.plan.tune import tuner
 from gossamer.plan.tune.prepare import Build, build
@@ -106,8 +106,8 @@ def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
     assert _built(Packer(clock, kernel), weights, device).seconds == 100 * 5 + 7
 
 
-def _measured(build_s: float | None, cached: bool) -> Measured:
-    return Measured("a", "", (), (), "fp32", 1.0, build_s=build_s, build_cached=cached)
+def _measured(build_s: float | None, cached: bool) -> Measurement:
+    return Measurement("a", "", (), (), "fp32", 1.0, build_s=build_s, build_cached=cached)
 
 
 @pytest.mark.parametrize(("before", "fresh", "kept"), [
@@ -118,6 +118,6 @@ def _measured(build_s: float | None, cached: bool) -> Measured:
     (None, _measured(0.1, True), _measured(0.1, True)),
 ])
 def test_measuring_again_with_kernels_from_the_cache_keeps_what_building_took(
-        before: Measured | None, fresh: Measured, kept: Measured) -> None:
+        before: Measurement | None, fresh: Measurement, kept: Measurement) -> None:
     assert tuner._with_first_build(replace(fresh, median_us=2.0), before) == replace(
         kept, median_us=2.0)

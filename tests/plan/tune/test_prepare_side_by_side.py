@@ -11,7 +11,7 @@ import pytest
 from gossamer.device.registry import find
 from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.host import HostIm2col
-from gossamer.plan.tune.candidates import Trials
+from gossamer.plan.tune.candidates import CandidateSet
 from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.plan.tune.test_candidates import layer
 
@@ -22,10 +22,10 @@ SECONDS = 20
 class Meeting(HostIm2col):
     """Is ready when another is being made ready too."""
 
-    def __init__(self, name: str, place: threading.Barrier, failure: BaseException | None = None
+    def __init__(self, name: str, device: threading.Barrier, failure: BaseException | None = None
                  ) -> None:
         self.name = name  # type: ignore[misc]
-        self._place, self._failure = place, failure
+        self._place, self._failure = device, failure
 
     def prepare(self, *arguments: Any) -> State:
         self._place.wait(SECONDS)
@@ -37,7 +37,7 @@ class Meeting(HostIm2col):
 def run(algorithms: list[Meeting]) -> list[str | None]:
     of = layer()
     pairs = [(each, next(iter(each.variants(of.problem, HOST)))) for each in algorithms]
-    return [measured.failure for measured in Trials(of, HOST).run(pairs, 2)[0]]
+    return [measured.failure for measured in CandidateSet(of, HOST).run(pairs, 2)[0]]
 
 
 @pytest.fixture
@@ -49,14 +49,14 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_candidates_are_built_at_once(side_by_side: None) -> None:
-    place = threading.Barrier(2)
-    assert run([Meeting("one", place), Meeting("other", place)]) == [None, None]
+    device = threading.Barrier(2)
+    assert run([Meeting("one", device), Meeting("other", device)]) == [None, None]
 
 
 def test_one_that_fails_is_named_and_leaves_the_others(side_by_side: None) -> None:
-    place = threading.Barrier(2)
-    broken = Meeting("broken", place, ValueError("no such tile"))
-    assert run([broken, Meeting("whole", place)]) == ["does not run: no such tile", None]
+    device = threading.Barrier(2)
+    broken = Meeting("broken", device, ValueError("no such tile"))
+    assert run([broken, Meeting("whole", device)]) == ["does not run: no such tile", None]
 
 
 def test_libraries_of_vendors_wait_their_turn(side_by_side: None) -> None:
@@ -70,10 +70,10 @@ def test_libraries_of_vendors_wait_their_turn(side_by_side: None) -> None:
 
 
 def test_libraries_of_vendors_are_made_ready_while_our_own_are_built(side_by_side: None) -> None:
-    place = threading.Barrier(2)
-    library = Meeting("library", place)
+    device = threading.Barrier(2)
+    library = Meeting("library", device)
     library.vendor = "a vendor"  # type: ignore[misc]
-    assert run([Meeting("own", place), library]) == [None, None]
+    assert run([Meeting("own", device), library]) == [None, None]
     broken = Meeting("broken", threading.Barrier(1), ValueError("no such engine"))
     broken.vendor = "a vendor"  # type: ignore[misc]
     assert run([Meeting("own", threading.Barrier(1)), broken]) == [
@@ -85,11 +85,11 @@ def test_the_layers_of_a_plan_are_built_at_once(
     plan = compiled(small(), HOST, tmp_path)
     steps = plan.program(2).steps
     assert [step.algorithm.name for step in steps].count("host_im2col") == 2
-    place = threading.Barrier(2)
+    device = threading.Barrier(2)
     prepare = HostIm2col.prepare
 
     def meeting(*arguments: Any) -> State:
-        place.wait(SECONDS)
+        device.wait(SECONDS)
         return prepare(*arguments)
 
     monkeypatch.setattr(HostIm2col, "prepare", meeting)
@@ -123,7 +123,7 @@ def _exclusively(prepare: Any, busy: threading.Lock) -> Any:
 
 
 def test_an_interrupt_is_passed_on(side_by_side: None) -> None:
-    place = threading.Barrier(2)
-    interrupted = Meeting("interrupted", place, KeyboardInterrupt())
+    device = threading.Barrier(2)
+    interrupted = Meeting("interrupted", device, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        run([interrupted, Meeting("other", place)])
+        run([interrupted, Meeting("other", device)])

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.model.graph import Meaning
+from gossamer.model.graph import ModelMetadata
 from gossamer.train import MLP, Preparation
 from gossamer.train.export.preparation_nodes import least_that_counts
 from tests.tolerances import normalised_error, tolerance
@@ -23,7 +23,7 @@ Blobs = tuple[np.ndarray, np.ndarray]
 @pytest.mark.parametrize(("sizes", "activation", "loss"), [
     ((4, 5, 3), "sigmoid", "squared_error"), ((4, 6, 5, 3), "tanh", "cross_entropy"),
     ((4, 5, 3), "relu", "squared_error"), ((4, 3), "relu", "cross_entropy")])
-def test_every_network_as_onnx(place: Device, blobs: Blobs, tmp_path: Path,
+def test_every_network_as_onnx(device: Device, blobs: Blobs, tmp_path: Path,
                                sizes: tuple[int, ...], activation: str, loss: str) -> None:
     x, labels = blobs
     mlp = MLP(sizes, activation=activation, loss=loss, learning_rate=0.02, initial="glorot",
@@ -45,8 +45,8 @@ def test_every_network_as_onnx(place: Device, blobs: Blobs, tmp_path: Path,
                     "softmax": lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)}[kind](
                         expected)
     found = [session.run(None, {"x": x})[0],
-             gossamer.compile(gossamer.load(str(file)), device=place)(x),
-             gossamer.compile(mlp.to_graph(), device=place)(x)]
+             gossamer.compile(gossamer.load(str(file)), device=device)(x),
+             gossamer.compile(mlp.to_graph(), device=device)(x)]
     for y in found:
         assert y.shape == (120, 3)
         assert normalised_error(y, expected) <= tolerance("network")
@@ -65,9 +65,9 @@ def test_names_of_classes_go_along(blobs: Blobs, tmp_path: Path) -> None:
     (entry,) = onnx.load(file).metadata_props
     assert json.loads(entry.value) == ["ash", "elm", "oak"]
     for graph in (gossamer.load(str(file)), mlp.to_graph()):
-        assert graph.meaning == Meaning(("ash", "elm", "oak"))
+        assert graph.metadata == ModelMetadata(("ash", "elm", "oak"))
     mlp.fit(blobs[0], np.eye(3)[blobs[1]]).save_onnx(file)
-    assert gossamer.load(str(file)).meaning == mlp.to_graph().meaning == Meaning()
+    assert gossamer.load(str(file)).metadata == mlp.to_graph().metadata == ModelMetadata()
 
 
 @pytest.mark.parametrize(("key", "value"), [
@@ -80,14 +80,14 @@ def test_metadata_of_other_programs(blobs: Blobs, tmp_path: Path, key: str, valu
     model = onnx.load(file)
     onnx.helper.set_model_props(model, {key: value})
     onnx.save(model, file)
-    assert gossamer.load(str(file)).meaning == Meaning()
+    assert gossamer.load(str(file)).metadata == ModelMetadata()
 
 
 @pytest.mark.parametrize("preparation", [
     Preparation(scale=True), Preparation(True, 0.3), Preparation(True, 0.5, (10, 12), (8, 8), True),
     Preparation(False, 0.4, (8, 9), (8, 8)), Preparation(True, None, (9, 8), (8, 8))],
     ids=lambda p: f"{p.scale}-{p.threshold}-{p.pad}")
-def test_a_file_that_takes_raw_samples(place: Device, tmp_path: Path,
+def test_a_file_that_takes_raw_samples(device: Device, tmp_path: Path,
                                        preparation: Preparation) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (30, 64)).astype(np.float32)
@@ -99,13 +99,13 @@ def test_a_file_that_takes_raw_samples(place: Device, tmp_path: Path,
     mlp.save_onnx(file, preparation)
     model = onnx.load(file)
     onnx.checker.check_model(model, full_check=True)
-    assert gossamer.load(str(file)).meaning.picture == (preparation.shape if preparation.grey
+    assert gossamer.load(str(file)).metadata.picture == (preparation.shape if preparation.grey
                                                         else None)
     mlp.save_onnx(tmp_path / "pure.onnx")
     expected = onnxruntime.InferenceSession(str(tmp_path / "pure.onnx")).run(
         None, {"x": prepared})[0]
     session = onnxruntime.InferenceSession(str(file))
-    plan = gossamer.compile(gossamer.load(str(file)), device=place)
+    plan = gossamer.compile(gossamer.load(str(file)), device=device)
     found = [session.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0],
              plan(x)]
     for y in found:

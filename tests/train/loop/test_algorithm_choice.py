@@ -49,8 +49,8 @@ def test_on_an_nvidia_gpu(sizes: tuple[int, ...], settings: dict[str, Any],
 def test_on_a_processor_through_opencl(sizes: tuple[int, ...], settings: dict[str, Any],
                                        expected: tuple[str, str | None]) -> None:
     device = RecordingDevice()
-    device.limits = replace(device.limits, subgroup_size=1, local_bytes=2**20,
-                            local_bytes_opt_in=2**20, mma=False)
+    device.limits = replace(device.limits, subgroup_size=1, shared_bytes=2**20,
+                            shared_bytes_opt_in=2**20, mma=False)
     assert _taken(device, sizes, settings) == expected
 
 
@@ -142,7 +142,7 @@ def test_sparse_data_are_measured_as_such(monkeypatch: pytest.MonkeyPatch,
         mlp = MLP((20, 3, 2), device="host", effort="quick", epochs=1)
         taken[share] = mlp.fit(x, rng.integers(0, 2, 700)).algorithm_
     assert taken == {0.1: "lists", 1.0: "rows"}
-    # two passes of all samples, and what was measured before
+    # two epochs of all samples, and what was measured before
     assert ByRows.seen == {(samples, share, False) for samples in (512, 700)
                            for share in (0.1, 1.0)}
 

@@ -38,13 +38,13 @@ def _stop_after(epoch: int) -> Callable[[Progress], None]:
     return stop
 
 
-def test_going_on_gives_the_same_bits(place: Device, blobs: Blobs, tmp_path: Path) -> None:
-    whole = _mlp(epochs=4, device=place).fit(*blobs)
+def test_going_on_gives_the_same_bits(device: Device, blobs: Blobs, tmp_path: Path) -> None:
+    whole = _mlp(epochs=4, device=device).fit(*blobs)
     file = tmp_path / "net.checkpoint"
     with pytest.raises(KeyboardInterrupt):
-        _mlp(epochs=4, device=place).fit(*blobs, checkpoint=file, on_epoch=_stop_after(2))
+        _mlp(epochs=4, device=device).fit(*blobs, checkpoint=file, on_epoch=_stop_after(2))
     told: list[int] = []
-    resumed = _mlp(epochs=4, device=place).fit(*blobs, checkpoint=str(file), resume=True,
+    resumed = _mlp(epochs=4, device=device).fit(*blobs, checkpoint=str(file), resume=True,
                                                on_epoch=lambda p: told.append(p.epoch))
     assert told == [3, 4]
     assert _bits(resumed) == _bits(whole)
@@ -103,9 +103,9 @@ def test_damaged_files_are_refused(blobs: Blobs, tmp_path: Path) -> None:
         file.write_bytes(whole[:length])
         with pytest.raises(InputError, match="damaged or cut short: give another file, or leave"):
             _mlp().fit(*blobs, checkpoint=file, resume=True)
-    for place in (25, 100, len(whole) // 2, len(whole) - 1):
+    for device in (25, 100, len(whole) // 2, len(whole) - 1):
         changed = bytearray(whole)
-        changed[place] ^= 1
+        changed[device] ^= 1
         file.write_bytes(changed)
         with pytest.raises(InputError, match="damaged or cut short"):
             _mlp().fit(*blobs, checkpoint=file, resume=True)
@@ -140,12 +140,12 @@ def test_a_full_disk_keeps_the_previous_one(blobs: Blobs, tmp_path: Path,
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", until_full)
-    monkeypatch.setattr(checkpoint.Pace, "due", True)
+    monkeypatch.setattr(checkpoint.Throttle, "due", True)
     mlp = _mlp(epochs=4)
     with pytest.warns(GossamerWarning) as warned:
         mlp.fit(*blobs, checkpoint=file)
     assert [str(each.message) for each in warned] == [
-        f"checkpoint of pass 3: {file}: cannot be written: No space left on device; that of pass 2 "
+        f"checkpoint of epoch 3: {file}: cannot be written: No space left on device; that of epoch 2 "
         "stays; make room on that disk"]
     assert mlp.n_iter_ == 4
     assert [each.name for each in tmp_path.iterdir()] == ["c"]
@@ -166,7 +166,7 @@ def test_what_is_no_checkpoint_is_not_replaced(blobs: Blobs, tmp_path: Path) -> 
     for content in (b"", b"gossamer check", b"gossamer checkpoint 0\nof another version"):
         file.write_bytes(content)
         assert _mlp(epochs=1).fit(*blobs, checkpoint=file).n_iter_ == 1
-        assert checkpoint._read(file)[0]["passes"] == 1
+        assert checkpoint._read(file)[0]["epochs_done"] == 1
 
 
 def test_a_new_training_replaces_an_old_checkpoint(blobs: Blobs, tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_writing_takes_little_of_the_time(blobs: Blobs, tmp_path: Path,
     now, saved = 0.0, []
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(perf_counter=lambda: now))
 
-    def save(path: Path, course: Any, digest: str) -> None:
+    def save(path: Path, state: Any, digest: str) -> None:
         nonlocal now
         now += 1
-        saved.append(course.passes)
+        saved.append(state.epochs_done)
 
     def pass_takes_a_while(progress: Progress) -> None:
         nonlocal now
@@ -203,4 +203,4 @@ def test_the_header_is_plain_json(blobs: Blobs, tmp_path: Path) -> None:
     header = checkpoint._read(file)[0]
     assert json.loads(json.dumps(header)) == header
     assert (header["settings"]["learning_rate"], header["settings"]["batch"]) == (0.25, 3)
-    assert header["passes"] == 1
+    assert header["epochs_done"] == 1

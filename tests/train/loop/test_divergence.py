@@ -18,13 +18,13 @@ def _linear(**settings: Any) -> MLP:
     return MLP((1, 1), **{"activation": "relu", "epochs": 5, "device": "host", **settings})
 
 
-def test_it_says_at_which_sample(place: Device) -> None:
+def test_it_says_at_which_sample(device: Device) -> None:
     x = np.ones((60, 1), np.float32)
     x[47] = 1e30
-    with pytest.raises(TrainingError, match=r"diverged in pass 1 at sample 48 \(row 47\): its loss "
+    with pytest.raises(TrainingError, match=r"diverged in epoch 1 at sample 48 \(row 47\): its loss "
                                             r"is inf, the first samples' was .*; the network is as "
-                                            r"it was after pass 0: try a learning_rate below 0.3"):
-        _linear(device=place).fit(x, x[:, 0])
+                                            r"it was after epoch 0: try a learning_rate below 0.3"):
+        _linear(device=device).fit(x, x[:, 0])
 
 
 def test_the_order_of_samples_is_not_that_of_rows(blobs: Blobs) -> None:
@@ -37,15 +37,15 @@ def test_the_order_of_samples_is_not_that_of_rows(blobs: Blobs) -> None:
         _linear(shuffle=True).fit(x, x[:, 0])
 
 
-def test_the_network_stands_as_before_that_pass(place: Device) -> None:
+def test_the_network_stands_as_before_that_pass(device: Device) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((50, 1)).astype(np.float32)
     rates = [0.1, 0.1, 0.1, 1e6]
-    mlp = _linear(device=place, learning_rate=1.0, schedule=lambda passes: rates[passes])
-    with pytest.raises(TrainingError, match=r"diverged in pass 4 at sample \d+ .*after pass 3"):
+    mlp = _linear(device=device, learning_rate=1.0, schedule=lambda epochs: rates[epochs])
+    with pytest.raises(TrainingError, match=r"diverged in epoch 4 at sample \d+ .*after epoch 3"):
         mlp.fit(x, 2 * x[:, 0])
-    kept = _linear(device=place, learning_rate=1.0, epochs=3,
-                   schedule=lambda passes: rates[passes]).fit(x, 2 * x[:, 0])
+    kept = _linear(device=device, learning_rate=1.0, epochs=3,
+                   schedule=lambda epochs: rates[epochs]).fit(x, 2 * x[:, 0])
     assert mlp.n_iter_ == 3
     assert mlp.loss_curve_ == kept.loss_curve_
     np.testing.assert_array_equal(mlp.coefs_[0], kept.coefs_[0])
@@ -64,9 +64,9 @@ def test_the_last_update_of_a_pass(epochs: int, told: bool) -> None:
     """The losses before it are finite; the parameters after it are not."""
     x = np.array([[0.0], [1e18]], np.float32)
     mlp = _linear(epochs=epochs, learning_rate=1.0, batch=1,
-                  schedule=lambda passes: [1e-37, 1e20, 1.0][passes])
-    with pytest.raises(TrainingError, match=r"diverged in pass 2 at its last sample: .*are no "
-                                            "longer finite; the network is as it was after pass 1"):
+                  schedule=lambda epochs: [1e-37, 1e20, 1.0][epochs])
+    with pytest.raises(TrainingError, match=r"diverged in epoch 2 at its last sample: .*are no "
+                                            "longer finite; the network is as it was after epoch 1"):
         mlp.fit(x, [0.0, 0.0], validation=(x, [0.0, 0.0]) if told else None)
     kept = _linear(epochs=1, learning_rate=1e-37).fit(x, [0.0, 0.0])
     assert mlp.n_iter_ == 1
@@ -105,8 +105,8 @@ def test_an_easy_beginning_is_no_measure() -> None:
 @pytest.mark.parametrize("factor", [1e300, 1e20])
 def test_a_rate_beyond_all_numbers(blobs: Blobs, factor: float) -> None:
     mlp = MLP((4, 3), epochs=4, schedule=("step", 1, factor), device="host")
-    with pytest.raises(TrainingError, match=r"diverged in pass \d .* below 0.3 \(which the "
-                                            r"schedule made .* in this pass\), or numbers in x"):
+    with pytest.raises(TrainingError, match=r"diverged in epoch \d .* below 0.3 \(which the "
+                                            r"schedule made .* in this epoch\), or numbers in x"):
         mlp.fit(*blobs)
 
 
@@ -115,8 +115,8 @@ def test_the_last_good_checkpoint_stays(blobs: Blobs, tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((50, 1)).astype(np.float32)
     rates = [0.1, 0.1, 1e6, 0.1]
 
-    def schedule(passes: int) -> float:
-        return rates[passes]
+    def schedule(epochs: int) -> float:
+        return rates[epochs]
 
     def mlp(epochs: int) -> MLP:
         return _linear(learning_rate=1.0, schedule=schedule, epochs=epochs)
@@ -126,7 +126,7 @@ def test_the_last_good_checkpoint_stays(blobs: Blobs, tmp_path: Path) -> None:
     def on_epoch(progress: Progress) -> None:
         told.append(progress.epoch)
 
-    with pytest.raises(TrainingError, match="in pass 3"):
+    with pytest.raises(TrainingError, match="in epoch 3"):
         mlp(4).fit(x, x[:, 0], checkpoint=file, on_epoch=on_epoch)
     assert told == [1, 2]
     resumed = mlp(2).fit(x, x[:, 0], checkpoint=file, resume=True)
@@ -136,7 +136,7 @@ def test_the_last_good_checkpoint_stays(blobs: Blobs, tmp_path: Path) -> None:
 def test_a_pass_by_itself() -> None:
     x = np.ones((4, 1), np.float32)
     mlp = _linear().partial_fit(x, x[:, 0])
-    with pytest.raises(TrainingError, match="diverged in pass 2 at sample 2"):
+    with pytest.raises(TrainingError, match="diverged in epoch 2 at sample 2"):
         mlp.partial_fit(np.float32([[1], [1e30]]), [1.0, 1.0])
     assert mlp.n_iter_ == 1
     mlp.partial_fit(x, x[:, 0])

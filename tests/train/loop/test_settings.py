@@ -83,7 +83,7 @@ def test_scikit_learn_takes_it(blobs: Blobs) -> None:
     ({"seed": -1}, "seed -1: expected 0 or more"),
     ({"schedule": "linear"}, "schedule 'linear': expected 'constant', 'inverse'"),
     ({"schedule": ("step", 0, 0.5)}, "expected 'constant', 'inverse'"),
-    ({"schedule": lambda passes: -1}, "expected a factor of 0 or more for pass 0, got -1"),
+    ({"schedule": lambda epochs: -1}, "expected a factor of 0 or more for epoch 0, got -1"),
     ({"effort": "huge"}, "effort 'huge': expected one of quick, normal, max"),
     ({"algorithm": "magic"}, "algorithm 'magic': expected one of .*numpy"),
     ({"device": "tpu"}, "no device 'tpu' here")])
@@ -98,9 +98,9 @@ def test_a_schedule_by_a_function(blobs: Blobs) -> None:
     stepped = MLP((4, 3), epochs=4, schedule=("step", 2, 0.25), device="host").fit(x, y)
     called: list[int] = []
 
-    def schedule(passes: int) -> float:
-        called.append(passes)
-        return [1.0, 1.0, 0.25, 0.25][passes]
+    def schedule(epochs: int) -> float:
+        called.append(epochs)
+        return [1.0, 1.0, 0.25, 0.25][epochs]
 
     by_function = MLP((4, 3), epochs=4, schedule=schedule, device="host").fit(x, y)
     assert by_function.loss_curve_ == stepped.loss_curve_

@@ -182,7 +182,7 @@ def test_data_go_to_the_device_once(blobs: Blobs) -> None:
     parameters = 2 * 4 * (5 * 5 + 6 * 3)
     order = 512
     assert sorted(device.sent) == sorted([120 * 4 * 4, 120 * 3 * 4, *[parameters] * 3, order, 12])
-    # each pass's mean loss, the samples' losses of the first, the parameters at the end
+    # each epoch's mean loss, the samples' losses of the first, the parameters at the end
     assert sorted(device.fetched) == sorted([*[64] * 20, order, parameters])
 
 
@@ -198,21 +198,21 @@ def test_the_fastest_is_taken(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
     assert len(files) == 1
     before = files[0].read_text()
     assert '"slow"' in before
-    # other data, and a longer pass: the same measurement
+    # other data, and a longer epoch: the same measurement
     MLP((4, 5, 3), momentum=0.5, device="host", effort="quick", epochs=1).fit(
         np.tile(blobs[0], (3, 1)), np.tile(blobs[1], 3))
     assert files[0].read_text() == before
 
 
-def test_measured_on_every_device(place: Device, blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
+def test_measured_on_every_device(device: Device, blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
                                   tmp_path: Path) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     problem = BackpropProblem((4, 5, 3), 120, 120, batch=40)
-    choice = choose(problem, place, "quick", None)
-    assert choice.device is place
+    choice = choose(problem, device, "quick", None)
+    assert choice.device is device
     assert choice.config is not None
     assert choice.variant(problem).config == choice.config
-    assert choice.algorithm.supports(problem, place) is None
+    assert choice.algorithm.supports(problem, device) is None
 
 
 def test_the_host_helps_out_aloud(compiled_device: Device, blobs: Blobs,

@@ -63,7 +63,7 @@ class Lessons:
                      **{name: array.ctypes.data for name, array in self._arrays.items()})
 
 
-class Networks:
+class CNetworks:
     """Networks in place: of these sizes, all layers, inputs first. parameters: (networks, count)
     float32 to start from. One network is shared by the threads; of several each thread takes one
     after the other. Raises AbsentError, or MemoryError where memory or threads are missing.

@@ -8,13 +8,13 @@ from typing import Any
 
 import onnx
 
-from gossamer.model.graph import Meaning
+from gossamer.model.graph import ModelMetadata
 
 CLASSES, OUTPUTS, PICTURE = "classes", "outputs", "picture"
 _SCORES = "scores"
 
 
-def read(model: onnx.ModelProto) -> Meaning:
+def read(model: onnx.ModelProto) -> ModelMetadata:
     """What is said in the form that entries() writes; other programs use these keys too, for
     what is passed over here."""
     found = {entry.key: entry.value for entry in model.metadata_props}
@@ -23,22 +23,22 @@ def read(model: onnx.ModelProto) -> Meaning:
         isinstance(name, str | int) for name in classes) else []
     shape = _shape(picture)
     brightness = picture.get("brightness") if shape else None
-    return Meaning(tuple(map(str, names)), found.get(OUTPUTS) == _SCORES, shape,
+    return ModelMetadata(tuple(map(str, names)), found.get(OUTPUTS) == _SCORES, shape,
                    float(brightness) if isinstance(brightness, int | float) else None)
 
 
-def entries(meaning: Meaning) -> Mapping[str, str]:
+def entries(metadata: ModelMetadata) -> Mapping[str, str]:
     """The metadata that say so, by key."""
     found: dict[str, str] = {}
-    if meaning.classes:
-        found[CLASSES] = json.dumps(meaning.classes)
-    if meaning.scores:
+    if metadata.classes:
+        found[CLASSES] = json.dumps(metadata.classes)
+    if metadata.scores:
         found[OUTPUTS] = _SCORES
-    if meaning.picture:
-        height, width = meaning.picture
+    if metadata.picture:
+        height, width = metadata.picture
         said: dict[str, Any] = {"height": height, "width": width, "channels": "grey"}
-        if meaning.brightness is not None:
-            said["brightness"] = round(meaning.brightness, 2)
+        if metadata.brightness is not None:
+            said["brightness"] = round(metadata.brightness, 2)
         found[PICTURE] = json.dumps(said)
     return found
 

@@ -44,7 +44,7 @@ def load_onnx(path: str | Path) -> Graph:
         raise UnsupportedError(f"{file}: opset {opset} is outside {OPSETS[0]} to {OPSETS[-1]}; "
                                "export with opset_version=17")
     graph = Graph(model.graph.name or path.name.split(".")[0], [], [], [], {}, file,
-                  meaning=metadata.read(model))
+                  metadata=metadata.read(model))
     _load_constants(model.graph, graph)
     _load_interface(model.graph, graph)
     _load_nodes(model.graph, graph, opset)

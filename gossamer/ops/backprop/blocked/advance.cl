@@ -17,9 +17,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void advance(
     const GLOBAL float *RESTRICT deltas, GLOBAL float *RESTRICT products, int inputs, int units,
     int parameter_count, int samples, int done, int done_count, int next, int next_count)
 {
-    LOCAL ALIGNED(16) float delta[BLOCK * UNITS_TILE];
-    LOCAL float weight[UNITS_TILE * THREADS], sums[WARPS * SUMS * 33];
-    LOCAL int done_row[BLOCK], next_row[BLOCK];
+    SHARED ALIGNED(16) float delta[BLOCK * UNITS_TILE];
+    SHARED float weight[UNITS_TILE * THREADS], sums[WARPS * SUMS * 33];
+    SHARED int done_row[BLOCK], next_row[BLOCK];
     int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
     int network = GROUP_ID(2), first_unit = GROUP_ID(1) * UNITS_TILE;
     int first_input = GROUP_ID(0) * THREADS, i = first_input + item;

@@ -10,7 +10,7 @@ from gossamer.ops.backprop.blocked import in_turn, pipeline, pipeline_mma
 from gossamer.ops.backprop.blocked.in_turn import InTurn
 from gossamer.ops.backprop.blocked.pipeline import Pipeline
 from gossamer.ops.backprop.blocked.pipeline_mma import PipelineMma
-from gossamer.ops.backprop.common import Training
+from gossamer.ops.backprop.common import KernelBackprop
 from gossamer.ops.backprop.per_step.per_step import carry
 from gossamer.ops.backprop.problem import BackpropProblem
 
@@ -19,7 +19,7 @@ _FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn]
     form.config: form for form in (*_PIPELINES, *in_turn.FORMS)}
 
 
-class Blocked(Training):
+class Blocked(KernelBackprop):
     """The online method, to rounding: with W_s the first layer's weights before sample s and g_s
     the change of its sums by that sample for an input of 1, W_{s+1} x = W_s x + g_s (x_s . x). So
     those weights are multiplied and changed a block of samples at a time, while what must be done

@@ -20,10 +20,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void gram(
     const GLOBAL float *RESTRICT x, const GLOBAL int *RESTRICT order, GLOBAL float *RESTRICT gram_,
     GLOBAL int *RESTRICT same, int inputs, int samples, int first, int count)
 {
-    LOCAL ALIGNED(16) float staged[SEEN * ROW];
-    LOCAL_POINTER uint *words = (LOCAL_POINTER uint *)staged;
-    LOCAL int rows[SEEN];
-    LOCAL uint differs, other;
+    SHARED ALIGNED(16) float staged[SEEN * ROW];
+    SHARED_POINTER uint *words = (SHARED_POINTER uint *)staged;
+    SHARED int rows[SEEN];
+    SHARED uint differs, other;
     VOTES(votes, THREADS / 32)
     int item = LOCAL_ID(0), tile = GROUP_ID(0), network = GROUP_ID(1);
     float sum[PAIRS];
@@ -85,8 +85,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void gram(
             UNROLL for (int k = 0; k < PAIRS; k++) {
                 int pair = item + k * THREADS, s = pair / REACH, d = pair % REACH;
                 UNROLL for (int i = 0; i < 32; i += 4) {
-                    float4 a = LOCAL_LOAD4(staged + s * ROW + i);
-                    float4 b = LOCAL_LOAD4(staged + (s + 1 + d) * ROW + i);
+                    float4 a = SHARED_LOAD4(staged + s * ROW + i);
+                    float4 b = SHARED_LOAD4(staged + (s + 1 + d) * ROW + i);
                     sum[k] = FMA(a.x, b.x, sum[k]);
                     sum[k] = FMA(a.y, b.y, sum[k]);
                     sum[k] = FMA(a.z, b.z, sum[k]);

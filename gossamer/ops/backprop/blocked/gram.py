@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class Part:
+class RunPart:
     """Samples from `first` on, the launch that computes their inner products, and the inputs and
     outputs that they are trained with."""
 
@@ -41,7 +41,7 @@ class Part:
     buffers: tuple[RunTime, ...]
 
 
-class Run:
+class SampleRun:
     """All samples of a problem, with the products of each with `reach` that come after it."""
 
     def __init__(self, problem: BackpropProblem, reach: int) -> None:
@@ -56,7 +56,7 @@ class Run:
         self.nbytes = aligned(products) + same
         """Of the workspace, from its start."""
 
-    def parts(self, device: Device) -> Iterator[Part]:
+    def parts(self, device: Device) -> Iterator[RunPart]:
         problem = self.problem
         kernel = device.compile(KernelSource.of(
             _SOURCE, "gram", {"THREADS": _THREADS, "TILE": TILE, "REACH": self.reach}))
@@ -69,4 +69,4 @@ class Run:
             buffers = list(RUN)
             if first:
                 buffers[PARAMETERS] = output_buffer(TRAINED)
-            yield Part(first, count, gram, tuple(buffers))
+            yield RunPart(first, count, gram, tuple(buffers))

@@ -10,8 +10,8 @@
  * UNITS       of the first layer; SPLITS work-items share what is added to a unit's sums
  * BLOCK, REACH, TILE  samples; those of a row of gram, as in gram.cl
  * SLICES      parts of the inputs of which the products are sums
- * SUM_AT, COEFFICIENT_AT, POWER_AT  places in local memory, in floats
- * and those of upper.h, with BATCH = 2, as samples take turns, and NARROW = 0 */
+ * SUM_AT, COEFFICIENT_AT, POWER_AT  places in shared memory, in floats
+ * and those of upper_layers.h, with BATCH = 2, as samples take turns, and NARROW = 0 */
 
 /* What is fetched of a sample: inner products with those behind it, and targets. */
 #define FETCHED CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
@@ -22,10 +22,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
     GLOBAL float *RESTRICT losses, const GLOBAL float *RESTRICT gram,
     const GLOBAL int *RESTRICT same, const GLOBAL float *RESTRICT products,
     GLOBAL float *RESTRICT deltas, int samples, int first, int count, int of_gram, int gram_first
-    DYNAMIC_LOCAL_PARAMETER(float4, pool4))
+    DYNAMIC_SHARED_PARAMETER(float4, pool4))
 {
-    DYNAMIC_LOCAL(float4, pool4)
-    LOCAL_POINTER float *pool = (LOCAL_POINTER float *)pool4;
+    DYNAMIC_SHARED(float4, pool4)
+    SHARED_POINTER float *pool = (SHARED_POINTER float *)pool4;
     int item = LOCAL_ID(0), network = GROUP_ID(0), networks = GROUP_COUNT(0);
     int fetcher = item - FIRST_FETCHER;
     int source = same[network * CEIL_DIV(of_gram, TILE) + gram_first / TILE] ? 0 : network;
@@ -61,7 +61,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
     for (int n = item; n < FLOATS; n += THREADS)
         pool[n] = 0.0f;
     BARRIER();
-    load_upper(pool, before, item);
+    load_upper_layers(pool, before, item);
     for (int n = item; n < BLOCK; n += THREADS) {
         float power = 1.0f;
         for (int k = 0; k < n; k++)
@@ -82,12 +82,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
 
     for (int s = 0; s < count; s++) {
         int turn = s % 2;
-        LOCAL_POINTER const float *coefficient = pool + COEFFICIENT_AT + s % 3 * BLOCK;
+        SHARED_POINTER const float *coefficient = pool + COEFFICIENT_AT + s % 3 * BLOCK;
         for (int j = item; j < UNITS; j += THREADS)
             give_out(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], turn, turn);
         STAGE(s + 1)
         FETCH(s + 2)
-        pass_upper(pool, item, turn, turn);
+        pass_upper_layers(pool, item, turn, turn);
         BARRIER();
         /* the next sample's sums by the work-items that go on with them */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
@@ -99,9 +99,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
             if (n < UNITS)
                 deltas[s * UNITS + j] = delta * pool[POWER_AT + count - 1 - s];
         }
-        update_upper(pool, losses + s, item, turn, 1, rate, 0.0f, decay);
+        update_upper_layers(pool, losses + s, item, turn, 1, rate, 0.0f, decay);
     }
 
     BARRIER();
-    store_upper(pool, after, item);
+    store_upper_layers(pool, after, item);
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
 from gossamer.ops.algorithm import Launch, input_buffer, output_buffer
-from gossamer.ops.backprop.blocked.gram import TILE, Run
+from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
 from gossamer.ops.backprop.common import (
     LOSSES,
     ORDER,
@@ -21,7 +21,7 @@ from gossamer.ops.backprop.common import (
     part_of_workspace,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.upper_layers import UPPER, Layout
+from gossamer.ops.backprop.upper_layers import UPPER_LAYERS, SharedMemoryLayout
 
 _SOURCE = Path(__file__).with_name("in_turn.cl")
 _ADVANCE = Path(__file__).with_name("advance.cl")
@@ -60,17 +60,17 @@ class InTurn:
             return f"more than {_LARGEST_GRID} networks or tiles of units"
         if (sums := _Memory(problem, self).sum_count) >= 2**31:
             return f"{sums} sums of a block: indices are 32-bit"
-        if self.threads > device.limits.group_size:
+        if self.threads > device.limits.work_group_size:
             return f"{self.threads} work-items a group"
-        needed, limit = _InTurnLayout(problem, self).nbytes, device.limits.local_bytes_opt_in
+        needed, limit = _InTurnLayout(problem, self).nbytes, device.limits.shared_bytes_opt_in
         if needed > limit:
-            return f"{needed} bytes of local memory, {device.name} has {limit}"
+            return f"{needed} bytes of shared memory, {device.name} has {limit}"
         return None
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
         layout, memory = _InTurnLayout(problem, self), _Memory(problem, self)
         in_turn = device.compile(KernelSource.of(
-            _SOURCE, "in_turn", layout.macros, dynamic_local=True, headers=(UPPER,)))
+            _SOURCE, "in_turn", layout.macros, dynamic_shared=True, headers=(UPPER_LAYERS,)))
         advance = device.compile(KernelSource.of(
             _ADVANCE, "advance",
             {"THREADS": _SLICE, "UNITS_TILE": _UNITS_TILE, "BLOCK": self.block}))
@@ -108,7 +108,7 @@ class _Memory:
     """The workspace: inner products, then the products and the changes of one block."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
-        self.run = Run(problem, form.reach)
+        self.run = SampleRun(problem, form.reach)
         block = problem.networks * form.block * problem.sizes[1]
         self.sum_count = block * -(-problem.sizes[0] // _SLICE)
         sums_at = aligned(self.run.nbytes)
@@ -118,7 +118,7 @@ class _Memory:
         self.nbytes = deltas_at + 4 * block
 
 
-class _InTurnLayout(Layout):
+class _InTurnLayout(SharedMemoryLayout):
     """With the first layer's sums."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:

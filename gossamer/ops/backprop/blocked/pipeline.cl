@@ -1,34 +1,34 @@
 /* Back-propagation, sample after sample, of a network with one hidden layer, by exact blocking in
- * one work-group a network (pipeline.h), with the first layer's weights in local memory.
+ * one work-group a network (pipeline.h), with the first layer's weights in shared memory.
  *
- * The inputs are dealt to the wide warps in sectors of 8, so that each has its share of any part
+ * The inputs are dealt to the matmul warps in sectors of 8, so that each has its share of any part
  * of a picture. A warp lists those of its inputs that are not 0 in some sample of a block, with
  * their values, and goes over the rows of weights of these only. In a row LANES work-items have
  * PER_ITEM units each; ROWS rows are changed side by side, or multiplied by as many parts of the
  * block.
  *
  * APART  whether warps 4, 8, ... idle, and leave the first one's scheduler to it
- * PER_ITEM, LANES (a power of two), CAPACITY (inputs of a wide warp), AHEAD (rows a step)
- * ..._AT, FLOATS  places in local memory, and all of it, in floats
+ * PER_ITEM, LANES (a power of two), CAPACITY (inputs of a matmul warp), AHEAD (rows a step)
+ * ..._AT, FLOATS  places in shared memory, and all of it, in floats
  * and those of pipeline.h */
 
 #if APART
-#define IS_WIDE (warp % 4 != 0)
-#define WIDE_WARP (warp / 4 * 3 + warp % 4 - 1)
+#define IS_MATMUL_WARP (warp % 4 != 0)
+#define MATMUL_WARP (warp / 4 * 3 + warp % 4 - 1)
 #else
-#define IS_WIDE (warp != 0)
-#define WIDE_WARP (warp - 1)
+#define IS_MATMUL_WARP (warp != 0)
+#define MATMUL_WARP (warp - 1)
 #endif
-#define WIDE_ITEMS (WIDE * 32)
+#define MATMUL_ITEMS (MATMUL_WARPS * 32)
 #define ROWS (32 / LANES)
 #define STEP (ROWS * AHEAD)
 #define SIDE_SAMPLES (BLOCK / ROWS)
 #define QUADS CEIL_DIV(CAPACITY, 128)
 #define DATA_ROWS BLOCK
 
-/* A wide warp's input in its place n: sectors are dealt in turns, each turn one warp further. */
+/* A matmul warp's input in its place n: sectors are dealt in turns, each turn one warp further. */
 #define INPUT_OF(n) \
-    (((n) / 8 * WIDE + (wide + WIDE * CAPACITY - (n) / 8) % WIDE) * 8 + (n) % 8)
+    (((n) / 8 * MATMUL_WARPS + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8 + (n) % 8)
 
 /* PER_ITEM neighbouring floats. */
 #if PER_ITEM == 1
@@ -40,11 +40,11 @@
     {                                                               \
         float2 given;                                               \
         given.x = (from)[0], given.y = (from)[1];                   \
-        *(LOCAL_POINTER float2 *)(to) = given;                      \
+        *(SHARED_POINTER float2 *)(to) = given;                      \
     }
 #else
 #define TAKE(to, from) TAKE4(to, from)
-#define PUT(to, from) LOCAL_STORE4(to, MAKE4((from)[0], (from)[1], (from)[2], (from)[3]));
+#define PUT(to, from) SHARED_STORE4(to, MAKE4((from)[0], (from)[1], (from)[2], (from)[3]));
 #endif
 #if SIDE_SAMPLES == 1
 #define TAKE_SAMPLES(to, from) (to)[0] = *(from);
@@ -56,45 +56,45 @@
         TAKE4((to) + k, (from) + k)
 #endif
 
-#define VOTES_OF_WARPS ((LOCAL_POINTER uint *)(pool + VOTES_AT))
+#define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* What a work-item of a wide warp has: its inputs, in fours, and which of them there are (all bits
+/* What a work-item of a matmul warp has: its inputs, in fours, and which of them there are (all bits
  * set, or none), where a sample's data and its inner products are, and how many rows its warp has
  * listed in the block before and in this one. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
-} Wide;
+} MatmulWarp;
 
 /* The first layer's weights of this work-item's units, in a row that is so many bytes behind the
  * first one. */
 #define WEIGHTS(bytes) \
-    ((LOCAL_POINTER float *)((LOCAL_POINTER char *)(pool + WEIGHT_AT + unit) + (bytes)))
+    ((SHARED_POINTER float *)((SHARED_POINTER char *)(pool + WEIGHT_AT + unit) + (bytes)))
 
-INLINE void load_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int warp, int item)
+INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const Run *run, int warp, int item)
 {
-    int wide = IS_WIDE ? WIDE_WARP : 0;
+    int matmul_warp = IS_MATMUL_WARP ? MATMUL_WARP : 0;
     UNROLL for (int q = 0; q < QUADS; q++) {
         int n = (q * 32 + item % 32) * 4;
-        int there = IS_WIDE && n < CAPACITY && INPUT_OF(n) < INPUTS;
+        int there = IS_MATMUL_WARP && n < CAPACITY && INPUT_OF(n) < INPUTS;
         own->quad[q] = there ? INPUT_OF(n) / 4 : 0;
         own->valid[q] = there ? -1 : 0;
     }
-    own->next_row = run->order[run->start + CLAMPED(BLOCK + wide * 32 + item % 32)];
+    own->next_row = run->order[run->start + CLAMPED(BLOCK + matmul_warp * 32 + item % 32)];
     own->source = run->same[run->start_tile] ? 0 : run->network;
     own->listed_before = 0;
     own->listed = 0;
 }
 
 /* Changes the weights by block - 1, and makes the records of block + 1. */
-INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int warp, int item,
+INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const Run *run, int warp, int item,
                       int block)
 {
     int lane = item % 32, side = lane / LANES, unit = lane % LANES * PER_ITEM;
-    int wide = IS_WIDE ? WIDE_WARP : 0, wide_item = wide * 32 + lane;
+    int matmul_warp = IS_MATMUL_WARP ? MATMUL_WARP : 0, matmul_item = matmul_warp * 32 + lane;
     int now = block & 1, next = (block + 1) * BLOCK, last = (block - 1) * BLOCK;
-    LOCAL_POINTER float *power = pool + POWER_AT, *partial = pool + PARTIAL_AT;
-    LOCAL_POINTER float *others = pool + RECORD_AT + (1 - now) * BLOCK * RECORD;
-    LOCAL_POINTER int *data_row = (LOCAL_POINTER int *)pool + DATA_ROW_AT;
+    SHARED_POINTER float *power = pool + POWER_AT, *partial = pool + PARTIAL_AT;
+    SHARED_POINTER float *others = pool + RECORD_AT + (1 - now) * BLOCK * RECORD;
+    SHARED_POINTER int *data_row = (SHARED_POINTER int *)pool + DATA_ROW_AT;
     int value[QUADS][4][BLOCK];
     Fetched fetched;
 
@@ -114,31 +114,31 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
             }
 #endif
         }
-    fetch_records(&fetched, run, data_row, own->source, wide_item, next);
+    fetch_records(&fetched, run, data_row, own->source, matmul_item, next);
     own->source = run->same[run->start_tile + CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
 
-    if (IS_WIDE && block > 0)
-        write_losses(others, run, wide_item, last);
+    if (IS_MATMUL_WARP && block > 0)
+        write_losses(others, run, matmul_item, last);
     if (run->keep != 1.0f && block > 0) {
         float kept = power[LESSER(BLOCK, run->count - last)];
-        for (int n = side; IS_WIDE && n < CAPACITY; n += ROWS)
+        for (int n = side; IS_MATMUL_WARP && n < CAPACITY; n += ROWS)
             for (int u = 0; INPUT_OF(n) < INPUTS && u < PER_ITEM; u++)
                 WEIGHTS(INPUT_OF(n) * STRIDE * 4)[u] *= kept;
         WARP_BARRIER();
     }
-    LOCAL_POINTER float *list =
-        pool + LIST_AT + ((1 - now) * WIDE + wide) * CAPACITY * BLOCK;
-    LOCAL_POINTER int *row =
-        (LOCAL_POINTER int *)pool + ROWS_AT + ((1 - now) * WIDE + wide) * CAPACITY;
-    if (IS_WIDE && block > 0) {
+    SHARED_POINTER float *list =
+        pool + LIST_AT + ((1 - now) * MATMUL_WARPS + matmul_warp) * CAPACITY * BLOCK;
+    SHARED_POINTER int *row =
+        (SHARED_POINTER int *)pool + ROWS_AT + ((1 - now) * MATMUL_WARPS + matmul_warp) * CAPACITY;
+    if (IS_MATMUL_WARP && block > 0) {
         float delta[BLOCK][PER_ITEM];
         /* what is past the list's end goes where nobody looks */
-        LOCAL_POINTER float *spare = partial + (wide * BLOCK + side) * STRIDE + unit;
+        SHARED_POINTER float *spare = partial + (matmul_warp * BLOCK + side) * STRIDE + unit;
         UNROLL for (int s = 0; s < BLOCK; s++)
             TAKE(delta[s], others + s * RECORD + RECORD_DELTA + unit)
         for (int n = side; n < own->listed_before; n += STEP) {
             float weight[AHEAD][PER_ITEM];
-            LOCAL_POINTER float *place[AHEAD];
+            SHARED_POINTER float *place[AHEAD];
             UNROLL for (int a = 0; a < AHEAD; a++) {
                 place[a] = n + a * ROWS < own->listed_before ? WEIGHTS(row[n + a * ROWS])
                                                         : spare;
@@ -175,19 +175,19 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
                     int4 four;
                     four.x = value[q][e][s], four.y = value[q][e][s + 1];
                     four.z = value[q][e][s + 2], four.w = value[q][e][s + 3];
-                    *(LOCAL_POINTER int4 *)(list + n * BLOCK + s) = four;
+                    *(SHARED_POINTER int4 *)(list + n * BLOCK + s) = four;
                 }
             }
             own->listed += POPCOUNT(ballot);
         }
     /* up to a whole step, zeros of a row that is no input's */
-    if (IS_WIDE && lane < CEIL_DIV(own->listed, STEP) * STEP - own->listed) {
+    if (IS_MATMUL_WARP && lane < CEIL_DIV(own->listed, STEP) * STEP - own->listed) {
         row[own->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)
             list[(own->listed + lane) * BLOCK + s] = 0.0f;
     }
     WARP_BARRIER();
-    if (IS_WIDE) {
+    if (IS_MATMUL_WARP) {
         float sum[SIDE_SAMPLES][PER_ITEM];
         UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
             UNROLL for (int u = 0; u < PER_ITEM; u++)
@@ -195,7 +195,7 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
         for (int n = 0; n < own->listed; n += STEP) {
             float weight[STEP][PER_ITEM], in[STEP][SIDE_SAMPLES];
             UNROLL for (int a = 0; a < STEP; a += 4) {
-                int4 four = *(const LOCAL_POINTER int4 *)(row + n + a);
+                int4 four = *(const SHARED_POINTER int4 *)(row + n + a);
                 TAKE(weight[a], WEIGHTS(four.x))
                 TAKE(weight[a + 1], WEIGHTS(four.y))
                 TAKE(weight[a + 2], WEIGHTS(four.z))
@@ -210,23 +210,23 @@ INLINE void work_wide(LOCAL_POINTER float *pool, Wide *own, const Run *run, int 
                         sum[s][u] = FMA(weight[a][u], in[a][s], sum[s][u]);
         }
         UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
-            PUT(partial + (wide * BLOCK + side * SIDE_SAMPLES + s) * STRIDE + unit,
+            PUT(partial + (matmul_warp * BLOCK + side * SIDE_SAMPLES + s) * STRIDE + unit,
                 sum[s])
     }
-    PART_BARRIER(1, WIDE_ITEMS);
-    for (int n = wide_item; IS_WIDE && n < BLOCK * STRIDE; n += WIDE_ITEMS) {
+    PART_BARRIER(1, MATMUL_ITEMS);
+    for (int n = matmul_item; IS_MATMUL_WARP && n < BLOCK * STRIDE; n += MATMUL_ITEMS) {
         int s = n / STRIDE;
         float sum = 0.0f;
-        UNROLL for (int p = 0; p < WIDE; p++)
+        UNROLL for (int p = 0; p < MATMUL_WARPS; p++)
             sum += partial[p * BLOCK * STRIDE + n];
         others[s * RECORD + RECORD_BASE + n % STRIDE] =
             power[(block < 0 ? 0 : BLOCK) + s] * sum;
     }
-    if (IS_WIDE)
-        make_records(others, power, &fetched, run, wide_item, next);
-    if (IS_WIDE && wide_item < BLOCK) {
-        data_row[wide_item] = own->next_row;
-        own->next_row = run->order[run->start + CLAMPED(next + 2 * BLOCK + wide_item)];
+    if (IS_MATMUL_WARP)
+        make_records(others, power, &fetched, run, matmul_item, next);
+    if (IS_MATMUL_WARP && matmul_item < BLOCK) {
+        data_row[matmul_item] = own->next_row;
+        own->next_row = run->order[run->start + CLAMPED(next + 2 * BLOCK + matmul_item)];
     }
 }
 
@@ -247,26 +247,26 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(PIPELINE_PARAMETERS)
     BARRIER();
 
 #ifdef __OPENCL_VERSION__
-    Learner learner;
-    Wide wide;
+    SequentialCore core;
+    MatmulWarp matmul_warp;
     if (FIRST_WARP)
-        load_learner(&learner, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);
-    load_wide(pool, &wide, run, warp, item);
+        load_sequential_core(&core, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);
+    load_matmul_warp(pool, &matmul_warp, run, warp, item);
     GLOBAL_BARRIER();
     for (int block = -1; block <= blocks; block++) {
         LEARN(run->keep)
-        work_wide(pool, &wide, run, warp, item, block);
+        work_matmul_warp(pool, &matmul_warp, run, warp, item, block);
         BARRIER();
     }
     if (FIRST_WARP)
-        store_learner(&learner, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);
+        store_sequential_core(&core, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);
 #else
     if (FIRST_WARP)
         FIRST_WARPS_BLOCKS
-    else if (IS_WIDE) {
-        Wide wide;
-        load_wide(pool, &wide, run, warp, item);
-        BLOCKS_OF(work_wide(pool, &wide, run, warp, item, block);)
+    else if (IS_MATMUL_WARP) {
+        MatmulWarp matmul_warp;
+        load_matmul_warp(pool, &matmul_warp, run, warp, item);
+        BLOCKS_OF(work_matmul_warp(pool, &matmul_warp, run, warp, item, block);)
     } else {
         BLOCKS_OF()
     }

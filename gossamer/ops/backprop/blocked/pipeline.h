@@ -1,21 +1,21 @@
 /* What exact blocking in one work-group a network has in common, however the first layer is worked
  * on: which warps do what, the records of a block, and the order of it all.
  *
- * While the first warp goes through the BLOCK samples of a block (learner.h), the wide warps change
+ * While the first warp goes through the BLOCK samples of a block (sequential_core.h), the matmul warps change
  * the first layer's weights by the block before and multiply them by the block after. A barrier of
  * the group stands between blocks.
  *
  * With W the weights after block u - 1, the sums z of sample s of block u + 1 are
  *     W x_s + sum over the samples r of block u, and of u + 1 before s, of (x_r . x_s) delta_r
  * where delta_r is what r's error changes the hidden units' weights by for an input of 1. The
- * wide warps compute W x_s while block u is gone through, `gram` holds the inner products, and
+ * matmul warps compute W x_s while block u is gone through, `gram` holds the inner products, and
  * the first warp adds each delta_r to the sums that it still has before it (`pending`). Weight
  * decay multiplies W by `keep` a sample, and products by its powers.
  *
  * INPUTS, BLOCK (a multiple of 4), REACH (2 * BLOCK), TILE (as in gram.cl)
- * THREADS, WIDE (warps), RECORD_ITEMS (work-items that make records)
- * RECORD_AT, POWER_AT  places in local memory, in floats
- * and those of learner.h */
+ * THREADS, MATMUL_WARPS (warps), RECORD_ITEMS (work-items that make records)
+ * RECORD_AT, POWER_AT  places in shared memory, in floats
+ * and those of sequential_core.h */
 
 #define FIRST_WARP (warp == 0)
 #define PRODUCTS CEIL_DIV(BLOCK * REACH, RECORD_ITEMS)
@@ -41,7 +41,7 @@ typedef struct {
 
 /* Asks for the products (where `source` says) and the targets of the block whose first sample is
  * `next`. What is past the last sample is one's that has been, and comes to nothing. */
-INLINE void fetch_records(Fetched *fetched, const Run *run, const LOCAL_POINTER int *data_row,
+INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int worker, int next)
 {
     UNROLL for (int k = 0; k < PRODUCTS; k++) {
@@ -59,7 +59,7 @@ INLINE void fetch_records(Fetched *fetched, const Run *run, const LOCAL_POINTER 
 }
 
 /* The losses of the block whose first sample is `last`, from its records. */
-INLINE void write_losses(const LOCAL_POINTER float *records, const Run *run, int worker,
+INLINE void write_losses(const SHARED_POINTER float *records, const Run *run, int worker,
                          int last)
 {
     if (worker < LESSER(BLOCK, run->count - last)) {
@@ -71,7 +71,7 @@ INLINE void write_losses(const LOCAL_POINTER float *records, const Run *run, int
 }
 
 /* All of the records but the sums that they start from. */
-INLINE void make_records(LOCAL_POINTER float *records, const LOCAL_POINTER float *power,
+INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER float *power,
                          const Fetched *fetched, const Run *run, int worker, int next)
 {
     UNROLL for (int k = 0; k < PRODUCTS; k++) {
@@ -97,11 +97,11 @@ INLINE void make_records(LOCAL_POINTER float *records, const LOCAL_POINTER float
         const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,             \
         const GLOBAL float *before, GLOBAL float *after, GLOBAL float *RESTRICT losses,      \
         const GLOBAL float *RESTRICT gram, const GLOBAL int *RESTRICT same, int samples,     \
-        int first, int count DYNAMIC_LOCAL_PARAMETER(float4, pool4)
+        int first, int count DYNAMIC_SHARED_PARAMETER(float4, pool4)
 
 #define PIPELINE_START                                                                       \
-    DYNAMIC_LOCAL(float4, pool4)                                                             \
-    LOCAL_POINTER float *pool = (LOCAL_POINTER float *)pool4;                                \
+    DYNAMIC_SHARED(float4, pool4)                                                             \
+    SHARED_POINTER float *pool = (SHARED_POINTER float *)pool4;                                \
     int item = LOCAL_ID(0), network = GROUP_ID(0), warp = item / 32;                         \
     int blocks = CEIL_DIV(count, BLOCK);                                                     \
     Run here = {x, targets, gram, order, same, losses, network, count,                       \
@@ -120,12 +120,12 @@ INLINE void make_records(LOCAL_POINTER float *records, const LOCAL_POINTER float
             pool[POWER_AT + item] *= run->keep;                                              \
     }                                                                                        \
     if (item < DATA_ROWS)                                                                    \
-        ((LOCAL_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[run->start + CLAMPED(item)];
+        ((SHARED_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[run->start + CLAMPED(item)];
 
 /* The first warp's part of a block. */
 #define LEARN(keep)                                                                          \
     if (block >= 0 && block < blocks)                                                        \
-        learn(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &learner, item,         \
+        learn(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &core, item,         \
               LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
 /* Where each warp has a program counter of its own: a part in a loop of its own keeps no registers
@@ -138,11 +138,11 @@ INLINE void make_records(LOCAL_POINTER float *records, const LOCAL_POINTER float
 /* Weights that do not decay need no multiplication. */
 #define FIRST_WARPS_BLOCKS                                                                   \
     {                                                                                        \
-        Learner learner;                                                                     \
-        load_learner(&learner, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);       \
+        SequentialCore core;                                                                     \
+        load_sequential_core(&core, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);       \
         if (run->keep == 1.0f)                                                               \
             BLOCKS_OF(LEARN(1.0f))                                                           \
         else                                                                                 \
             BLOCKS_OF(LEARN(run->keep))                                                      \
-        store_learner(&learner, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);        \
+        store_sequential_core(&core, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);        \
     }

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gossamer.device.base import Device, Kernel, KernelSource
 from gossamer.ops.algorithm import Launch
-from gossamer.ops.backprop.blocked.gram import TILE, Run
+from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
 from gossamer.ops.backprop.common import activation_macros, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
 
 _SOURCE = Path(__file__).with_name("pipeline.cl")
-LEARNER = Path(__file__).with_name("sequential_core.h")
+SEQUENTIAL_CORE = Path(__file__).with_name("sequential_core.h")
 PIPELINE = Path(__file__).with_name("pipeline.h")
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
@@ -24,14 +24,14 @@ _MOST_FETCHED = 64
 
 
 class Chain:
-    """What every form has in local memory and among the kernel's macros, for learner.h and
+    """What every form has in shared memory and among the kernel's macros, for sequential_core.h and
     pipeline.h. A form adds its own places last."""
 
-    def __init__(self, problem: BackpropProblem, block: int, threads: int, stride: int, wide: int,
+    def __init__(self, problem: BackpropProblem, block: int, threads: int, stride: int, matmul_warps: int,
                  recording: int) -> None:
-        """wide: warps that work on the first layer. recording: warps that make records."""
+        """matmul_warps: warps that work on the first layer. recording: warps that make records."""
         inputs, hidden, outputs = problem.sizes
-        self.threads, self.reach, self.wide = threads, 2 * block, wide
+        self.threads, self.reach, self.matmul_warps = threads, 2 * block, matmul_warps
         parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
         share = padded(-(-hidden // parts))
         targets = padded(outputs)
@@ -40,7 +40,7 @@ class Chain:
         """Of the first warp, roughly: weights, what they meet, what is pending, and the rest."""
         self.macros: dict[str, object] = {
             "INPUTS": inputs, "HIDDEN": hidden, "OUTPUTS": outputs, "BLOCK": block,
-            "REACH": self.reach, "TILE": TILE, "THREADS": threads, "WIDE": wide,
+            "REACH": self.reach, "TILE": TILE, "THREADS": threads, "MATMUL_WARPS": matmul_warps,
             "RECORD_ITEMS": 32 * recording, "STRIDE": stride, "PARTS": parts, "SHARE": share,
             **activation_macros(problem),
         }
@@ -56,7 +56,7 @@ class Chain:
         })
 
     def place(self, floats: dict[str, int]) -> None:
-        """Gives each name so many floats of local memory."""
+        """Gives each name so many floats of shared memory."""
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
             self.nbytes += 4 * padded(count)
@@ -65,10 +65,10 @@ class Chain:
     def unfit(self, device: Device) -> str | None:
         """The reason why a work-group has no room for it; None: it has."""
         limits = device.limits
-        if self.nbytes > limits.local_bytes_opt_in:
-            return (f"{self.nbytes} bytes of local memory, {device.name} has "
-                    f"{limits.local_bytes_opt_in}")
-        if self.threads > limits.group_size:
+        if self.nbytes > limits.shared_bytes_opt_in:
+            return (f"{self.nbytes} bytes of shared memory, {device.name} has "
+                    f"{limits.shared_bytes_opt_in}")
+        if self.threads > limits.work_group_size:
             return f"{self.threads} work-items a group"
         if self.registers > registers_of(self.threads):
             return "too many registers"
@@ -91,7 +91,7 @@ def unfit_sizes(problem: BackpropProblem) -> str | None:
 def launches_of(problem: BackpropProblem, device: Device, kernel: Kernel,
                 layout: Chain) -> list[Launch]:
     """Of a run, part by part."""
-    run = Run(problem, layout.reach)
+    run = SampleRun(problem, layout.reach)
     found = []
     for part in run.parts(device):
         found += [part.gram, Launch(
@@ -124,13 +124,13 @@ class Pipeline:
         return 2 * self.block
 
     def workspace(self, problem: BackpropProblem) -> int:
-        return Run(problem, self.reach).nbytes
+        return SampleRun(problem, self.reach).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
         """The reason why the network does not lie on a work-group so; None: it does."""
         if (reason := unfit_sizes(problem)) is not None:
             return reason
-        layout = _Layout(problem, self)
+        layout = _PipelineLayout(problem, self)
         if (reason := layout.unfit(device)) is not None:
             return reason
         if layout.lanes > 32 or layout.fetched > _MOST_FETCHED:
@@ -138,9 +138,9 @@ class Pipeline:
         return None
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
-        layout = _Layout(problem, self)
+        layout = _PipelineLayout(problem, self)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "pipeline", layout.macros, dynamic_local=True, headers=(LEARNER, PIPELINE)))
+            _SOURCE, "pipeline", layout.macros, dynamic_shared=True, headers=(SEQUENTIAL_CORE, PIPELINE)))
         return launches_of(problem, device, kernel, layout)
 
 
@@ -152,8 +152,8 @@ FORMS = (
 )
 
 
-class _Layout(Chain):
-    """With the first layer's weights, and lists of the inputs that are not 0, in local memory."""
+class _PipelineLayout(Chain):
+    """With the first layer's weights, and lists of the inputs that are not 0, in shared memory."""
 
     def __init__(self, problem: BackpropProblem, form: Pipeline) -> None:
         inputs, hidden, _ = problem.sizes
@@ -162,19 +162,19 @@ class _Layout(Chain):
         ahead = max(2, 8 // side_by_side)
         stride = self.lanes * form.units
         warps = form.threads // 32
-        wide = warps // 4 * 3 if form.apart else warps - 1
-        super().__init__(problem, form.block, form.threads, stride, wide, wide)
+        matmul_warps = warps // 4 * 3 if form.apart else warps - 1
+        super().__init__(problem, form.block, form.threads, stride, matmul_warps, matmul_warps)
         step = max(8, side_by_side * ahead)
-        turns = -(-inputs // (8 * self.wide))
+        turns = -(-inputs // (8 * self.matmul_warps))
         capacity = -(-8 * turns // step) * step
         self.fetched = -(-capacity // 128) * 4 * form.block
         self.macros.update(APART=form.apart, PER_ITEM=form.units, LANES=self.lanes,
                            CAPACITY=capacity, AHEAD=ahead)
         self.place({
             "WEIGHT_AT": (inputs + 1) * stride,
-            "LIST_AT": 2 * self.wide * capacity * form.block,
-            "ROWS_AT": 2 * self.wide * capacity,
-            "PARTIAL_AT": self.wide * form.block * stride,
+            "LIST_AT": 2 * self.matmul_warps * capacity * form.block,
+            "ROWS_AT": 2 * self.matmul_warps * capacity,
+            "PARTIAL_AT": self.matmul_warps * form.block * stride,
             "DATA_ROW_AT": form.block,
             "VOTES_AT": form.threads // 32,
         })

@@ -1,8 +1,8 @@
 /* Back-propagation, sample after sample, of a network with one hidden layer, by exact blocking in
- * one work-group a network (pipeline.h), with the first layer's weights in the wide warps'
+ * one work-group a network (pipeline.h), with the first layer's weights in the matmul warps'
  * registers and its work on tensor cores.
  *
- * Inputs are dealt to the wide warps in groups of 8. A warp holds its groups' weights as sums of
+ * Inputs are dealt to the matmul warps in groups of 8. A warp holds its groups' weights as sums of
  * the instruction mma.m16n8k8 lie, rows being units and columns inputs, TILES times 16 units: so
  * the changes by the 8 samples of a block (units x samples times samples x inputs) are added where
  * they come out. Read as a left operand (16 units x 8 inputs) the same registers give products,
@@ -13,26 +13,26 @@
  * that the first has not; inputs too, in a block where one of the warp's needs it. What the tensor
  * cores sum they truncate, so that weights are added to outside of them.
  *
- * In local memory the samples of a warp's groups stand group by group, 8 rows of 8 inputs; row r
+ * In shared memory the samples of a warp's groups stand group by group, 8 rows of 8 inputs; row r
  * has sample SAMPLE_OF(r), so that all lanes' reads of x and of changes are in different banks.
  *
  * Warp 4, and with APART warps 8, 12, ... too, make the records: they share the first one's
  * scheduler, and leave it time.
  *
- * APART, GROUPS (of a wide warp)
- * ..._AT, FLOATS  places in local memory, and all of it, in floats
+ * APART, GROUPS (of a matmul warp)
+ * ..._AT, FLOATS  places in shared memory, and all of it, in floats
  * and those of pipeline.h, BLOCK being 8 */
 
 #if APART
-#define IS_WIDE (warp % 4 != 0)
-#define WIDE_WARP (warp / 4 * 3 + warp % 4 - 1)
+#define IS_MATMUL_WARP (warp % 4 != 0)
+#define MATMUL_WARP (warp / 4 * 3 + warp % 4 - 1)
 #define RECORDER (warp / 4 - 1)
 #else
-#define IS_WIDE (warp != 4)
-#define WIDE_WARP (warp - 1 - (warp > 4))
+#define IS_MATMUL_WARP (warp != 4)
+#define MATMUL_WARP (warp - 1 - (warp > 4))
 #define RECORDER 0
 #endif
-#define WIDE_ITEMS (WIDE * 32)
+#define MATMUL_ITEMS (MATMUL_WARPS * 32)
 #define TILES CEIL_DIV(HIDDEN, 16)
 #define PAIRS CEIL_DIV(GROUPS, 2)
 #define PAIRS_AT_ONCE CEIL_DIV(PAIRS, 2)
@@ -40,7 +40,7 @@
 #define SUMS (TILES * 128)
 #define DATA_ROWS (2 * BLOCK)
 #define SAMPLE_OF(row) ((row) % 4 * 2 + (row) / 4)
-#define GROUP_OF(n) ((n) * WIDE + wide)
+#define GROUP_OF(n) ((n) * MATMUL_WARPS + matmul_warp)
 #define LINE 32 /* floats of a line of the L2 cache */
 #define INEXACT 0x80000000u
 #define LOST 0x1fffu
@@ -73,17 +73,17 @@ INLINE void multiply(float (&sum)[4], const uint (&left)[4], uint first, uint se
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(first), "r"(second));
 }
 
-/* A block's inputs: where in local memory those of the first warp stand, a bit for each group of
+/* A block's inputs: where in shared memory those of the first warp stand, a bit for each group of
  * this warp's that is not all 0, and INEXACT where TF32 does not hold them. */
 struct Inputs {
     int rows;
     uint active;
 };
-#define ROWS_OF(inputs) ((inputs).rows + wide * ROWS_FLOATS)
+#define ROWS_OF(inputs) ((inputs).rows + matmul_warp * ROWS_FLOATS)
 
-/* What a work-item of a wide warp has: weights, the inputs of three blocks, and some that are on
+/* What a work-item of a matmul warp has: weights, the inputs of three blocks, and some that are on
  * their way. */
-struct Wide {
+struct MatmulWarp {
     float weight[GROUPS][TILES][4];
     Inputs before, now, next;
     int4 coming[PAIRS_AT_ONCE];
@@ -91,18 +91,18 @@ struct Wide {
 
 /* Asks for the inputs that this work-item brings of a block: four of one sample from each pair of
  * groups, PAIRS_AT_ONCE the pairs at a time, from pair `start` on. */
-INLINE void fetch_inputs(Wide &own, const Run *run, const int *data_row, int start, int wide,
+INLINE void fetch_inputs(MatmulWarp &own, const Run *run, const int *data_row, int start, int matmul_warp,
                          int lane)
 {
     int first = GROUP_OF(lane / 16) * 8 + lane % 2 * 4;
     int row = data_row[SAMPLE_OF(lane / 2 % 8)];
     UNROLL for (int p = start; p < start + PAIRS_AT_ONCE && p < PAIRS; p++) {
-        int i = first + p * 2 * WIDE * 8;
+        int i = first + p * 2 * MATMUL_WARPS * 8;
         int4 four = {0, 0, 0, 0};
 #if INPUTS % 4 == 0
         const int4 *fours = (const int4 *)run->x + row * (INPUTS / 4) + first / 4;
-        if ((p + 1) * 2 * WIDE * 8 <= INPUTS || i < INPUTS)
-            four = fours[p * 2 * WIDE * 2];
+        if ((p + 1) * 2 * MATMUL_WARPS * 8 <= INPUTS || i < INPUTS)
+            four = fours[p * 2 * MATMUL_WARPS * 2];
 #else
         const int *from = (const int *)run->x + row * INPUTS + i;
         if (i < INPUTS)
@@ -119,7 +119,7 @@ INLINE void fetch_inputs(Wide &own, const Run *run, const int *data_row, int sta
 }
 
 /* Puts them into the rows, where they are not all 0, and says what they are. */
-INLINE void keep_inputs(float *pool, const Wide &own, Inputs &inputs, int start, int wide,
+INLINE void keep_inputs(float *pool, const MatmulWarp &own, Inputs &inputs, int start, int matmul_warp,
                         int lane)
 {
     int group = lane / 16, all = 0;
@@ -151,7 +151,7 @@ INLINE uint of_warp(uint bits, int lane)
 }
 
 /* Changes the weights by a block. */
-INLINE void change(const float *pool, Wide &own, const float *records, int wide, int lane)
+INLINE void change(const float *pool, MatmulWarp &own, const float *records, int matmul_warp, int lane)
 {
     uint upper[TILES][4], lower[TILES][4], active = of_warp(own.before.active, lane);
     int first_delta = lane % 4 * 2 * RECORD + lane / 4;
@@ -185,7 +185,7 @@ INLINE void change(const float *pool, Wide &own, const float *records, int wide,
 }
 
 /* The part of the sums of the next block, units x rows, that this warp's inputs make. */
-INLINE void multiply_inputs(const float *pool, const Wide &own, float (&sum)[TILES][4], int wide,
+INLINE void multiply_inputs(const float *pool, const MatmulWarp &own, float (&sum)[TILES][4], int matmul_warp,
                             int lane)
 {
     uint active = of_warp(own.next.active, lane);
@@ -215,54 +215,54 @@ INLINE void multiply_inputs(const float *pool, const Wide &own, float (&sum)[TIL
 #define EACH_WEIGHT(BODY)                                                            \
     UNROLL for (int half = 0; half < 2 * TILES; half++) {                            \
         int j = half * 8 + lane / 4;                                                 \
-        int first = j * INPUTS + wide * 8 + lane % 4 * 2;                            \
+        int first = j * INPUTS + matmul_warp * 8 + lane % 4 * 2;                            \
         UNROLL for (int n = 0; n < GROUPS; n++)                                      \
             UNROLL for (int side = 0; side < 2; side++) {                            \
                 float &weight = own.weight[n][half / 2][half % 2 * 2 + side];        \
-                int behind = n * WIDE * 8 + side;                                    \
+                int behind = n * MATMUL_WARPS * 8 + side;                                    \
                 bool exists = (half * 8 + 8 <= HIDDEN || j < HIDDEN)                 \
-                              && ((n + 1) * WIDE * 8 <= INPUTS                       \
-                                  || wide * 8 + lane % 4 * 2 + behind < INPUTS);     \
+                              && ((n + 1) * MATMUL_WARPS * 8 <= INPUTS                       \
+                                  || matmul_warp * 8 + lane % 4 * 2 + behind < INPUTS);     \
                 BODY                                                                 \
             }                                                                        \
     }
 
-/* Which wide warp and which of its lanes this is, anew each time. */
+/* Which matmul warp and which of its lanes this is, anew each time. */
 #define WHO_I_AM                                              \
     OPAQUE(item)                                              \
-    int lane = item & 31, warp = item >> 5, wide = WIDE_WARP & 31;
+    int lane = item & 31, warp = item >> 5, matmul_warp = MATMUL_WARP & 31;
 
-INLINE void load_wide(float *pool, Wide &own, const Run *run, const float *before, int item)
+INLINE void load_matmul_warp(float *pool, MatmulWarp &own, const Run *run, const float *before, int item)
 {
     WHO_I_AM
     own.next = {ROWS_AT, 0};
-    own.now = {ROWS_AT + WIDE * ROWS_FLOATS, 0};
-    own.before = {ROWS_AT + 2 * WIDE * ROWS_FLOATS, 0};
+    own.now = {ROWS_AT + MATMUL_WARPS * ROWS_FLOATS, 0};
+    own.before = {ROWS_AT + 2 * MATMUL_WARPS * ROWS_FLOATS, 0};
     UNROLL for (int start = 0; start < PAIRS; start += PAIRS_AT_ONCE) {
-        fetch_inputs(own, run, (const int *)pool + DATA_ROW_AT, start, wide, lane);
-        keep_inputs(pool, own, own.next, start, wide, lane);
+        fetch_inputs(own, run, (const int *)pool + DATA_ROW_AT, start, matmul_warp, lane);
+        keep_inputs(pool, own, own.next, start, matmul_warp, lane);
     }
     /* weights come after, so that both need not be in registers on their way; and the records'
      * warps may forget the samples of the first block */
-    PART_BARRIER(3, WIDE_ITEMS + RECORD_ITEMS);
+    PART_BARRIER(3, MATMUL_ITEMS + RECORD_ITEMS);
     EACH_WEIGHT(weight = exists ? (before + first)[behind] : 0.0f;)
 }
 
-INLINE void store_wide(Wide &own, float *after, int item)
+INLINE void store_matmul_warp(MatmulWarp &own, float *after, int item)
 {
     WHO_I_AM
     EACH_WEIGHT(if (exists) (after + first)[behind] = weight;)
 }
 
-/* Adds up what the wide warps have of the sums that the records start from. */
+/* Adds up what the matmul warps have of the sums that the records start from. */
 INLINE void add_sums(float *pool, float *records, int block, int worker)
 {
-    for (int n = worker; n < SUMS; n += WIDE_ITEMS) {
-        /* as a lane of each wide warp has them, four in turn */
+    for (int n = worker; n < SUMS; n += MATMUL_ITEMS) {
+        /* as a lane of each matmul warp has them, four in turn */
         int lane = n / 4 % 32, k = n % 4, sample = SAMPLE_OF(lane % 4 * 2 + k % 2);
         int unit = n / 128 * 16 + lane / 4 + k / 2 * 8;
         float sum = 0.0f;
-        UNROLL for (int p = 0; p < WIDE; p++)
+        UNROLL for (int p = 0; p < MATMUL_WARPS; p++)
             sum += pool[PARTIAL_AT + p * SUMS + n];
         records[sample * RECORD + RECORD_BASE + unit] =
             pool[POWER_AT + (block < 0 ? 0 : BLOCK) + sample] * sum;
@@ -274,12 +274,12 @@ INLINE void add_sums(float *pool, float *records, int block, int worker)
 
 /* Changes the weights by block - 1, multiplies them by block + 1, and fetches the inputs of the one
  * after. */
-INLINE void work_wide(float *pool, Wide &own, const Run *run, int item, int block)
+INLINE void work_matmul_warp(float *pool, MatmulWarp &own, const Run *run, int item, int block)
 {
     WHO_I_AM
     const int *data_row = DATA_ROWS_OF(block + 2);
 
-    fetch_inputs(own, run, data_row, 0, wide, lane);
+    fetch_inputs(own, run, data_row, 0, matmul_warp, lane);
     if (block > 0) {
         if (run->keep != 1.0f) {
             float kept = pool[POWER_AT + LESSER(BLOCK, run->count - (block - 1) * BLOCK)];
@@ -288,20 +288,20 @@ INLINE void work_wide(float *pool, Wide &own, const Run *run, int item, int bloc
                     UNROLL for (int k = 0; k < 4; k++)
                         own.weight[n][tile][k] *= kept;
         }
-        change(pool, own, RECORDS_OF(block - 1), wide, lane);
+        change(pool, own, RECORDS_OF(block - 1), matmul_warp, lane);
     }
     WARP_BARRIER();
     Inputs after = {own.before.rows, 0};
-    keep_inputs(pool, own, after, 0, wide, lane);
-    fetch_inputs(own, run, data_row, PAIRS_AT_ONCE, wide, lane);
+    keep_inputs(pool, own, after, 0, matmul_warp, lane);
+    fetch_inputs(own, run, data_row, PAIRS_AT_ONCE, matmul_warp, lane);
     float sum[TILES][4] = {};
-    multiply_inputs(pool, own, sum, wide, lane);
+    multiply_inputs(pool, own, sum, matmul_warp, lane);
     UNROLL for (int tile = 0; tile < TILES; tile++)
-        LOCAL_STORE4(pool + PARTIAL_AT + wide * SUMS + tile * 128 + lane * 4,
+        SHARED_STORE4(pool + PARTIAL_AT + matmul_warp * SUMS + tile * 128 + lane * 4,
                      MAKE4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]));
-    PART_BARRIER(1, WIDE_ITEMS);
-    add_sums(pool, RECORDS_OF(block + 1), block, wide * 32 + lane);
-    keep_inputs(pool, own, after, PAIRS_AT_ONCE, wide, lane);
+    PART_BARRIER(1, MATMUL_ITEMS);
+    add_sums(pool, RECORDS_OF(block + 1), block, matmul_warp * 32 + lane);
+    keep_inputs(pool, own, after, PAIRS_AT_ONCE, matmul_warp, lane);
     own.before = own.now;
     own.now = own.next;
     own.next = after;
@@ -321,7 +321,7 @@ INLINE void make_block(float *pool, Recorder &own, const Run *run, int worker, i
     int *data_row = DATA_ROWS_OF(block + 1);
     Fetched fetched;
 
-    /* what the wide warps fetch in the next block comes closer already */
+    /* what the matmul warps fetch in the next block comes closer already */
     if (worker < 32)
         UNROLL for (int s = 0; s < BLOCK; s++) {
             int row = __shfl_sync(0xffffffffu, own.next_row, s);
@@ -349,16 +349,16 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline_mma(PIPELINE_PARAMETERS)
     BARRIER();
     if (FIRST_WARP)
         FIRST_WARPS_BLOCKS
-    else if (IS_WIDE) {
-        Wide own;
-        load_wide(pool, own, run, before, item);
-        BLOCKS_OF(work_wide(pool, own, run, item, block);)
-        store_wide(own, after, item);
+    else if (IS_MATMUL_WARP) {
+        MatmulWarp own;
+        load_matmul_warp(pool, own, run, before, item);
+        BLOCKS_OF(work_matmul_warp(pool, own, run, item, block);)
+        store_matmul_warp(own, after, item);
     } else {
         int worker = RECORDER * 32 + item % 32;
         Recorder own = {run->order[run->start + CLAMPED(2 * BLOCK + worker)],
                         run->same[run->start_tile] ? 0 : run->network};
-        PART_BARRIER(3, WIDE_ITEMS + RECORD_ITEMS);
+        PART_BARRIER(3, MATMUL_ITEMS + RECORD_ITEMS);
         BLOCKS_OF(make_block(pool, own, run, worker, block);)
     }
 }

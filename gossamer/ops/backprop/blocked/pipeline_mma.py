@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gossamer.device.base import DIALECT, Device, KernelSource
 from gossamer.ops.algorithm import Launch
-from gossamer.ops.backprop.blocked.gram import Run
+from gossamer.ops.backprop.blocked.gram import SampleRun
 from gossamer.ops.backprop.blocked.pipeline import (
-    LEARNER,
     PIPELINE,
+    SEQUENTIAL_CORE,
     Chain,
     launches_of,
     unfit_sizes,
@@ -47,7 +47,7 @@ class PipelineMma:
         return 2 * _BLOCK
 
     def workspace(self, problem: BackpropProblem) -> int:
-        return Run(problem, self.reach).nbytes
+        return SampleRun(problem, self.reach).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
         """The reason why the network does not lie on a work-group so; None: it does."""
@@ -55,16 +55,16 @@ class PipelineMma:
             return f"{device.name} has no tensor cores for TF32 (sm_80 or newer)"
         if (reason := unfit_sizes(problem)) is not None:
             return reason
-        layout = _Layout(problem, self)
+        layout = _MmaLayout(problem, self)
         if layout.groups > _MOST_GROUPS:
             return f"{layout.groups} groups of inputs a warp, more than {_MOST_GROUPS}"
         return layout.unfit(device)
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
-        layout = _Layout(problem, self)
+        layout = _MmaLayout(problem, self)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "pipeline_mma", layout.macros, architectures=("sm_80", "sm_100"),
-            dynamic_local=True, headers=(*DIALECT, LEARNER, PIPELINE)))
+            dynamic_shared=True, headers=(*DIALECT, SEQUENTIAL_CORE, PIPELINE)))
         return launches_of(problem, device, kernel, layout)
 
 
@@ -74,8 +74,8 @@ FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), Pipeline
 have 3.5 or 4 groups a row, so that each has its share of any part of one."""
 
 
-class _Layout(Chain):
-    """Where everything of a network lies in local memory, and the kernel's macros."""
+class _MmaLayout(Chain):
+    """Where everything of a network lies in shared memory, and the kernel's macros."""
 
     def __init__(self, problem: BackpropProblem, form: PipelineMma) -> None:
         tiles = -(-problem.sizes[1] // _TILE)
@@ -83,14 +83,14 @@ class _Layout(Chain):
         recording = warps // 4 - 1 if form.apart else 1
         super().__init__(problem, _BLOCK, form.threads, tiles * _TILE, warps - 1 - recording,
                          recording)
-        self.groups = -(-problem.sizes[0] // (_GROUP * self.wide))
+        self.groups = -(-problem.sizes[0] // (_GROUP * self.matmul_warps))
         pairs = -(-self.groups // 2)
         # weights, changes in two parts, the inputs on their way and where they come from
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _SPARE)
         self.macros.update(APART=form.apart, GROUPS=self.groups)
         self.place({
-            "ROWS_AT": 3 * self.wide * pairs * 2 * _GROUP * _BLOCK,
-            "PARTIAL_AT": self.wide * tiles * _TILE * _BLOCK,
+            "ROWS_AT": 3 * self.matmul_warps * pairs * 2 * _GROUP * _BLOCK,
+            "PARTIAL_AT": self.matmul_warps * tiles * _TILE * _BLOCK,
             "DATA_ROW_AT": 2 * _BLOCK,
         })

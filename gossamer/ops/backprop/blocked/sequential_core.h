@@ -7,8 +7,8 @@
  *
  * HIDDEN, OUTPUTS, BLOCK (records at once), REACH (a multiple of 4), STRIDE (hidden units, padded)
  * PARTS, SHARE    an output's weights lie on PARTS work-items, SHARE (a multiple of 4) on each;
- *                 on NVIDIA, where parts of a sum need no local memory, on SPLIT and PIECE
- * HIDDEN_AT, ERROR_AT, PART_SUM_AT, SUMS_AT, EXPONENTIALS_AT  places in local memory, in floats
+ *                 on NVIDIA, where parts of a sum need no shared memory, on SPLIT and PIECE
+ * HIDDEN_AT, ERROR_AT, PART_SUM_AT, SUMS_AT, EXPONENTIALS_AT  places in shared memory, in floats
  * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  as in training.py */
 
 #ifdef POCL_DEVICE_ADDRESS_BITS
@@ -17,7 +17,7 @@
 #define UNROLL
 #endif
 
-/* KEPT: a number that is computed once and stays in its register: the start of local memory takes
+/* KEPT: a number that is computed once and stays in its register: the start of shared memory takes
  * 25 cycles to ask for. */
 #ifdef __OPENCL_VERSION__
 #define SPLIT PARTS
@@ -41,15 +41,15 @@
 #define RECORD_FACTOR (RECORD_DELTA + STRIDE)
 #define RECORD (RECORD_FACTOR + 4)
 
-/* Neighbouring floats of local memory. */
+/* Neighbouring floats of shared memory. */
 #define TAKE2(to, from)                                             \
     {                                                               \
-        float2 taken = *(const LOCAL_POINTER float2 *)(from);       \
+        float2 taken = *(const SHARED_POINTER float2 *)(from);       \
         (to)[0] = taken.x, (to)[1] = taken.y;                       \
     }
 #define TAKE4(to, from)                                             \
     {                                                               \
-        float4 taken = LOCAL_LOAD4(from);                           \
+        float4 taken = SHARED_LOAD4(from);                           \
         (to)[0] = taken.x, (to)[1] = taken.y;                       \
         (to)[2] = taken.z, (to)[3] = taken.w;                       \
     }
@@ -67,7 +67,7 @@ typedef struct {
     int output, part;
     /* 0: where the pool starts */
     int origin;
-} Learner;
+} SequentialCore;
 
 /* Whether the last part has no hidden unit left for its weight j. */
 #define IS_LATE(j) (((SPLIT) - 1) * (PIECE) + (j) >= PADDED(HIDDEN))
@@ -78,17 +78,17 @@ typedef struct {
  * done while it waits: an output's weights change while the errors come, a hidden unit's while
  * its next sigmoid does, what is pending while all hidden units do; and of what comes from local
  * memory the values that are waited for are asked for first. */
-INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learner *own, int item,
+INLINE void learn(SHARED_POINTER float *pool, SHARED_POINTER float *record, SequentialCore *own, int item,
                   int count, float rate, float keep)
 {
-    LOCAL_POINTER float *hidden = pool + own->origin + HIDDEN_AT;
-    LOCAL_POINTER float *error = pool + own->origin + ERROR_AT;
+    SHARED_POINTER float *hidden = pool + own->origin + HIDDEN_AT;
+    SHARED_POINTER float *error = pool + own->origin + ERROR_AT;
     int output = own->output, part = own->part;
     int share = part < SPLIT ? part * PIECE : 0;
     /* of the sample at hand: hidden units' sums, the outputs' inputs, the target */
     float sum[HELD], in[PIECE], wanted = 0.0f;
 
-/* The part of a hidden unit's sum that the wide warps have computed. */
+/* The part of a hidden unit's sum that the matmul warps have computed. */
 #define BASE(record, u) (record)[RECORD_BASE + LESSER(item + 32 * (u), STRIDE - 1)]
 
     if (item < 32) {
@@ -102,7 +102,7 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
     }
     int s = 0;
     do {
-        LOCAL_POINTER float *following = record + (s + 1 < count ? RECORD : 0);
+        SHARED_POINTER float *following = record + (s + 1 < count ? RECORD : 0);
         float next[HELD], next_wanted = 0.0f, change = 0.0f, z = 0.0f;
         if (item < 32)
             UNROLL for (int u = 0; u < HELD; u++) {
@@ -142,7 +142,7 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
                 z += __shfl_sync(0xffffffffu, own_part, p * OUTPUTS + output);
         }
 #elif SPLIT > 1
-        LOCAL_POINTER float *part_sum = pool + PART_SUM_AT;
+        SHARED_POINTER float *part_sum = pool + PART_SUM_AT;
         if (item < OUTPUTS * SPLIT)
             part_sum[item] = z;
         WARP_BARRIER();
@@ -154,7 +154,7 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
 #endif
 /* Errors are passed on as changes: times -rate. */
 #if SOFTMAX
-        LOCAL_POINTER float *sums = pool + SUMS_AT, *exponentials = pool + EXPONENTIALS_AT;
+        SHARED_POINTER float *sums = pool + SUMS_AT, *exponentials = pool + EXPONENTIALS_AT;
         if (item < OUTPUTS)
             sums[item] = z;
         WARP_BARRIER();
@@ -220,7 +220,7 @@ INLINE void learn(LOCAL_POINTER float *pool, LOCAL_POINTER float *record, Learne
     }
 }
 
-INLINE void load_learner(Learner *own, const GLOBAL float *biases, const GLOBAL float *upper,
+INLINE void load_sequential_core(SequentialCore *own, const GLOBAL float *biases, const GLOBAL float *upper,
                          int item)
 {
     own->output = item % OUTPUTS, own->part = item / OUTPUTS;
@@ -249,7 +249,7 @@ INLINE void load_learner(Learner *own, const GLOBAL float *biases, const GLOBAL 
     }
 }
 
-INLINE void store_learner(const Learner *own, GLOBAL float *biases, GLOBAL float *upper, int item)
+INLINE void store_sequential_core(const SequentialCore *own, GLOBAL float *biases, GLOBAL float *upper, int item)
 {
     UNROLL for (int k = 0; k < PIECE; k++) {
         int j = own->part * PIECE + k;

@@ -41,7 +41,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
     GLOBAL float *units, int samples, int first, int parameter_count, int batch, int width,
     int errors, int weights, int inputs, int source, int target, int last)
 {
-    LOCAL float tree[THREADS];
+    SHARED float tree[THREADS];
     int item = LOCAL_ID(0), unit = GROUP_ID(0), network = GROUP_ID(2);
     int state = (network * batch + GROUP_ID(1)) * width;
     int row = order[network * samples + first + GROUP_ID(1)];
@@ -73,7 +73,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void softmax_errors(
     GLOBAL float *RESTRICT losses, int samples, int first, int batch, int width, int errors,
     int outputs, int target)
 {
-    LOCAL float tree[THREADS];
+    SHARED float tree[THREADS];
     int item = LOCAL_ID(0), network = GROUP_ID(2);
     int sample = network * samples + first + GROUP_ID(1);
     GLOBAL float *z = units + (network * batch + GROUP_ID(1)) * width + target;
@@ -135,7 +135,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void update(
     int batch, int width, int errors, int weights, int inputs, int source, int target,
     int velocities, int add_losses)
 {
-    LOCAL float tree[THREADS];
+    SHARED float tree[THREADS];
     int item = LOCAL_ID(0), unit = GROUP_ID(0), outputs = GROUP_COUNT(0), network = GROUP_ID(2);
     int i = GROUP_ID(1) * THREADS + item;
     const GLOBAL int *rows = order + network * samples + first;

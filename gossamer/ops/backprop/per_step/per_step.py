@@ -22,12 +22,12 @@ from gossamer.ops.backprop.common import (
     SETTINGS,
     TARGETS,
     TRAINED,
-    Training,
+    KernelBackprop,
     X,
     activation_macros,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.strided import GROUP, groups_for
+from gossamer.ops.strided import WORK_GROUP_SIZE, groups_for
 
 _SOURCE = Path(__file__).with_name("per_step.cl")
 _GROUPS = (256, 128, 64)
@@ -37,7 +37,7 @@ MOST_LAUNCHES = 1 << 16
 """Of one call: they are recorded, or queued from Python, one by one."""
 
 
-class PerStep(Training):
+class PerStep(KernelBackprop):
     """A launch for each layer's outputs, errors and changes, update after update.
 
     Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to
@@ -73,7 +73,7 @@ class PerStep(Training):
         if problem.outputs[0].size == 0:
             return State(problem, variant, device)
         launches = [carry(problem, device)]
-        steps = _Steps(problem, variant["threads"], device)
+        steps = _UpdateLaunches(problem, variant["threads"], device)
         for first in range(0, problem.samples, problem.batch):
             launches += steps.of_update(first, min(problem.batch, problem.samples - first))
         return State(problem, variant, device, launches)
@@ -82,11 +82,11 @@ class PerStep(Training):
 def carry(problem: BackpropProblem, device: Device) -> Launch:
     """Copies the parameters to where they are trained; may be the same memory."""
     count = problem.outputs[0].size
-    return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count), (GROUP,),
+    return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count), (WORK_GROUP_SIZE,),
                   (input_buffer(PARAMETERS), output_buffer(TRAINED), count))
 
 
-class _Steps:
+class _UpdateLaunches:
     """The launches of one update."""
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:
@@ -166,4 +166,4 @@ def _launches_an_update(problem: BackpropProblem) -> int:
 
 
 def _group_sizes(device: Device) -> list[int]:
-    return [threads for threads in _GROUPS if threads <= device.limits.group_size]
+    return [threads for threads in _GROUPS if threads <= device.limits.work_group_size]

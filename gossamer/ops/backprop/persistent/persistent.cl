@@ -1,5 +1,5 @@
 /* Back-propagation in one launch: a work-group a network, which keeps all parameters in registers
- * and local memory for the whole run, and fetches each sample while the one before it is worked on.
+ * and shared memory for the whole run, and fetches each sample while the one before it is worked on.
  *
  * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units,
  * LANES apart: all that is ever done to a weight is done by one work-item. Without velocities the
@@ -8,10 +8,10 @@
  * INPUTS, UNITS  of the first layer; LANES, SPLITS, SHARE, PER_ITEM: its division, as above
  * REGISTERS   whether its weights are in registers
  * SPARSE      whether zeros of a sample are skipped: its other inputs are listed, 32 inputs a list
- * X_AT, LISTED_AT, LENGTHS_AT, FIRST_AT, VELOCITY_AT  where in local memory are: two samples, the
+ * X_AT, LISTED_AT, LENGTHS_AT, FIRST_AT, VELOCITY_AT  where in shared memory are: two samples, the
  *             inputs in their lists and the lists' lengths, the first layer's weights, velocities
- * FLOATS      of local memory
- * and those of upper.h */
+ * FLOATS      of shared memory
+ * and those of upper_layers.h */
 
 #define STRIDE (LANES * PER_ITEM)
 #define XS (SPLITS * SHARE)
@@ -46,7 +46,7 @@
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
 
-/* Samples in the order in which they are wanted in local memory: with mini-batches, those of an
+/* Samples in the order in which they are wanted in shared memory: with mini-batches, those of an
  * update once for their errors and once more for the changes. */
 INLINE int sample_at(int position, int samples)
 {
@@ -63,15 +63,15 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
     const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
     const GLOBAL float *before, GLOBAL float *after, GLOBAL float *RESTRICT losses, int samples
-    DYNAMIC_LOCAL_PARAMETER(float4, pool4))
+    DYNAMIC_SHARED_PARAMETER(float4, pool4))
 {
-    DYNAMIC_LOCAL(float4, pool4)
+    DYNAMIC_SHARED(float4, pool4)
 #if SPARSE
     VOTES(votes, THREADS / 32)
-    LOCAL_POINTER int *listed = (LOCAL_POINTER int *)pool4 + LISTED_AT;
-    LOCAL_POINTER int *lengths = (LOCAL_POINTER int *)pool4 + LENGTHS_AT;
+    SHARED_POINTER int *listed = (SHARED_POINTER int *)pool4 + LISTED_AT;
+    SHARED_POINTER int *lengths = (SHARED_POINTER int *)pool4 + LENGTHS_AT;
 #endif
-    LOCAL_POINTER float *pool = (LOCAL_POINTER float *)pool4;
+    SHARED_POINTER float *pool = (SHARED_POINTER float *)pool4;
     int item = LOCAL_ID(0), network = GROUP_ID(0);
     int lane = item % LANES, split = item / LANES, fetcher = item - FIRST_FETCHER;
     float rate = settings[network * 3], momentum = settings[network * 3 + 1];
@@ -80,7 +80,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
 #if REGISTERS
     float weights[PER_ITEM][SHARE];
 #else
-    LOCAL_POINTER float *first = pool + FIRST_AT;
+    SHARED_POINTER float *first = pool + FIRST_AT;
 #endif
     before += network * PARAMETERS * (VELOCITY + 1);
     after += network * PARAMETERS * (VELOCITY + 1);
@@ -137,7 +137,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
     for (int n = item; n < FLOATS; n += THREADS)
         pool[n] = 0.0f;
     BARRIER();
-    load_upper(pool, before, item);
+    load_upper_layers(pool, before, item);
     EACH_WEIGHT {
         WEIGHT = IS_FIRST ? before[FIRST_PLACE] : 0.0f;
         if (VELOCITY)
@@ -170,7 +170,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 }
 #else
                 ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
-                    float4 four = LOCAL_LOAD4(pool + X_AT + buffer * XS + split * SHARE + k4);
+                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * XS + split * SHARE + k4);
                     float value[4] = {four.x, four.y, four.z, four.w};
                     UNROLL for (int k = k4; k < k4 + 4; k++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++)
@@ -189,11 +189,11 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
             }
             STAGE(1 - buffer)
             FETCH(sample_at(position + 2, samples))
-            pass_upper(pool, item, b, buffer);
+            pass_upper_layers(pool, item, b, buffer);
             BARRIER();
         }
 
-        update_upper(pool, losses + begin, item, 0, count, rate, momentum, decay);
+        update_upper_layers(pool, losses + begin, item, 0, count, rate, momentum, decay);
         float step = 1.0f / (float)count;
 #if !VELOCITY
         scale *= 1.0f - rate * decay;
@@ -214,7 +214,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                     delta[u] = step * pool[ERROR_AT + b * WIDTH + FIRST_J];
 #if SPARSE
                 EACH_LISTED {
-                    LOCAL_POINTER float *place[AT_ONCE];
+                    SHARED_POINTER float *place[AT_ONCE];
                     float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
                     UNROLL for (int a = 0; a < AT_ONCE; a++) {
                         in[a] = pool[X_AT + n + a];
@@ -228,7 +228,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 }
 #else
                 ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
-                    float4 four = LOCAL_LOAD4(pool + X_AT + buffer * XS + split * SHARE + k4);
+                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * XS + split * SHARE + k4);
                     float value[4] = {four.x, four.y, four.z, four.w};
                     UNROLL for (int k = k4; k < k4 + 4; k++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++) {
@@ -257,7 +257,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
     }
 
     BARRIER();
-    store_upper(pool, after, item);
+    store_upper_layers(pool, after, item);
     EACH_WEIGHT {
         if (IS_FIRST) {
             after[FIRST_PLACE] = scale * WEIGHT;

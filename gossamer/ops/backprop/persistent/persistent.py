@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
 from gossamer.ops.algorithm import Launch, State, Variant, Weights
-from gossamer.ops.backprop.common import RUN, Training, padded, registers_of
+from gossamer.ops.backprop.common import RUN, KernelBackprop, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.upper_layers import UPPER, Layout
+from gossamer.ops.backprop.upper_layers import UPPER_LAYERS, SharedMemoryLayout
 
 _SOURCE = Path(__file__).with_name("persistent.cl")
 
@@ -19,10 +19,10 @@ _OTHER_REGISTERS = 56
 
 
 @dataclass(frozen=True)
-class Form:
+class PersistentForm:
     """How a network lies on a work-group.
 
-    weights: where the first layer's are, "registers", "local", or "sparse" (in local memory,
+    weights: where the first layer's are, "registers", "local", or "sparse" (in shared memory,
     and zeros of a sample are skipped). units: of the first layer, a work-item.
     """
 
@@ -36,15 +36,15 @@ class Form:
 
 
 FORMS = (
-    Form("sparse", 512, 1), Form("registers", 512, 1), Form("registers", 256, 2),
-    Form("registers", 512, 2), Form("local", 512, 1), Form("sparse", 256, 1),
-    Form("local", 256, 2), Form("sparse", 128, 1), Form("registers", 128, 1),
-    Form("local", 128, 1),
+    PersistentForm("sparse", 512, 1), PersistentForm("registers", 512, 1), PersistentForm("registers", 256, 2),
+    PersistentForm("registers", 512, 2), PersistentForm("local", 512, 1), PersistentForm("sparse", 256, 1),
+    PersistentForm("local", 256, 2), PersistentForm("sparse", 128, 1), PersistentForm("registers", 128, 1),
+    PersistentForm("local", 128, 1),
 )
 
 
-class Persistent(Training):
-    """All of a run's samples in one launch; parameters stay in registers and local memory.
+class Persistent(KernelBackprop):
+    """All of a run's samples in one launch; parameters stay in registers and shared memory.
 
     Networks are trained side by side, a work-group each.
     """
@@ -56,9 +56,9 @@ class Persistent(Training):
             return reason
         if any(_fits(problem, form, device) for form in FORMS):
             return None
-        least = min(_Layout(problem, form).nbytes for form in FORMS if form.weights == "local")
-        return (f"its parameters and a batch's units need {least} bytes of local memory, "
-                f"{device.name} has {device.limits.local_bytes_opt_in}")
+        least = min(_PersistentLayout(problem, form).nbytes for form in FORMS if form.weights == "local")
+        return (f"its parameters and a batch's units need {least} bytes of shared memory, "
+                f"{device.name} has {device.limits.shared_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
         # what a processor keeps in registers of many work-items, it keeps in memory
@@ -66,7 +66,7 @@ class Persistent(Training):
             FORMS, key=lambda form: (form.weights == "registers", form.threads))
         seen = set()
         for form in forms:
-            layout = _Layout(problem, form)
+            layout = _PersistentLayout(problem, form)
             key = (form.weights, form.threads, layout.splits, layout.share)
             if _fits(problem, form, device) and key not in seen:
                 seen.add(key)
@@ -77,19 +77,19 @@ class Persistent(Training):
         if problem.outputs[0].size == 0:
             return State(problem, variant, device)
         config = dict(variant.config)
-        form = Form(str(config["weights"]), int(config["threads"]), int(config["units"]))
-        layout = _Layout(problem, form)
+        form = PersistentForm(str(config["weights"]), int(config["threads"]), int(config["units"]))
+        layout = _PersistentLayout(problem, form)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "persistent", layout.macros, dynamic_local=True, headers=(UPPER,)))
+            _SOURCE, "persistent", layout.macros, dynamic_shared=True, headers=(UPPER_LAYERS,)))
         return State(problem, variant, device, [Launch(
             kernel, (problem.networks,), (form.threads,), (*RUN, problem.samples),
             layout.nbytes)])
 
 
-class _Layout(Layout):
+class _PersistentLayout(SharedMemoryLayout):
     """With the first layer, and the samples that are fetched."""
 
-    def __init__(self, problem: BackpropProblem, form: Form) -> None:
+    def __init__(self, problem: BackpropProblem, form: PersistentForm) -> None:
         inputs, units = problem.sizes[:2]
         self.lanes = -(-units // form.units)
         self.splits = max(1, min(form.threads // self.lanes, -(-inputs // 4)))
@@ -107,9 +107,9 @@ class _Layout(Layout):
         self.macros["FLOATS"] = self.floats
 
 
-def _fits(problem: BackpropProblem, form: Form, device: Device) -> bool:
-    limits, layout = device.limits, _Layout(problem, form)
-    if form.threads > limits.group_size or layout.lanes > form.threads:
+def _fits(problem: BackpropProblem, form: PersistentForm, device: Device) -> bool:
+    limits, layout = device.limits, _PersistentLayout(problem, form)
+    if form.threads > limits.work_group_size or layout.lanes > form.threads:
         return False
     if form.weights == "sparse" and problem.velocity:
         return False
@@ -117,4 +117,4 @@ def _fits(problem: BackpropProblem, form: Form, device: Device) -> bool:
         free = registers_of(form.threads) - _OTHER_REGISTERS
         if layout.share * form.units > free:
             return False
-    return layout.nbytes <= limits.local_bytes_opt_in
+    return layout.nbytes <= limits.shared_bytes_opt_in

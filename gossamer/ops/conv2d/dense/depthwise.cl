@@ -38,13 +38,13 @@
 #define ACCUMULATE(sum, a, b) (sum) = FMA(a, b, sum);
 #endif
 
-KERNEL LAUNCH_BOUNDS(GROUP, 1) void depthwise(
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     int items, int channels, int weight_stride, int height, int width, int out_height,
     int out_width, int pad_top, int pad_left, int x_image, int x_channel, int x_row, int x_column,
     int y_image, int y_channel, int y_row, int y_column EPILOGUE_PARAMETERS)
 {
-    int item = GROUP_ID(0) * GROUP + LOCAL_ID(0);
+    int item = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);
     if (item < items) {
         int units = channels / VECTOR;
         int tiles_x = CEIL_DIV(out_width, COLUMNS), tiles_y = CEIL_DIV(out_height, ROWS);

@@ -46,12 +46,12 @@ class Depthwise(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         # tall tiles reuse input rows; small problems need every work-item they can get
         tall_items = problem.outputs[0].size // 16
-        shapes = _SHAPES if tall_items >= 512 * device.limits.units else _SHAPES[::-1]
+        shapes = _SHAPES if tall_items >= 512 * device.limits.compute_units else _SHAPES[::-1]
         for rows, columns in shapes:
             variants = layout_variants(problem, ("NHWC", "NCHW"),
                                        (("rows", rows), ("columns", columns)))
             yield from variants
-            yield from (variant.halved for variant in variants)
+            yield from (variant.as_fp16 for variant in variants)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -71,7 +71,7 @@ class Depthwise(Algorithm):
             "MULTIPLIER": multiplier,
             "VECTOR": vector,
             "CHANNELS_FIRST": int(nhwc),
-            "GROUP": _GROUP,
+            "WORK_GROUP_SIZE": _GROUP,
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
         })

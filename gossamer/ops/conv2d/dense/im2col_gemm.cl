@@ -4,9 +4,9 @@
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
  * A work-group computes TILE_P pixels by TILE_M output channels; a work-item WORK_P by WORK_M of
- * them, from tiles of TILE_K taps in local memory that are filled one step ahead. With SPLIT_K > 1
+ * them, from tiles of TILE_K taps in shared memory that are filled one step ahead. With SPLIT_K > 1
  * that many sets of work-items share a tile's taps and their sums are added at the end: more
- * parallelism where pixels are few. RESIDENT work-groups must fit a multiprocessor at once, which
+ * parallelism where pixels are few. BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which
  * bounds the registers.
  *
  * POINTWISE: tap k is channel k of the pixel itself. Otherwise taps[k / VECTOR] holds the tap's
@@ -20,12 +20,12 @@
 #define THREADS_P (TILE_P / WORK_P)
 #define THREADS_M (TILE_M / WORK_M)
 #define SET (THREADS_P * THREADS_M)
-#define GROUP (SET * SPLIT_K)
+#define WORK_GROUP_SIZE (SET * SPLIT_K)
 #define A_STRIDE (TILE_P + 4)
 #define A_UNITS (TILE_P * TILE_K / VECTOR)
-#define A_LOADS CEIL_DIV(A_UNITS, GROUP)
+#define A_LOADS CEIL_DIV(A_UNITS, WORK_GROUP_SIZE)
 #define B_UNITS (TILE_K * TILE_M / 4)
-#define B_LOADS CEIL_DIV(B_UNITS, GROUP)
+#define B_LOADS CEIL_DIV(B_UNITS, WORK_GROUP_SIZE)
 #define TILE_WORDS (TILE_K * (A_STRIDE + TILE_M))
 #define SUM_WORDS (SPLIT_K > 1 ? SPLIT_K * TILE_P * TILE_M : 0)
 #define LOCAL_WORDS (2 * TILE_WORDS > SUM_WORDS ? 2 * TILE_WORDS : SUM_WORDS)
@@ -60,18 +60,18 @@
 #define FETCH(first_tap)                                                                      \
     {                                                                                         \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                                            \
-            int unit = item + i * GROUP;                                                      \
+            int unit = item + i * WORK_GROUP_SIZE;                                                      \
             int tap = (first_tap) + UNIT_TAP(unit);                                           \
             a_next[i] = ZERO_UNIT;                                                            \
-            if ((A_UNITS % GROUP == 0 || unit < A_UNITS) && tap < depth && base[i] != OUTSIDE) \
+            if ((A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) && tap < depth && base[i] != OUTSIDE) \
                 FETCH_A(i, tap)                                                               \
         }                                                                                     \
         UNROLL for (int i = 0; i < B_LOADS; i++) {                                            \
-            int unit = item + i * GROUP;                                                      \
+            int unit = item + i * WORK_GROUP_SIZE;                                                      \
             int tap = (first_tap) + unit / (TILE_M / 4);                                      \
             int m = first_m + unit % (TILE_M / 4) * 4;                                        \
             b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                        \
-            if ((B_UNITS % GROUP == 0 || unit < B_UNITS) && tap < depth && m < weight_stride)  \
+            if ((B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS) && tap < depth && m < weight_stride)  \
                 b_next[i] = LOAD4(weight + tap * weight_stride + m);                          \
         }                                                                                     \
     }
@@ -106,15 +106,15 @@
 #define STASH(tile)                                                                       \
     {                                                                                     \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                                        \
-            int unit = item + i * GROUP;                                                  \
-            if (A_UNITS % GROUP == 0 || unit < A_UNITS) {                                 \
+            int unit = item + i * WORK_GROUP_SIZE;                                                  \
+            if (A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) {                                 \
                 STORE_UNIT(tile, UNIT_TAP(unit), UNIT_PIXEL(unit), a_next[i])             \
             }                                                                             \
         }                                                                                 \
         UNROLL for (int i = 0; i < B_LOADS; i++) {                                        \
-            int unit = item + i * GROUP;                                                  \
-            if (B_UNITS % GROUP == 0 || unit < B_UNITS)                                   \
-                LOCAL_STORE4((tile) + TILE_K * A_STRIDE + unit * 4, b_next[i]);           \
+            int unit = item + i * WORK_GROUP_SIZE;                                                  \
+            if (B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS)                                   \
+                SHARED_STORE4((tile) + TILE_K * A_STRIDE + unit * 4, b_next[i]);           \
         }                                                                                 \
     }
 
@@ -148,14 +148,14 @@
     }
 #endif
 
-KERNEL LAUNCH_BOUNDS(GROUP, RESIDENT) void im2col_gemm(
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     const GLOBAL int2 *RESTRICT taps, int pixels, int out_channels, int depth, int weight_stride,
     int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,
     int pad_left, int x_image, int x_row, int x_column, int x_tap, int x_group, int all_channels
     EPILOGUE_PARAMETERS)
 {
-    LOCAL ALIGNED(16) float tiles[LOCAL_WORDS];
+    SHARED ALIGNED(16) float tiles[LOCAL_WORDS];
 
     int item = LOCAL_ID(0);
     int m_tiles = CEIL_DIV(out_channels, TILE_M);
@@ -170,7 +170,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, RESIDENT) void im2col_gemm(
     int2 origin[A_LOADS];
 #endif
     UNROLL for (int i = 0; i < A_LOADS; i++) {
-        int pixel = first_pixel + UNIT_PIXEL(item + i * GROUP);
+        int pixel = first_pixel + UNIT_PIXEL(item + i * WORK_GROUP_SIZE);
         int place = pixel % plane;
         int row = place / out_width * stride_y - pad_top;
         int column = place % out_width * stride_x - pad_left;
@@ -208,9 +208,9 @@ KERNEL LAUNCH_BOUNDS(GROUP, RESIDENT) void im2col_gemm(
             int b_row = current + TILE_K * A_STRIDE + tap * TILE_M;
             float4 a[WORK_P / 4], b[WORK_M / 4];
             UNROLL for (int i = 0; i < WORK_P / 4; i++)
-                a[i] = LOCAL_LOAD4(tiles + a_row + ROW(thread_p, 4 * i));
+                a[i] = SHARED_LOAD4(tiles + a_row + ROW(thread_p, 4 * i));
             UNROLL for (int j = 0; j < WORK_M / 4; j++)
-                b[j] = LOCAL_LOAD4(tiles + b_row + COLUMN(thread_m, 4 * j));
+                b[j] = SHARED_LOAD4(tiles + b_row + COLUMN(thread_m, 4 * j));
             UNROLL for (int i = 0; i < WORK_P / 4; i++)
                 UNROLL for (int j = 0; j < WORK_M / 4; j++) {
                     sum[4 * i + 0][4 * j + 0] = FMA(a[i].x, b[j].x, sum[4 * i + 0][4 * j + 0]);
@@ -240,14 +240,14 @@ KERNEL LAUNCH_BOUNDS(GROUP, RESIDENT) void im2col_gemm(
     UNROLL for (int i = 0; i < WORK_P; i++)
         UNROLL for (int j = 0; j < WORK_M; j += 4) {
             int word = (set * TILE_P + ROW(thread_p, i)) * TILE_M + COLUMN(thread_m, j);
-            LOCAL_STORE4(tiles + word,
+            SHARED_STORE4(tiles + word,
                          MAKE4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]));
         }
     BARRIER();
-    for (int unit = item; unit < TILE_P * TILE_M / 4; unit += GROUP) {
-        float4 value = LOCAL_LOAD4(tiles + unit * 4);
+    for (int unit = item; unit < TILE_P * TILE_M / 4; unit += WORK_GROUP_SIZE) {
+        float4 value = SHARED_LOAD4(tiles + unit * 4);
         UNROLL for (int other = 1; other < SPLIT_K; other++) {
-            float4 part = LOCAL_LOAD4(tiles + other * TILE_P * TILE_M + unit * 4);
+            float4 part = SHARED_LOAD4(tiles + other * TILE_P * TILE_M + unit * 4);
             value.x += part.x;
             value.y += part.y;
             value.z += part.z;

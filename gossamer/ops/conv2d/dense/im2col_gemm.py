@@ -1,6 +1,6 @@
 """im2col_gemm: convolution as a tiled matrix product with implicit im2col, in the dialect.
 
-Source: convolution in OpenCL by im2col and a tiled GEMM (64 x 64 tiles in local memory, 8 x 4
+Source: convolution in OpenCL by im2col and a tiled GEMM (64 x 64 tiles in shared memory, 8 x 4
 results a work-item), here with the recombined matrix never stored and the epilogue fused.
 """
 
@@ -41,14 +41,14 @@ class Tile:
     work_p: int
     work_m: int
     split_k: int = 1
-    resident: int = 1
+    blocks_per_unit: int = 1
 
     @property
-    def group(self) -> int:
+    def work_group(self) -> int:
         return self.tile_p // self.work_p * (self.tile_m // self.work_m) * self.split_k
 
     @property
-    def local_bytes(self) -> int:
+    def shared_bytes(self) -> int:
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
         sums = self.split_k * self.tile_p * self.tile_m if self.split_k > 1 else 0
         return 4 * max(tiles, sums)
@@ -57,11 +57,11 @@ class Tile:
 TILES = (
     Tile(64, 64, 16, 8, 4),
     Tile(64, 64, 8, 8, 4),
-    Tile(256, 32, 8, 8, 8, resident=2),
+    Tile(256, 32, 8, 8, 8, blocks_per_unit=2),
     Tile(256, 16, 8, 8, 4),
-    Tile(128, 128, 8, 8, 8, resident=2),
-    Tile(128, 96, 16, 8, 8, resident=2),
-    Tile(128, 32, 16, 8, 4, resident=2),
+    Tile(128, 128, 8, 8, 8, blocks_per_unit=2),
+    Tile(128, 96, 16, 8, 8, blocks_per_unit=2),
+    Tile(128, 32, 16, 8, 4, blocks_per_unit=2),
     Tile(64, 32, 16, 4, 4, split_k=2),
     Tile(32, 32, 32, 4, 4, split_k=4),
     Tile(32, 32, 16, 4, 4, split_k=2),
@@ -83,7 +83,7 @@ class Im2colGemm(Algorithm):
                zip(problem.kernel, problem.dilation, strict=True)) >= 2**15:
             return "a window of 2^15 rows or columns or more"
         if not _fitting(device.limits):
-            return f"{device.name} has only {device.limits.local_bytes} bytes of local memory"
+            return f"{device.name} has only {device.limits.shared_bytes} bytes of shared memory"
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -97,7 +97,7 @@ class Im2colGemm(Algorithm):
                 inputs = (x, *[y] * problem.epilogue.tensor_count)
                 variants.append(Variant(config, inputs, (y,)))
             yield from variants
-            yield from (variant.halved for variant in variants)
+            yield from (variant.as_fp16 for variant in variants)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -111,7 +111,7 @@ class Im2colGemm(Algorithm):
         out_vector = 4 if out_nhwc and per_group % 4 == 0 else 1
         source = KernelSource.of(_SOURCE, "im2col_gemm", {
             **{key.upper(): value for key, value in variant.config},
-            "RESIDENT": _resident(tile, vector),
+            "BLOCKS_PER_UNIT": _blocks_per_unit(tile, vector),
             "VECTOR": vector,
             "POINTWISE": int(problem.is_pointwise),
             "PIXELS_FIRST": int(not nhwc),
@@ -132,7 +132,7 @@ class Im2colGemm(Algorithm):
         groups_m = -(-per_group // tile.tile_m)
         groups_p = -(-problem.pixels // tile.tile_p)
         launch = Launch(
-            kernel, (groups_m * groups_p, problem.groups), (tile.group, 1),
+            kernel, (groups_m * groups_p, problem.groups), (tile.work_group, 1),
             (input_buffer(0), packed, output_buffer(0), taps, problem.pixels, per_group,
              problem.depth, stride, problem.height, problem.width, problem.out_width,
              problem.out_height * problem.out_width, *problem.stride, *problem.pads[:2],
@@ -142,15 +142,15 @@ class Im2colGemm(Algorithm):
         return State(problem, variant, device, [launch])
 
 
-def _resident(tile: Tile, vector: int) -> int:
+def _blocks_per_unit(tile: Tile, vector: int) -> int:
     """Scalar loads keep four times as many addresses: the widest tiles would spill at the
-    register bound of two resident groups."""
-    return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.resident
+    register bound of two blocks_per_unit groups."""
+    return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 
 
 def _fitting(limits: Limits) -> list[Tile]:
     return [tile for tile in TILES
-            if tile.local_bytes <= limits.local_bytes and tile.group <= limits.group_size]
+            if tile.shared_bytes <= limits.shared_bytes and tile.work_group <= limits.work_group_size]
 
 
 def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
@@ -163,14 +163,14 @@ def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
     per_group = problem.out_channels // problem.groups
     groups = -(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
-    units = max(limits.units, 1)
+    units = max(limits.compute_units, 1)
     shared = max(1.0, groups / units)
     fullest = -(-groups // units) if groups < 4 * units else shared
     steps = -(-problem.depth // tile.tile_k)
     taps = tile.tile_k / tile.split_k
-    arithmetic = tile.group / 128 * taps * (tile.work_p * tile.work_m
+    arithmetic = tile.work_group / 128 * taps * (tile.work_p * tile.work_m
                                             + read * (tile.work_p + tile.work_m))
-    staging = stage * tile.group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
+    staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
     alone = latency + fill * taps * tile.work_p * tile.work_m**0.5
     return (start + steps * max(alone, fullest * (arithmetic + staging))
             + shared * store * tile.tile_p * tile.tile_m)

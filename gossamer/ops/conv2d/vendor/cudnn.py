@@ -14,8 +14,8 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     MOST_PLANS,
     OPERAND,
     WEIGHT,
-    Form,
-    Offer,
+    CudnnForm,
+    CudnnOffer,
     X,
     Y,
     built,
@@ -36,7 +36,7 @@ _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
 
 
 @dataclass
-class _Ready:
+class _BuiltConvolution:
     """A built plan: its graph, the engine's name, the constants it reads and the run-time inputs
     it takes, by their names in the graph."""
 
@@ -92,7 +92,7 @@ class Cudnn(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        form = Form(variant.precision, variant.outputs[0].layout, variant["epilogue"] != _SEPARATE)
+        form = CudnnForm(variant.precision, variant.outputs[0].layout, variant["epilogue"] != _SEPARATE)
         plan = offered(device, problem, form).plans[variant["rank"]]
         try:
             graph = built(device, problem, form, plan)
@@ -102,7 +102,7 @@ class Cudnn(Algorithm):
         spec = form.spec(problem.weight_shapes["weight"])
         weight = weights.packed(f"cudnn weight {spec.layout} {spec.dtype}",
                                 lambda arrays: to_memory(arrays["weight"], spec))
-        ready = _Ready(graph, plan.engine, {WEIGHT: weight}, {X: 0})
+        ready = _BuiltConvolution(graph, plan.engine, {WEIGHT: weight}, {X: 0})
         if not form.fused:
             launches = epilogue_pass_launches(problem.epilogue, weights, device,
                                               variant.outputs[0], 1)
@@ -118,7 +118,7 @@ class Cudnn(Algorithm):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        ready: _Ready = state.data
+        ready: _BuiltConvolution = state.data
         device = cast("CudaDevice", state.device)
         buffers = {**ready.constants, Y: outputs[0],
                    **{name: inputs[index] for name, index in ready.inputs.items()}}
@@ -143,14 +143,14 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 
 
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
-            precision: str) -> dict[Form, Offer]:
+            precision: str) -> dict[CudnnForm, CudnnOffer]:
     """What cuDNN offers in each layout."""
-    forms = [Form(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
+    forms = [CudnnForm(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
     return {form: offered(device, problem, form) for form in forms}
 
 
-def _variant(problem: Conv2dProblem, form: Form, rank: int, epilogue: str,
-             offer: Offer) -> Variant:
+def _variant(problem: Conv2dProblem, form: CudnnForm, rank: int, epilogue: str,
+             offer: CudnnOffer) -> Variant:
     x, y = form.spec(problem.inputs[0].shape), form.spec(problem.outputs[0].shape)
     return Variant((("rank", rank), ("epilogue", epilogue)),
                    (x, *[y] * problem.epilogue.tensor_count), (y,), form.precision,

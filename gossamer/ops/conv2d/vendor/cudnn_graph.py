@@ -11,10 +11,10 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import first_line
-from gossamer.expression import Step
+from gossamer.expression import ExpressionStep
 from gossamer.ops.algorithm import Epilogue, WeightsInfo
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.vendor.cudnn import Library, library_on
+from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on
 from gossamer.tensor import TensorSpec
 
 MOST_PLANS = 8
@@ -41,7 +41,7 @@ _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires
 
 
 @dataclass(frozen=True)
-class Form:
+class CudnnForm:
     """How a convolution is put to cuDNN. fused: with its epilogue."""
 
     precision: str
@@ -57,7 +57,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExecutionPlan:
     """One execution plan that cuDNN offers: its place in cuDNN's list, its engine with the
     settings ("eng12_k2=3"), and its workspace in bytes."""
 
@@ -67,10 +67,10 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Offer:
+class CudnnOffer:
     """The plans for a form, quickest first by cuDNN's own estimate; where there are none, why."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[ExecutionPlan, ...]
     refusal: str = ""
 
 
@@ -84,7 +84,7 @@ class Pointwise:
     constants: tuple[tuple[str, float], ...] = ()
 
 
-def offered(device: Device, problem: Conv2dProblem, form: Form) -> Offer:
+def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
     """The plans of cuDNN on a device for a form; the same ones at each call, and in each process
     with the same cuDNN. Builds no plan."""
     plain = replace(problem, weights_info=WeightsInfo())
@@ -94,13 +94,13 @@ def offered(device: Device, problem: Conv2dProblem, form: Form) -> Offer:
 
 
 @functools.lru_cache(maxsize=4096)
-def _offered(device: Device, problem: Conv2dProblem, form: Form) -> Offer:
+def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
     library = library_on(device)
     with library.handle() as handle:
         try:
             graph = _planned(problem, form, library, handle)
         except library.failures as error:
-            return Offer((), _no_engine(error))
+            return CudnnOffer((), _no_engine(error))
         for note in _WANTED[form.precision]:
             graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
         for note in _UNWANTED[form.precision]:
@@ -117,9 +117,9 @@ def _offered(device: Device, problem: Conv2dProblem, form: Form) -> Offer:
         most = device.limits.memory_bytes // _SHARE
         usable = [(index, needs[entry.cpp_index]) for index, entry in enumerate(graph.plans)
                   if needs.get(entry.cpp_index, most + 1) <= most]
-        plans = tuple(Plan(index, graph.get_plan_name_at_index(index), need)
+        plans = tuple(ExecutionPlan(index, graph.get_plan_name_at_index(index), need)
                       for index, need in usable[:MOST_PLANS])
-    return Offer(plans, "" if plans else _refusal(told, len(needs)))
+    return CudnnOffer(plans, "" if plans else _refusal(told, len(needs)))
 
 
 def workspaces(told: str) -> dict[int, int]:
@@ -150,7 +150,7 @@ def _refusal(told: str, too_large: int) -> str:
     return others[0] if others else told.strip().splitlines()[0]
 
 
-def built(device: Device, problem: Conv2dProblem, form: Form, plan: Plan) -> Any:
+def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
     """A graph with a plan that was offered for it built and selected. What the frontend and the
     library raise passes through."""
     library = library_on(device)
@@ -167,7 +167,7 @@ def built(device: Device, problem: Conv2dProblem, form: Form, plan: Plan) -> Any
     return graph
 
 
-def _planned(problem: Conv2dProblem, form: Form, library: Library, handle: Any) -> Any:
+def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, handle: Any) -> Any:
     """The graph with all plans that cuDNN has for it, none of them built."""
     graph = _graph(problem, form, library.api, handle)
     graph.validate()
@@ -185,7 +185,7 @@ def _planned(problem: Conv2dProblem, form: Form, library: Library, handle: Any) 
     return graph
 
 
-def _graph(problem: Conv2dProblem, form: Form, api: Any, handle: Any) -> Any:
+def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> Any:
     real = api.data_type.FLOAT
     stored = api.data_type.HALF if form.dtype == "float16" else real
     # whoever records an execution keeps the plan alive for as long as the record
@@ -225,7 +225,7 @@ def _graph(problem: Conv2dProblem, form: Form, api: Any, handle: Any) -> Any:
     return graph
 
 
-def channel_dtype(epilogue: Epilogue, form: Form) -> str:
+def channel_dtype(epilogue: Epilogue, form: CudnnForm) -> str:
     """Of the channel operands of a fused epilogue."""
     nodes = pointwise(epilogue) or ()
     # cuDNN's own fused kernels, which add and rectify, take a float16 bias only; what generates
@@ -247,7 +247,7 @@ def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
     return None if None in nodes else tuple(node for node in nodes if node is not None)
 
 
-def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[Step, ...]:
+def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep, ...]:
     """The steps, with those among the leading sums first that add tensors: cuDNN's own fused
     kernel adds a residual, then the bias, then applies the activation."""
     expression = epilogue.expression
@@ -262,12 +262,12 @@ def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[Step, ...]:
     added.sort(key=lambda operand: epilogue.operands[operand - 1] == "channel")
     sums, current = [], 0
     for index, operand in enumerate(added):
-        sums.append(Step("add", (current, operand)))
+        sums.append(ExpressionStep("add", (current, operand)))
         current = expression.inputs + index
     return (*sums, *expression.steps[len(added):])
 
 
-def _node(step: Step, channels: set[int]) -> Pointwise | None:
+def _node(step: ExpressionStep, channels: set[int]) -> Pointwise | None:
     """One step as a node; None where cuDNN has none."""
     arguments = step.arguments
     if step.function in ("add", "mul"):

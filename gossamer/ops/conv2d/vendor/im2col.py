@@ -16,7 +16,7 @@ import numpy as np
 from gossamer.device.base import Buffer, Device, KernelSource
 from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.strided import GROUP, divisor, groups_for
+from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.ops.vendor.nvmath import dtype_of
 from gossamer.tensor import TensorSpec
 
@@ -27,7 +27,7 @@ _ORDERS = {"NCHW": 0, "NHWC": 1, "CHWN": 2}
 
 
 @dataclass(frozen=True)
-class Part:
+class MatrixPart:
     """The images and output pixels whose columns of the recombined matrix are made at a time."""
 
     first_image: int
@@ -57,22 +57,22 @@ def taps(problem: Conv2dProblem) -> int:
     return problem.depth * problem.groups
 
 
-def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[Part]:
+def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart]:
     """The whole problem in parts whose matrices stay within the bound: whole images where one
     fits, else ranges of pixels; of all images where these lie innermost. A pointwise problem
     needs no matrix: the input is it."""
     images, pixels = problem.batch, problem.out_height * problem.out_width
-    whole = Part(0, images, 0, pixels)
+    whole = MatrixPart(0, images, 0, pixels)
     column = taps(problem) * itemsize
     if problem.is_pointwise or column * images * pixels <= _MATRIX_BYTES:
         return [whole]
     if layout == "CHWN":
-        return [Part(0, images, first, count)
+        return [MatrixPart(0, images, first, count)
                 for first, count in _ranges(pixels, _MATRIX_BYTES // (column * images))]
     if column * pixels <= _MATRIX_BYTES:
-        return [Part(first, count, 0, pixels)
+        return [MatrixPart(first, count, 0, pixels)
                 for first, count in _ranges(images, _MATRIX_BYTES // (column * pixels))]
-    return [Part(image, 1, first, count) for image in range(images)
+    return [MatrixPart(image, 1, first, count) for image in range(images)
             for first, count in _ranges(pixels, _MATRIX_BYTES // column)]
 
 
@@ -82,14 +82,14 @@ def _ranges(total: int, most: int) -> list[tuple[int, int]]:
     return [(first, min(size, total - first)) for first in range(0, total, size)]
 
 
-def matrix_bytes(problem: Conv2dProblem, part: Part, itemsize: int) -> int:
+def matrix_bytes(problem: Conv2dProblem, part: MatrixPart, itemsize: int) -> int:
     """Workspace for a part's matrix, a multiple of 256 bytes; 0 where the input serves."""
     if problem.is_pointwise:
         return 0
     return -(-taps(problem) * part.images * part.pixels * itemsize // 256) * 256
 
 
-def output_offset(problem: Conv2dProblem, layout: str, part: Part) -> int:
+def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
     """Elements of the output before the part's first result."""
     if layout == "CHWN":
         return part.first_pixel * problem.batch
@@ -99,7 +99,7 @@ def output_offset(problem: Conv2dProblem, layout: str, part: Part) -> int:
     return part.first_image * problem.out_channels * pixels + part.first_pixel
 
 
-def gather(problem: Conv2dProblem, x: TensorSpec, part: Part, device: Device) -> Launch:
+def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Device) -> Launch:
     """The launch that writes the part's recombined matrix from input 0 (of spec x) to the
     workspace's start."""
     itemsize = x.stored_dtype.itemsize
@@ -129,7 +129,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: Part, device: Device) ->
     kernel = device.compile(KernelSource.of(_SOURCE, "im2col", {
         "ORDER": _ORDERS[x.layout], "UNIT_BYTES": unit_bytes}))
     items = sizes[0] * sizes[1] * sizes[2]
-    return Launch(kernel, groups_for(items), (GROUP,), (
+    return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
         input_buffer(0), lambda inputs, outputs, workspace: workspace, items,
         *divisor(sizes[0]), *divisor(sizes[1]), *divisor(problem.out_width),
         *divisor(group_channels), part.first_image, part.first_pixel, problem.height,
@@ -140,8 +140,8 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: Part, device: Device) ->
 def run(launch: Launch, device: Device, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
         workspace: Buffer | None, stream: Any) -> None:
     arguments = [a(inputs, outputs, workspace) if callable(a) else a for a in launch.arguments]
-    device.launch(launch.kernel, launch.groups, launch.group_size, arguments,
-                  local_bytes=launch.local_bytes, stream=stream)
+    device.launch(launch.kernel, launch.work_groups, launch.work_group_size, arguments,
+                  shared_bytes=launch.shared_bytes, stream=stream)
 
 
 def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:

@@ -12,7 +12,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Launch, State, Variant, Weights
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.im2col import (
-    Part,
+    MatrixPart,
     gather,
     matrix_bytes,
     output_offset,
@@ -27,9 +27,9 @@ from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.vendor.cublas import (
     ALIGNMENT,
     RANKS,
+    CublasOffer,
     Fused,
     Multiplication,
-    Offer,
     Product,
     bias_vector,
     fused,
@@ -41,11 +41,11 @@ _LAYOUTS = ("NHWC", "NCHW", "CHWN")
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ProductCall:
     """A part, the product over its matrix, and where the product's operands A, B and D start,
     in elements, each time it is done."""
 
-    part: Part
+    part: MatrixPart
     product: Product
     offsets: tuple[tuple[int, int, int], ...]
 
@@ -54,7 +54,7 @@ class _Step:
 class _Lowered:
     """What computes a problem in one form. fused: the epilogue where the products apply it."""
 
-    steps: tuple[_Step, ...]
+    steps: tuple[_ProductCall, ...]
     fused: Fused | None
     ranks: int
     """Algorithms that cuBLAS offers for each of the products."""
@@ -64,13 +64,13 @@ class _Lowered:
 class _Call:
     gathering: Launch | None
     multiplication: Multiplication
-    offer: Offer
+    offer: CublasOffer
     offsets: tuple[tuple[int, int, int], ...]
     scratch: int
     """Bytes of workspace before the product's own."""
 
 
-class CublasLowering(Algorithm):
+class Im2colCublas(Algorithm):
     op = "conv2d"
     name = "cublas-lowering"
     vendor = CUBLAS
@@ -153,7 +153,7 @@ def _itemsize(precision: str) -> int:
 
 def _lowered(problem: Conv2dProblem, precision: str, layout: str, device: Device) -> _Lowered:
     """With the epilogue in the products where they can apply it and cuBLAS offers to."""
-    def steps(whole: Fused) -> tuple[tuple[_Step, ...], int]:
+    def steps(whole: Fused) -> tuple[tuple[_ProductCall, ...], int]:
         made = tuple(_step(problem, layout, precision, part, whole)
                      for part in parts(problem, layout, _itemsize(precision)))
         return made, min(len(offers(step.product, device)) for step in made)
@@ -168,8 +168,8 @@ def _lowered(problem: Conv2dProblem, precision: str, layout: str, device: Device
     return _Lowered(made, None, ranks)
 
 
-def _step(problem: Conv2dProblem, layout: str, precision: str, part: Part,
-          whole: Fused) -> _Step:
+def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
+          whole: Fused) -> _ProductCall:
     """Channels are the rows of D in NHWC, where they lie together, and its columns elsewhere;
     the members of a batch are groups, or images of NCHW."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
@@ -196,6 +196,6 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: Part,
     strides = strides if batch > 1 else (0, 0, 0)
     alignment = math.gcd(ALIGNMENT, *(
         each * _itemsize(precision) for each in (*strides, *itertools.chain(*offsets))))
-    return _Step(part, Product(precision, rows, columns, depth, layout == "NHWC", leading, batch,
+    return _ProductCall(part, Product(precision, rows, columns, depth, layout == "NHWC", leading, batch,
                                strides, alignment, bool(whole.bias), whole.residual, whole.relu),
                  offsets)

@@ -15,7 +15,7 @@ from gossamer.ops.algorithm import Algorithm, Launch, State, Variant, Weights
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.csr.direct_sparse import too_dense
 from gossamer.ops.conv2d.vendor.im2col import (
-    Part,
+    MatrixPart,
     gather,
     matrix_bytes,
     output_offset,
@@ -44,7 +44,7 @@ _LAYOUTS = ("CHWN", "NHWC", "NCHW")
 _MOST_MATRICES = 65535
 
 
-class CusparseLowering(Algorithm):
+class Im2colCusparse(Algorithm):
     op = "conv2d"
     name = "cusparse-lowering"
     vendor = CUSPARSE
@@ -82,7 +82,7 @@ class CusparseLowering(Algorithm):
         if problem.outputs[0].size == 0:
             return state
         x, y = variant.inputs[0], variant.outputs[0]
-        sparse = _SparseWeights(weights, problem, x.layout, x.dtype)
+        sparse = _CsrWeights(weights, problem, x.layout, x.dtype)
         state.data = [
             (None if problem.is_pointwise else gather(problem, x, part, device),
              _SparseProduct(sparse, problem, part, variant, device),
@@ -108,7 +108,7 @@ class CusparseLowering(Algorithm):
         super().launch(state, inputs, outputs, workspace, stream)
 
 
-class _SparseWeights:
+class _CsrWeights:
     """The weights' CSR matrix (output channels, taps of all groups) in device memory."""
 
     def __init__(self, weights: Weights, problem: Conv2dProblem, layout: str,
@@ -141,7 +141,7 @@ def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 class _SparseProduct:
     """Sparse weights times a part's recombined matrix, described to cuSPARSE and preprocessed."""
 
-    def __init__(self, sparse: _SparseWeights, problem: Conv2dProblem, part: Part,
+    def __init__(self, sparse: _CsrWeights, problem: Conv2dProblem, part: MatrixPart,
                  variant: Variant, device: Device) -> None:
         self._library = library_on(CUSPARSE, device)
         self._sparse = sparse

@@ -1,7 +1,7 @@
 """A machine for PTX as data: runs what a generator wrote, without a GPU.
 
 Registers hold 32 lanes; lanes that part at a branch go on at the lowest place first, so that they
-meet again behind it. Copies to local memory are done when they are asked for, or as late as their
+meet again behind it. Copies to shared memory are done when they are asked for, or as late as their
 wait allows with rubbish in their place until then: what comes out must be the same, whatever the
 order of the warps between two barriers.
 """
@@ -65,19 +65,19 @@ class Warp:
 
 
 class Machine:
-    """code: the kernel. parameters: addresses by name. local_bytes: of local memory. late: copies
+    """code: the kernel. parameters: addresses by name. shared_bytes: of shared memory. late: copies
     are done as late as may be. backward: the last warp runs first.
 
     products: multiply-adds by the number of the warp, of all groups.
     """
 
     def __init__(self, code: Code, memory: Memory, parameters: Mapping[str, int],
-                 local_bytes: int, *, late: bool = False, backward: bool = False) -> None:
+                 shared_bytes: int, *, late: bool = False, backward: bool = False) -> None:
         self._code = code.instructions
         self._labels = {each.operands[0]: place for place, each in enumerate(self._code)
                         if each.name == "label"}
         self._memory, self._parameters = memory, parameters
-        self._local_bytes, self._late, self._backward = local_bytes, late, backward
+        self._shared_bytes, self._late, self._backward = shared_bytes, late, backward
         self.products = Counter[int]()
 
     def launch(self, groups: Sequence[int], group: int) -> None:
@@ -86,7 +86,7 @@ class Machine:
                 self._run((x, y), [Warp(number) for number in range(group // WARP)])
 
     def _run(self, group: tuple[int, int], warps: list[Warp]) -> None:
-        self._local = np.full(self._local_bytes, 0xFF, np.uint8)
+        self._local = np.full(self._shared_bytes, 0xFF, np.uint8)
         self._group = group
         order = warps[::-1] if self._backward else warps
         while any(waiting := [self._until_barrier(warp) for warp in order]):
@@ -147,7 +147,7 @@ class Machine:
             return np.full(WARP, operand).astype(dtype)
         assert isinstance(operand, str)
         special = {"%tid.x": warp.lanes, "%ctaid.x": self._group[0], "%ctaid.y": self._group[1],
-                   "local_memory": 0}
+                   "shared_memory": 0}
         if operand in special:
             return np.broadcast_to(special[operand], WARP).astype(np.uint32)
         value = warp.registers[operand]
@@ -226,7 +226,7 @@ class Machine:
             return self._memory.bytes
         if (addresses % size).any() or addresses.min() < 0 or (
                 addresses.max() + size > len(self._local)):
-            raise Fault("an access beside local memory")
+            raise Fault("an access beside shared memory")
         return self._local
 
     def _copy(self, warp: Warp, name: str, operands: Sequence[Operand],

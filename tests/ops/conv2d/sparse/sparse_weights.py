@@ -12,8 +12,8 @@ from gossamer.ops.algorithm import Epilogue, WeightsInfo
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from tests.ops.harness import random_weights
 
-H200 = Limits(units=132, memory_bytes=2**37, local_bytes=48 * 1024, local_bytes_opt_in=227 * 1024,
-              group_size=1024, subgroup_size=32)
+H200 = Limits(units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,
+              work_group_size=1024, subgroup_size=32)
 
 BIAS_RESIDUAL_CLIP = Epilogue(
     apply("add").then(apply("add")).then(apply("clip", 0.0, 6.0)), ("channel", "tensor"))

@@ -19,7 +19,7 @@ from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse.generated.blocks import blocks
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import configs
-from gossamer.ops.conv2d.sparse.generated.tiling import WARP, Config, Division
+from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedConfig, GeneratedTiling
 from gossamer.tensor import from_memory, to_memory
 from tests.ops.conv2d.sparse.ptx_machine import Fault, Machine, Memory
 from tests.ops.conv2d.sparse.sparse_weights import (
@@ -34,11 +34,11 @@ from tests.ops.harness import random_inputs, random_weights
 from tests.tolerances import normalised_error, tolerance
 
 
-def run(problem: Conv2dProblem, config: Config, arrays: Mapping[str, np.ndarray],
+def run(problem: Conv2dProblem, config: GeneratedConfig, arrays: Mapping[str, np.ndarray],
         inputs: Sequence[np.ndarray], *, halves: bool = False, late: bool = False,
         backward: bool = False) -> np.ndarray:
     """The result of the generated kernels on a machine for PTX."""
-    division = Division(problem, config, halves)
+    division = GeneratedTiling(problem, config, halves)
     dtype = "float16" if halves else "float32"
     *specs, out = (replace(spec, layout="CHWN", dtype=dtype)
                    for spec in (*problem.inputs, *problem.outputs))
@@ -51,14 +51,14 @@ def run(problem: Conv2dProblem, config: Config, arrays: Mapping[str, np.ndarray]
     for made in generate(division, arrays):
         places = [addresses[0], target, *addresses[1:]][:len(made.parameters)]
         machine = Machine(made.code, memory, dict(zip(made.parameters, places, strict=True)),
-                          division.local_bytes, late=late, backward=backward)
-        machine.launch((division.groups[0], made.blocks), division.group)
+                          division.shared_bytes, late=late, backward=backward)
+        machine.launch((division.groups[0], made.blocks), division.work_group)
     assert (memory.bytes[:target] == sources).all()
     assert (memory.bytes[target + empty.nbytes:] == 0xFF).all()
     return from_memory(memory.read(target, empty).copy(), out)
 
 
-def check_config(problem: Conv2dProblem, config: Config, arrays: Mapping[str, np.ndarray],
+def check_config(problem: Conv2dProblem, config: GeneratedConfig, arrays: Mapping[str, np.ndarray],
                  halves: bool = False) -> None:
     """Right, and the same to the last bit whatever the order of warps and copies."""
     inputs = random_inputs(problem)
@@ -100,23 +100,23 @@ def test_any_geometry_in_halves(problem: Conv2dProblem, density: float, choice: 
 
 
 @pytest.mark.parametrize("config", [
-    Config(12, 3, 5, 4, 4), Config(5, 2, 2, 3, 3, streams=2), Config(6, 1, 9, 8, 6, streams=4),
-    Config(4, 3, 3, 3, 8, teams=2, kernels=2), Config(12, 2, 1, 9, 4, teams=3),
-    Config(3, 3, 2, 2, 1, resident=4), Config(7, 3, 4, 4, 2, streams=2, resident=2, kernels=3)])
-def test_configs_that_fit_badly(config: Config) -> None:
+    GeneratedConfig(12, 3, 5, 4, 4), GeneratedConfig(5, 2, 2, 3, 3, staggered_entries=2), GeneratedConfig(6, 1, 9, 8, 6, staggered_entries=4),
+    GeneratedConfig(4, 3, 3, 3, 8, k_groups=2, kernels=2), GeneratedConfig(12, 2, 1, 9, 4, k_groups=3),
+    GeneratedConfig(3, 3, 2, 2, 1, blocks_per_unit=4), GeneratedConfig(7, 3, 4, 4, 2, staggered_entries=2, blocks_per_unit=2, kernels=3)])
+def test_configs_that_fit_badly(config: GeneratedConfig) -> None:
     problem = Conv2dProblem(3, 16, 9, 8, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
                             epilogue=BIAS_RESIDUAL_CLIP)
     check_config(problem, config, sparse(problem, 0.2))
 
 
 @pytest.mark.parametrize("config", [
-    Config(12, 3, 5, 4, 1, scouts=1), Config(6, 3, 9, 8, 8, streams=4, scouts=1),
-    Config(6, 3, 9, 8, 4, streams=4, scouts=1), Config(6, 3, 9, 8, 3, streams=2, scouts=1),
-    Config(6, 3, 9, 8, 2, streams=2, scouts=1, kernels=2),
-    Config(3, 3, 2, 2, 4, streams=4, scouts=1)])
-def test_scouts(config: Config) -> None:
+    GeneratedConfig(12, 3, 5, 4, 1, prefetch_warps=1), GeneratedConfig(6, 3, 9, 8, 8, staggered_entries=4, prefetch_warps=1),
+    GeneratedConfig(6, 3, 9, 8, 4, staggered_entries=4, prefetch_warps=1), GeneratedConfig(6, 3, 9, 8, 3, staggered_entries=2, prefetch_warps=1),
+    GeneratedConfig(6, 3, 9, 8, 2, staggered_entries=2, prefetch_warps=1, kernels=2),
+    GeneratedConfig(3, 3, 2, 2, 4, staggered_entries=4, prefetch_warps=1)])
+def test_scouts(config: GeneratedConfig) -> None:
     """Of one stage, two, three, four and more; also where a block has nothing to do, and where
-    there are more scouts than other warps."""
+    there are more prefetch_warps than other warps."""
     problem = Conv2dProblem(3, 16, 9, 8, 24, (3, 3), (1, 1), (1, 2, 1, 0), groups=2,
                             epilogue=BIAS_RESIDUAL_CLIP)
     arrays = sparse(problem, 0.2)
@@ -127,37 +127,37 @@ def test_scouts(config: Config) -> None:
 
 def test_scouts_share_what_each_other_warp_runs() -> None:
     problem = Conv2dProblem(4, 16, 9, 8, 6, (3, 3))
-    division = Division(problem, Config(6, 4, 9, 8, 4, streams=4, scouts=1))
+    division = GeneratedTiling(problem, GeneratedConfig(6, 4, 9, 8, 4, staggered_entries=4, prefetch_warps=1))
     (made,) = generate(division, sparse(problem, 0.2))
     memory = Memory()
     addresses = {name: memory.add(np.zeros(size, np.float32)) for name, size in zip(
         made.parameters, (problem.inputs[0].size, problem.outputs[0].size), strict=True)}
-    machine = Machine(made.code, memory, addresses, division.local_bytes)
-    machine.launch((division.groups[0], made.blocks), division.group)
+    machine = Machine(made.code, memory, addresses, division.shared_bytes)
+    machine.launch((division.groups[0], made.blocks), division.work_group)
     workers = division.workers // WARP
-    products = [machine.products[warp] for warp in range(division.group // WARP)]
+    products = [machine.products[warp] for warp in range(division.work_group // WARP)]
     assert products[:workers] == [max(products)] * workers
     assert sum(products[workers:]) == max(products) > max(products[workers:])
 
 
 def test_scouts_in_halves() -> None:
     problem = Conv2dProblem(4, 16, 9, 8, 24, (3, 3), pads=(1, 2, 1, 0))
-    for config in (Config(6, 4, 9, 8, 2, streams=2, scouts=1), Config(6, 4, 9, 8, 3, scouts=1)):
+    for config in (GeneratedConfig(6, 4, 9, 8, 2, staggered_entries=2, prefetch_warps=1), GeneratedConfig(6, 4, 9, 8, 3, prefetch_warps=1)):
         check_config(problem, config, sparse(problem, 0.2), halves=True)
 
 
 def test_scouts_are_tried_of_many_images() -> None:
     problem = with_density(Conv2dProblem(64, 256, 14, 14, 256, (3, 3), pads=(1, 1, 1, 1)), 0.03)
     found = configs(problem, H200)
-    assert found[0].scouts and not all(config.scouts for config in found[:3])
-    assert all(Division(problem, config).group <= H200.group_size for config in found)
-    assert not any(config.scouts for config in configs(replace(problem, batch=1), H200))
+    assert found[0].prefetch_warps and not all(config.prefetch_warps for config in found[:3])
+    assert all(GeneratedTiling(problem, config).group <= H200.work_group_size for config in found)
+    assert not any(config.prefetch_warps for config in configs(replace(problem, batch=1), H200))
 
 
 @pytest.mark.parametrize("width", [4, 6, 8])
 def test_one_image_is_copied_by_aligned_vectors(width: int) -> None:
     problem = Conv2dProblem(1, 3, 5, width, 4, (3, 3), pads=(1, 1, 1, 1))
-    division = Division(problem, Config(4, 1, 5, width, 3))
+    division = GeneratedTiling(problem, GeneratedConfig(4, 1, 5, width, 3))
     assert division.vector == {4: 16, 6: 8, 8: 16}[width]
     check_config(problem, division.config, sparse(problem, 0.4))
 
@@ -166,14 +166,14 @@ def test_one_image_is_copied_by_aligned_vectors(width: int) -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_vectors_are_aligned_in_every_tile(columns: int, stride: int) -> None:
     problem = Conv2dProblem(1, 3, 5, 16, 4, (3, 3), (1, stride), pads=(1, 1, 1, 1))
-    division = Division(problem, Config(4, 1, 5, columns, 3))
+    division = GeneratedTiling(problem, GeneratedConfig(4, 1, 5, columns, 3))
     assert division.tiles[2] > 1
     assert columns * stride * division.itemsize % division.vector == 0
     check_config(problem, division.config, sparse(problem, 0.4))
 
 
-@pytest.mark.parametrize("streams, teams", [(1, 1), (4, 1), (1, 4)])
-def test_long_sums_of_halves_go_to_float32(streams: int, teams: int) -> None:
+@pytest.mark.parametrize("staggered_entries, k_groups", [(1, 1), (4, 1), (1, 4)])
+def test_long_sums_of_halves_go_to_float32(staggered_entries: int, k_groups: int) -> None:
     """300 terms of like sign: sums in float16 alone would be off by more than is allowed. The
     second config's stage alone is too long for some channels."""
     problem = Conv2dProblem(2, 150, 2, 2, 3, (2, 1))
@@ -181,12 +181,12 @@ def test_long_sums_of_halves_go_to_float32(streams: int, teams: int) -> None:
     inputs = [np.abs(array) for array in random_inputs(problem)]
     expected = reference(problem, inputs, arrays)[0]
     for stage in (20, 75):
-        config = Config(3, 2, 1, 2, stage, streams=streams, teams=teams)
+        config = GeneratedConfig(3, 2, 1, 2, stage, staggered_entries=staggered_entries, k_groups=k_groups)
         for late in (False, True):
             result = run(problem, config, arrays, inputs, halves=True, late=late)
             assert normalised_error(result, expected) <= tolerance("conv2d", "fp16")
         terms: dict[Any, int] = {}
-        for made in generate(Division(problem, config, True), arrays):
+        for made in generate(GeneratedTiling(problem, config, True), arrays):
             for name, operands, _ in made.code.instructions:
                 if name == "fma.rn.f16x2":
                     terms[operands[0]] = terms.get(operands[0], 0) + 1
@@ -200,7 +200,7 @@ def test_layers_and_channels_of_zeros() -> None:
     arrays = sparse(problem, 0.3)
     arrays["weight"][:, 2:4] = 0
     arrays["weight"][3] = 0
-    for config in (Config(4, 2, 3, 5, 2, streams=2), Config(8, 2, 5, 5, 6, teams=2)):
+    for config in (GeneratedConfig(4, 2, 3, 5, 2, staggered_entries=2), GeneratedConfig(8, 2, 5, 5, 6, k_groups=2)):
         check_config(problem, config, arrays)
         nothing = {**arrays, "weight": np.zeros_like(arrays["weight"])}
         assert (run(problem, config, nothing, random_inputs(problem)) == 0).all()
@@ -215,7 +215,7 @@ def test_a_nan_stays_one(epilogue: Epilogue) -> None:
               for name, array in random_weights(problem).items()}
     x, *others = random_inputs(problem)
     x[1, 2, 0, 1] = np.nan
-    result = run(problem, Config(4, 2, 3, 3, 3), arrays, [x, *others])
+    result = run(problem, GeneratedConfig(4, 2, 3, 3, 3), arrays, [x, *others])
     assert np.isnan(result[1, :, 0, 1]).all() and np.isnan(result).sum() == 4
 
 
@@ -223,7 +223,7 @@ def test_weights_keep_their_bits() -> None:
     problem = Conv2dProblem(1, 4, 1, 1, 1, (1, 1))
     special = np.array([np.nan, -np.inf, 1e-42, -0.5], np.float32)
     arrays = {"weight": special.reshape(1, 4, 1, 1)}
-    (made,) = generate(Division(problem, Config(1, 1, 1, 1, 4)), arrays)
+    (made,) = generate(GeneratedTiling(problem, GeneratedConfig(1, 1, 1, 1, 4)), arrays)
     factors = [each.operands[2] for each in made.code.instructions if each.name == "fma.rn.f32"]
     assert factors == [Bits(bits) for bits in special.view(np.uint32).tolist()]
     assert "0f7FC00000" in made.program.text and "0fFF800000" in made.program.text
@@ -234,7 +234,7 @@ def test_blocks_have_like_numbers_of_nonzeros() -> None:
     arrays = random_weights(problem)
     kept = np.linspace(0.02, 0.5, 60)[:, None, None, None]
     arrays["weight"] *= np.random.default_rng(0).random(arrays["weight"].shape) < kept
-    division = Division(problem, Config(16, 1, 1, 1, 1))
+    division = GeneratedTiling(problem, GeneratedConfig(16, 1, 1, 1, 1))
     found = blocks(division, arrays["weight"])
     assert sorted(channel for block in found for channel in block.channels) == list(range(60))
     sizes = [sum(block.terms(list(block.taps))) for block in found]
@@ -245,7 +245,7 @@ def test_blocks_have_like_numbers_of_nonzeros() -> None:
 def test_an_input_is_read_once_for_all_nonzeros_of_its_tap() -> None:
     problem = Conv2dProblem(32, 8, 7, 7, 16, (3, 3), pads=(1, 1, 1, 1))
     arrays = sparse(problem, 0.4)
-    (made,) = generate(Division(problem, Config(16, 32, 2, 2, 4)), arrays)
+    (made,) = generate(GeneratedTiling(problem, GeneratedConfig(16, 32, 2, 2, 4)), arrays)
     names = [each.name for each in made.code.instructions]
     assert names.count("fma.rn.f32") == np.count_nonzero(arrays["weight"])
     assert names.count("ld.shared.f32") == np.count_nonzero(arrays["weight"].any(axis=0))
@@ -253,7 +253,7 @@ def test_an_input_is_read_once_for_all_nonzeros_of_its_tap() -> None:
 
 def test_addresses_of_large_tensors_stay_within_32_bits() -> None:
     problem = Conv2dProblem(1024, 128, 112, 112, 128, (1, 1))
-    division = Division(problem, Config(128, 32, 1, 8, 128))
+    division = GeneratedTiling(problem, GeneratedConfig(128, 32, 1, 8, 128))
     (made,) = generate(division, sparse(problem, 0.05))
     offsets = [each.offset for instruction in made.code.instructions
                for each in instruction.operands if isinstance(each, Address)]
@@ -269,14 +269,14 @@ def test_programs_build_without_spills(architecture: str, halves: bool) -> None:
     nvjitlink = pytest.importorskip("gossamer.device.cuda.nvjitlink", exc_type=ImportError)
     problem = with_density(Conv2dProblem(64, 24, 14, 14, 64, (3, 3), pads=(1, 1, 1, 1),
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.1)
-    limits = H200 if architecture != "sm_80" else replace(H200, local_bytes_opt_in=163 * 1024)
+    limits = H200 if architecture != "sm_80" else replace(H200, shared_bytes_opt_in=163 * 1024)
     config = replace(configs(problem, limits, halves)[0], kernels=1)
     arrays = sparse(problem, 0.1)
-    (made,) = generate(Division(problem, config, halves), arrays)
+    (made,) = generate(GeneratedTiling(problem, config, halves), arrays)
     cubin, info = nvjitlink.build(made.program, architecture, apart=halves)
     assert cubin[:4] == b"\x7fELF"
     assert info.spill_bytes == 0, f"{config} spills {info.spill_bytes} bytes"
-    assert info.registers <= Division(problem, config, halves).registers
+    assert info.registers <= GeneratedTiling(problem, config, halves).registers
 
 
 def test_the_machine_finds_planted_faults() -> None:

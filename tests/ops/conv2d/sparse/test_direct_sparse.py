@@ -64,7 +64,7 @@ def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device
     for variant in variants:
         (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
         error = normalised_error(actual, expected)
-        assert error <= tolerance("conv2d", variant.precision), (variant.label, variant.inputs[0])
+        assert error <= tolerance("conv2d", variant.precision), (variant.config_text, variant.inputs[0])
 
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -237,7 +237,7 @@ def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device)
         threads = [v["threads"] for v in variants_of(problem, compiled_device)]
         if compiled_device.api == "opencl":
             assert threads == sorted(threads, key=lambda each: each > 256)
-        assert compiled_device.limits.group_size < 512 or max(threads) > 256
+        assert compiled_device.limits.work_group_size < 512 or max(threads) > 256
 
 
 def test_groups_start_at_their_channels(compiled_device: Device) -> None:
@@ -315,7 +315,7 @@ def test_a_plan_that_does_not_measure_stays_dense(device: Device) -> None:
 def test_the_published_forms_come_in_every_size_that_fits(compiled_device: Device) -> None:
     problem = Conv2dProblem(64, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1))
     configs = {v.label for v in DirectSparse().variants(problem, compiled_device)}
-    largest = compiled_device.limits.group_size
+    largest = compiled_device.limits.work_group_size
     for threads in (1024, 512, 256):
         assert (f"variant=tiled threads={threads} points=1" in configs) == (threads <= largest)
     assert "variant=untiled threads=256" in configs

@@ -14,7 +14,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import _all, configs, estimate, lines
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
-from gossamer.ops.conv2d.sparse.generated.tiling import Config, Division
+from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from tests.ops.conv2d.sparse.sparse_weights import (
     BIAS_RESIDUAL_CLIP,
     BIAS_SIGMOID,
@@ -50,8 +50,8 @@ class PtxDevice(Device):
     def wait(self, waiting: Any, awaited: Any) -> None:
         self.done.append(("wait", waiting, awaited))
 
-    def launch(self, kernel: Any, groups: Any, group_size: Any, arguments: Any, *,
-               local_bytes: int = 0, stream: Any = None) -> None:
+    def launch(self, kernel: Any, groups: Any, work_group_size: Any, arguments: Any, *,
+               shared_bytes: int = 0, stream: Any = None) -> None:
         self.done.append(("launch", kernel, groups, stream))
 
     def _nothing(self, *arguments: Any, **options: Any) -> Any:
@@ -88,9 +88,9 @@ def test_variants_fit_and_begin_in_float32() -> None:
     assert {variant.precision for variant in variants} == {"fp32", "fp16"}
     for variant in variants:
         halves = variant.precision == "fp16"
-        division = Division(problem, Config(**dict(variant.config)), halves)
-        assert division.local_bytes <= H200.local_bytes_opt_in
-        assert division.group <= 1024 and division.registers >= division.block
+        division = GeneratedTiling(problem, GeneratedConfig(**dict(variant.config)), halves)
+        assert division.shared_bytes <= H200.shared_bytes_opt_in
+        assert division.work_group <= 1024 and division.registers >= division.block
         assert {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"CHWN"}
         assert variant.inputs[0].dtype == ("float16" if halves else "float32")
         assert estimate(division, H200).microseconds > 0
@@ -106,7 +106,7 @@ def test_variants_fit_and_begin_in_float32() -> None:
 def test_how_long_code_gets_is_known_before(problem: Conv2dProblem, halves: bool) -> None:
     arrays = sparse(problem, problem.weights_info.density)
     for config in configs(problem, H200, halves)[::6]:
-        division = Division(problem, config, halves)
+        division = GeneratedTiling(problem, config, halves)
         # factors of float16 are moves, which the assembler drops
         count = sum(instruction.name != "mov.b32" for made in generate(division, arrays)
                     for instruction in made.code.instructions)
@@ -117,16 +117,16 @@ def test_long_code_is_no_candidate() -> None:
     """Small blocks have instructions of their own for what large ones share."""
     problem = with_density(Conv2dProblem(1, 2048, 1, 1, 1000, (1, 1)), 0.1)
     every = configs(problem, H200)
-    longest = max(lines(Division(problem, config)) for config in every)
+    longest = max(lines(GeneratedTiling(problem, config)) for config in every)
     offered = configs(problem, H200, most_lines=longest / 2)
-    assert offered and all(lines(Division(problem, config)) <= longest / 2 for config in offered)
+    assert offered and all(lines(GeneratedTiling(problem, config)) <= longest / 2 for config in offered)
 
 
 def test_the_time_that_building_takes_is_expected_of_its_length() -> None:
     problem = with_density(replace(DENSE, channels=512, out_channels=512), 0.2)
     variants = list(DirectSparseCompiled().variants(problem, PtxDevice()))
     for variant in variants:
-        division = Division(problem, Config(**dict(variant.config)), variant.precision == "fp16")
+        division = GeneratedTiling(problem, GeneratedConfig(**dict(variant.config)), variant.precision == "fp16")
         assert variant.build_seconds == pytest.approx(lines(division) / 13_000, abs=0.05)
     assert 15 < max(variant.build_seconds for variant in variants) <= 240
 
@@ -134,16 +134,16 @@ def test_the_time_that_building_takes_is_expected_of_its_length() -> None:
 @pytest.mark.parametrize("halves", [False, True])
 def test_the_config_with_the_shortest_code_is_among_them(halves: bool) -> None:
     problem = with_density(Conv2dProblem(2, 1024, 1, 1, 1000, (1, 1)), 0.1)
-    shortest = min(lines(Division(problem, config, halves))
+    shortest = min(lines(GeneratedTiling(problem, config, halves))
                    for config in _all(problem, H200, halves))
-    assert min(lines(Division(problem, config, halves))
+    assert min(lines(GeneratedTiling(problem, config, halves))
                for config in configs(problem, H200, halves)) <= shortest
 
 
 @pytest.mark.parametrize("batch", [8, 33, 64])
 def test_resident_groups_are_no_more_than_a_multiprocessor_holds(batch: int) -> None:
     problem = with_density(Conv2dProblem(batch, 64, 20, 17, 64, (3, 3), groups=4), 0.1)
-    assert all(Division(problem, config).group * config.resident <= 2048
+    assert all(GeneratedTiling(problem, config).group * config.blocks_per_unit <= 2048
                for config in configs(problem, H200))
 
 
@@ -183,7 +183,7 @@ def test_nothing_is_launched_for_nothing() -> None:
 @pytest.mark.sanitize
 def test_on_a_gpu(cuda: Device) -> None:
     def own(variants: list[Variant]) -> list[Variant]:
-        return [each for each in variants if "resident" in dict(each.config)]
+        return [each for each in variants if "blocks_per_unit" in dict(each.config)]
 
     for batch, epilogue in ((1, Epilogue()), (2, BIAS_RESIDUAL_CLIP), (5, BIAS_SIGMOID),
                             (64, SCALE_PRELU)):
@@ -196,7 +196,7 @@ def test_on_a_gpu(cuda: Device) -> None:
 @pytest.mark.sanitize
 def test_scouts_on_a_gpu(cuda: Device) -> None:
     def scouted(variants: list[Variant]) -> list[Variant]:
-        return [each for each in variants if dict(each.config).get("scouts")]
+        return [each for each in variants if dict(each.config).get("prefetch_warps")]
 
     problem = with_density(Conv2dProblem(32, 48, 9, 7, 40, (3, 3), pads=(1, 0, 1, 2),
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.2)

@@ -17,7 +17,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST, ROWS
-from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import DirectSparseMma, Shape
+from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import BatchTile, DirectSparseMma
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind, alike, scheduled
 from gossamer.tensor import to_memory
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
@@ -68,7 +68,7 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
     device = Keeping()
     DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
     starts, places, values, channels = device.uploaded
-    geometry = Shape(**dict(variant.config)).geometry(problem, device.limits)
+    geometry = BatchTile(**dict(variant.config)).geometry(problem, device.limits)
     assert geometry is not None
     depth = places.shape[2]
     fragments = values.view(np.float16 if variant.precision == "fp16" else np.float32)
@@ -175,7 +175,7 @@ def test_columns_read_at_once_lie_in_different_banks() -> None:
             DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
             places = device.uploaded[1].reshape(-1)
             in_any_order = turns(np.random.default_rng(0).permutation(places), kind)
-            assert turns(places, kind) - 1 < 0.3 * (in_any_order - 1), variant.label
+            assert turns(places, kind) - 1 < 0.3 * (in_any_order - 1), variant.config_text
 
 
 ON_A_GPU = [

@@ -17,7 +17,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST
 from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
-from gossamer.ops.conv2d.sparse.mma_pixels.tiling import MOST_IMAGES, Division, Shape
+from gossamer.ops.conv2d.sparse.mma_pixels.tiling import MOST_IMAGES, PixelTile, PixelTiling
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
 from tests.ops.conv2d.sparse.test_direct_sparse_mma import (
@@ -33,8 +33,8 @@ ALEXNET = Conv2dProblem(1, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1),
                         weights_info=WeightsInfo(0.05, "a pattern"))
 
 
-def shape_of(variant: Variant) -> Shape:
-    return Shape(**dict(variant.config))
+def shape_of(variant: Variant) -> PixelTile:
+    return PixelTile(**dict(variant.config))
 
 
 def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
@@ -50,8 +50,8 @@ def tables(problem: Conv2dProblem, weights: dict[str, np.ndarray],
     return device.uploaded
 
 
-def held(divided: Division, x: np.ndarray, line: int, octet: int) -> np.ndarray:
-    """Local memory for a tile, as (pieces, 8), of one image's channels (C, H, W)."""
+def held(divided: PixelTiling, x: np.ndarray, line: int, octet: int) -> np.ndarray:
+    """Shared memory for a tile, as (pieces, 8), of one image's channels (C, H, W)."""
     problem = divided.problem
     memory = np.zeros((divided.pieces, 8))
     top = line * problem.stride[0] - problem.pads[0]
@@ -74,7 +74,7 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
     """The convolution without its epilogue as the tables state it, in float64."""
     starts, offsets, values, channels = tables(problem, weights, variant)
     shape = shape_of(variant)
-    divided = Division(problem, shape, variant.precision)
+    divided = PixelTiling(problem, shape, variant.precision)
     pieces = offsets.reshape(-1, 16) // divided.piece_bytes
     if variant.precision == "fp16":
         # step, tile, row, quarter, columns' half, rows' half, of two
@@ -180,12 +180,12 @@ def test_columns_of_eight_are_in_banks_of_their_own() -> None:
     weights = sparse_weights(ALEXNET, 0.05)
     for variant in DirectSparsePixels().variants(ALEXNET, RecordingDevice()):
         _, offsets, _, _ = tables(ALEXNET, weights, variant)
-        divided = Division(ALEXNET, shape_of(variant), variant.precision)
+        divided = PixelTiling(ALEXNET, shape_of(variant), variant.precision)
         if variant.precision == "tf32":
             offsets = offsets.reshape(-1, 4, 4).swapaxes(1, 2)
         turns = [np.bincount(np.unique(loaded) // divided.piece_bytes % divided.banks).max()
                  for loaded in offsets.reshape(-1, divided.banks)]
-        assert np.mean(turns) < 1.6, variant.label
+        assert np.mean(turns) < 1.6, variant.config_text
 
 
 def test_groups_get_long_and_short_blocks() -> None:
@@ -201,7 +201,7 @@ def test_groups_get_long_and_short_blocks() -> None:
         starts, _, _, channels = tables(problem, {"weight": weight}, variant)
         assert sorted(channels[channels >= 0]) == list(range(192))
         together = np.diff(starts).reshape(-1, shape.blocks).sum(axis=1)
-        assert np.ptp(together) <= shape.tiles, variant.label
+        assert np.ptp(together) <= shape.tiles, variant.config_text
 
 
 def test_a_device_without_clusters_has_shapes_of_its_own() -> None:
@@ -219,7 +219,7 @@ def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
 @pytest.mark.parametrize("change, reason", [
     ({"batch": MOST_IMAGES + 1}, "a batch of 9"),
     ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "density 31%"),
-    ({"channels": 2**13, "height": 200, "width": 200}, "bytes of local memory"),
+    ({"channels": 2**13, "height": 200, "width": 200}, "bytes of shared memory"),
     ({"channels": 2**10, "height": 2**11, "width": 2**11}, "32-bit"),
     ({"channels": 1, "height": 4_000_000, "width": 1}, "more than 65535 groups"),
     ({"channels": 1, "height": 1, "width": 4_000_000}, "more than 65535 groups"),
@@ -240,7 +240,7 @@ def test_a_long_signal_is_divided_into_tiles_that_a_launch_takes() -> None:
     assert found
     for variant in found:
         (launch,) = DirectSparsePixels().prepare(weights, problem, variant, device).launches
-        assert max(launch.groups[1:]) <= 65535, variant.label
+        assert max(launch.work_groups[1:]) <= 65535, variant.config_text
 
 
 def test_other_devices_are_told_what_is_missing(device) -> None:

@@ -18,7 +18,7 @@ from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster, table
 from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
-from gossamer.ops.conv2d.sparse.table.tiling import FORMS, Division, Form, Walk
+from gossamer.ops.conv2d.sparse.table.tiling import FORMS, OutputPlanes, TableForm, TableTiling
 from tests.conftest import is_slow
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import problems, sparse_weights
@@ -30,8 +30,8 @@ from tests.tolerances import normalised_error, tolerance
 ALGORITHM = DirectSparseTable()
 
 
-def form_of(variant: Variant) -> Form:
-    return Form(**{key: int(value) for key, value in variant.config})
+def form_of(variant: Variant) -> TableForm:
+    return TableForm(**{key: int(value) for key, value in variant.config})
 
 
 def is_form(variant: Variant, *numbers: int) -> bool:
@@ -114,8 +114,8 @@ def test_distances_between_points() -> None:
     def of_plane(count: int, points: int) -> int:
         problem = Conv2dProblem(1, 1, 1, count, 1, (1, 1))
         x, y = problem.inputs[0].with_layout("NCHW"), problem.outputs[0].with_layout("NCHW")
-        form = Form(1, points, 32)
-        return Division(form, Walk.of(problem, form, x, y)).distance
+        form = TableForm(1, points, 32)
+        return TableTiling(form, OutputPlanes.of(problem, form, x, y)).distance
 
     assert [of_plane(count, 2) for count in (31, 32, 33, 49, 64, 65)] == [0, 0, 1, 17, 32, 32]
     assert [of_plane(count, 1) for count in (1, 31, 33)] == [32, 32, 32]

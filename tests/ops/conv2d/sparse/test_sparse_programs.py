@@ -14,7 +14,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated import direct_sparse_compiled as module
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS
 from gossamer.ops.conv2d.sparse.mma_batch.tables import Geometry, Tables
-from gossamer.ops.lru_cache import Kept
+from gossamer.ops.lru_cache import LruCache
 from tests.ops.conv2d.sparse.sparse_weights import sparse, with_density
 from tests.ops.conv2d.sparse.test_direct_sparse_compiled import PtxDevice
 
@@ -31,7 +31,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     monkeypatch.setattr(module, "generate", counting)
-    monkeypatch.setattr(module, "_PROGRAMS", Kept(2**27, module._PROGRAMS._size))
+    monkeypatch.setattr(module, "_PROGRAMS", LruCache(2**27, module._PROGRAMS._size))
     return made
 
 

@@ -14,7 +14,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError
-from gossamer.expression import Expression, Step, apply
+from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import PRECISIONS, Epilogue, Variant, Weights
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import cudnn, cudnn_graph
@@ -22,9 +22,9 @@ from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.conv2d.vendor.cudnn_graph import (
     OPERAND,
     WEIGHT,
-    Form,
-    Offer,
-    Plan,
+    CudnnForm,
+    CudnnOffer,
+    ExecutionPlan,
     Pointwise,
     X,
 )
@@ -37,10 +37,10 @@ BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
 BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
                               ("channel", "tensor"))
 BIAS_SWISH = Epilogue(
-    Expression(2, (Step("add", (0, 1)), Step("sigmoid", (2,)), Step("mul", (2, 3)))),
+    Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)), ExpressionStep("mul", (2, 3)))),
     ("channel",))
 SCALE_LEAKY_RESIDUAL = Epilogue(
-    Expression(3, (Step("mul", (2, 0)), Step("leaky_relu", (3,), (0.1,)), Step("add", (1, 4)))),
+    Expression(3, (ExpressionStep("mul", (2, 0)), ExpressionStep("leaky_relu", (3,), (0.1,)), ExpressionStep("add", (1, 4)))),
     ("tensor", "channel"))
 FUSED = (Epilogue(), BIAS_RELU, BIAS_CLIP, BIAS_RESIDUAL_RELU, BIAS_SWISH, SCALE_LEAKY_RESIDUAL,
          Epilogue(apply("tanh")), Epilogue(apply("sigmoid")), Epilogue(apply("clip", 0, math.inf)))
@@ -79,11 +79,11 @@ class TestPointwise:
         Epilogue(apply("hard_sigmoid", 0.2, 0.5)),
         Epilogue(apply("clip", -1.0, 1.0)),
         Epilogue(apply("clip", 0.0, math.nan)),
-        Epilogue(Expression(2, (Step("sub", (1, 0)),)), ("channel",)),
-        Epilogue(Expression(2, (Step("relu", (0,)),)), ("tensor",)),
-        Epilogue(Expression(1, (Step("relu", (0,)), Step("tanh", (1,))), (1,))),
-        Epilogue(Expression(2, (Step("sigmoid", (1,)), Step("mul", (0, 2)))), ("channel",)),
-        Epilogue(Expression(1, (Step("constant", (), (0.5,)), Step("add", (0, 1))))),
+        Epilogue(Expression(2, (ExpressionStep("sub", (1, 0)),)), ("channel",)),
+        Epilogue(Expression(2, (ExpressionStep("relu", (0,)),)), ("tensor",)),
+        Epilogue(Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("tanh", (1,))), (1,))),
+        Epilogue(Expression(2, (ExpressionStep("sigmoid", (1,)), ExpressionStep("mul", (0, 2)))), ("channel",)),
+        Epilogue(Expression(1, (ExpressionStep("constant", (), (0.5,)), ExpressionStep("add", (0, 1))))),
     ], ids=["no node", "clip below 0", "clip at NaN", "no node for two", "operand unused",
             "last step unused", "function of a channel operand", "constant"])
     def test_what_cudnn_has_no_nodes_for(self, epilogue: Epilogue) -> None:
@@ -107,9 +107,9 @@ PROBLEM = Conv2dProblem(2, 4, 8, 8, 6, (3, 3), epilogue=BIAS_RESIDUAL_RELU)
 def offering(monkeypatch: pytest.MonkeyPatch, counts: dict[tuple[str, str, bool], int]) -> None:
     """cuDNN that offers so many plans for each precision, layout and whether it is fused; four
     where nothing is said."""
-    def offered(device: Device, problem: Conv2dProblem, form: Form) -> Offer:
+    def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
         count = counts.get((form.precision, form.layout, form.fused), 4)
-        return Offer(tuple(Plan(2 * rank, f"eng{rank}", 100 * rank) for rank in range(count)),
+        return CudnnOffer(tuple(ExecutionPlan(2 * rank, f"eng{rank}", 100 * rank) for rank in range(count)),
                      "" if count else "no engine at all")
 
     monkeypatch.setattr(cudnn, "offered", offered)
@@ -192,9 +192,9 @@ def test_constants_are_packed_for_the_graph(monkeypatch: pytest.MonkeyPatch, lay
     (BIAS_SWISH, "float32"), (SCALE_LEAKY_RESIDUAL, "float32")],
     ids=["relu", "residual", "clip", "swish", "leaky"])
 def test_dtype_of_channel_operands(epilogue: Epilogue, dtype: str) -> None:
-    assert cudnn_graph.channel_dtype(epilogue, Form("fp16", "NHWC", True)) == dtype
+    assert cudnn_graph.channel_dtype(epilogue, CudnnForm("fp16", "NHWC", True)) == dtype
     for precision in ("fp32", "tf32"):
-        assert cudnn_graph.channel_dtype(epilogue, Form(precision, "NHWC", True)) == "float32"
+        assert cudnn_graph.channel_dtype(epilogue, CudnnForm(precision, "NHWC", True)) == "float32"
 
 
 def test_refusals_are_one_plain_line() -> None:

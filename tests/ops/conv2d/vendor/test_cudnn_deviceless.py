@@ -15,7 +15,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import cudnn_graph
-from gossamer.ops.conv2d.vendor.cudnn_graph import Form, Offer
+from gossamer.ops.conv2d.vendor.cudnn_graph import CudnnForm, CudnnOffer
 from gossamer.ops.vendor import cudnn
 from tests.ops.conv2d.vendor.test_cudnn import BIAS_CLIP, BIAS_RELU, BIAS_RESIDUAL_RELU
 
@@ -92,8 +92,8 @@ PROBLEMS = {
 }
 
 
-def offers(device: Device, problem: Conv2dProblem) -> dict[Form, Offer]:
-    forms = [Form(precision, layout, fused) for precision in PRECISIONS
+def offers(device: Device, problem: Conv2dProblem) -> dict[CudnnForm, CudnnOffer]:
+    forms = [CudnnForm(precision, layout, fused) for precision in PRECISIONS
              for layout in ("NHWC", "NCHW")
              for fused in ((True, False) if problem.epilogue.operands else (False,))]
     return {form: cudnn_graph.offered(device, problem, form) for form in forms}
@@ -129,7 +129,7 @@ def test_builds_what_it_offers_in_the_workspace_it_told(h200: Any, library: _Lib
     assert built > 20
 
 
-def with_note(library: _Library, problem: Conv2dProblem, form: Form, note: str) -> set[str]:
+def with_note(library: _Library, problem: Conv2dProblem, form: CudnnForm, note: str) -> set[str]:
     """The engines of all plans for a form that carry a note."""
     graph = cudnn_graph._planned(problem, form, library, None)  # type: ignore[arg-type]
     graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
@@ -144,7 +144,7 @@ def with_note(library: _Library, problem: Conv2dProblem, form: Form, note: str) 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_tensor_cores_are_what_sets_tf32_apart(h200: Any, library: _Library,
                                                layout: str) -> None:
-    strict, fast = (Form(precision, layout, True) for precision in ("fp32", "tf32"))
+    strict, fast = (CudnnForm(precision, layout, True) for precision in ("fp32", "tf32"))
     on_tensor_cores = with_note(library, LAYER, strict, "TENSOR_CORE")
     assert on_tensor_cores
     found = offers(h200, LAYER)
@@ -156,7 +156,7 @@ def test_tensor_cores_are_what_sets_tf32_apart(h200: Any, library: _Library,
 @pytest.mark.parametrize("fused", [False, True])
 def test_strict_float32_has_more_than_the_engines_of_last_resort(h200: Any, layout: str,
                                                                  fused: bool) -> None:
-    offer = cudnn_graph.offered(h200, replace(LAYER, batch=64), Form("fp32", layout, fused))
+    offer = cudnn_graph.offered(h200, replace(LAYER, batch=64), CudnnForm("fp32", layout, fused))
     assert len({plan.engine.partition("_")[0] for plan in offer.plans}) > 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col
-from gossamer.ops.conv2d.vendor.im2col import Part
+from gossamer.ops.conv2d.vendor.im2col import MatrixPart
 from gossamer.tensor import TensorSpec, to_memory
 from tests.conftest import is_slow
 
@@ -21,7 +21,7 @@ PROBLEMS = (
 )
 
 
-def recombined(problem: Conv2dProblem, x: np.ndarray, layout: str, part: Part) -> np.ndarray:
+def recombined(problem: Conv2dProblem, x: np.ndarray, layout: str, part: MatrixPart) -> np.ndarray:
     """The matrix of a part in memory order, from a logical (N, C, H, W) array."""
     top, left, bottom, right = problem.pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -57,8 +57,8 @@ def test_the_recombined_matrix(compiled_device: Device, problem: Conv2dProblem, 
     source = device.upload(to_memory(x, spec), "a test")
     itemsize = x.dtype.itemsize
     pixels = problem.out_height * problem.out_width
-    whole = Part(0, problem.batch, 0, pixels)
-    some = Part(0 if layout == "CHWN" else 1, problem.batch if layout == "CHWN" else 1, 2,
+    whole = MatrixPart(0, problem.batch, 0, pixels)
+    some = MatrixPart(0 if layout == "CHWN" else 1, problem.batch if layout == "CHWN" else 1, 2,
                 pixels - 3)
     for part in [whole] if is_slow(device) else [whole, some]:
         expected = recombined(problem, x, layout, part)
@@ -99,5 +99,5 @@ def test_a_pointwise_problem_needs_no_matrix() -> None:
     problem = Conv2dProblem(2, 4, 5, 5, 6, (1, 1))
     with mock.patch.object(im2col, "_MATRIX_BYTES", 16):
         (part,) = im2col.parts(problem, "NCHW", 4)
-    assert part == Part(0, 2, 0, 25)
+    assert part == MatrixPart(0, 2, 0, 25)
     assert im2col.matrix_bytes(problem, part, 4) == 0

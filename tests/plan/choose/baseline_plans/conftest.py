@@ -13,7 +13,7 @@ import gossamer
 from gossamer.device.registry import find
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.tuner import Trial, Tuner
+from gossamer.plan.tune.tuner import Candidate, Tuner
 from tests.model.onnx_models import save
 from tests.plan.choose.baseline_plans.separable import DEPTHWISE, separable
 
@@ -26,13 +26,13 @@ def network(tmp_path: Path) -> Path:
 @pytest.fixture
 def make(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
     """A plan on the host for which each layer alone is faster with the depthwise algorithm."""
-    cost = Trial.cost.fget  # type: ignore[attr-defined]
+    cost = Candidate.cost.fget  # type: ignore[attr-defined]
 
-    def told(self: Trial) -> float:
+    def told(self: Candidate) -> float:
         known = 10.0 if self.algorithm.name == DEPTHWISE else 20.0
         return known if math.isfinite(cost(self)) else math.inf
 
-    monkeypatch.setattr(Trial, "cost", property(told))
+    monkeypatch.setattr(Candidate, "cost", property(told))
 
     def plan(**options: Any) -> Plan:
         host = find("host")

@@ -21,7 +21,7 @@ from gossamer.plan.choose import baseline_plans
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.tuner import Trial, Tuner
+from gossamer.plan.tune.tuner import Candidate, Tuner
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.choose.baseline_plans.separable import (
     CHOICE,
@@ -81,10 +81,10 @@ def test_an_algorithm_with_wrong_numbers_is_no_family(make: Callable[..., Plan],
     assert plan.tuner is not None
     measure = plan.tuner.measure
 
-    def spoilt(*arguments: Any) -> list[Trial]:
-        return [replace(trial, measured=replace(trial.measured, failure="wrong numbers"))
-                if trial.algorithm.name == DENSE and len(trials) > 1 else trial
-                for trials in [measure(*arguments)] for trial in trials]
+    def spoilt(*arguments: Any) -> list[Candidate]:
+        return [replace(candidate, measured=replace(candidate.measured, failure="wrong numbers"))
+                if candidate.algorithm.name == DENSE and len(candidates) > 1 else candidate
+                for candidates in [measure(*arguments)] for candidate in candidates]
 
     monkeypatch.setattr(plan.tuner, "measure", spoilt)
     rounds = reset(monkeypatch)
@@ -150,8 +150,8 @@ def test_families_of_a_device(quick_device: Device, network: Path, tmp_path: Pat
 def test_all_that_skip_no_zeros_are_a_family(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: str, kept: bool) -> None:
     """Each layer alone is faster where zeros are skipped; the network is where it is said."""
-    cost = Trial.cost.fget  # type: ignore[attr-defined]
-    monkeypatch.setattr(Trial, "cost", property(
+    cost = Candidate.cost.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Candidate, "cost", property(
         lambda self: (20.0 if self.algorithm.dense else 10.0)
         if math.isfinite(cost(self)) else math.inf))
     reset(monkeypatch, **{DENSE: 50.0, "sparse_im2col": 100.0, faster: 25.0})

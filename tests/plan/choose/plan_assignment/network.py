@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from gossamer.plan.choose.plan_assignment import Choice, Labelling, Node, minimise
+from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAssignment, minimise
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN", "packed32")
 
@@ -15,7 +15,7 @@ LAYOUTS = ("NCHW", "NHWC", "CHWN", "packed32")
 class Network:
     """A graph with its costs; conversions are those of (value, given, needed)."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[OptionNode, ...]
     fixed: dict[str, Hashable]
     required: dict[str, Hashable]
     conversions: dict[tuple[str, Hashable, Hashable], float]
@@ -23,7 +23,7 @@ class Network:
     def conversion(self, value: str, given: Hashable, needed: Hashable) -> float:
         return self.conversions[value, given, needed]
 
-    def minimise(self, slack: float = 0.02) -> Labelling:
+    def minimise(self, slack: float = 0.02) -> PlanAssignment:
         return minimise(self.nodes, self.fixed, self.conversion, required=self.required,
                         slack=slack)
 
@@ -58,7 +58,7 @@ class Network:
         return next(labels for labels, cost in costs.items() if cost == least)
 
 
-def counts_as(choice: Choice, node: Node, slack: float) -> float:
+def counts_as(choice: NodeOption, node: OptionNode, slack: float) -> float:
     """The cost that a choice of the node counts as."""
     alike = [other.cost for other in node.choices
              if (other.needs, other.gives) == (choice.needs, choice.gives)]

@@ -1,4 +1,4 @@
-"""The choice of a labelling: brute force agrees with it."""
+"""The choice of a plan assignment: brute force agrees with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gossamer.plan.choose.plan_assignment import Choice, Node
+from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode
 from tests.plan.choose.plan_assignment.network import LAYOUTS, Network, counts_as
 
 whole_costs = st.integers(0, 60).map(float)
@@ -30,9 +30,9 @@ def networks(draw: st.DrawFn, costs: st.SearchStrategy[float] = may_be_infinite)
         inputs = tuple(draw(st.lists(st.sampled_from(values), max_size=3)))
         outputs = tuple(f"v{index}.{i}" for i in range(draw(st.integers(1, 2))))
         choices = draw(st.lists(st.builds(
-            Choice, costs, st.tuples(*[layouts] * len(inputs)),
+            NodeOption, costs, st.tuples(*[layouts] * len(inputs)),
             st.tuples(*[layouts] * len(outputs))), min_size=1, max_size=4))
-        nodes.append(Node(tuple(choices), inputs, outputs))
+        nodes.append(OptionNode(tuple(choices), inputs, outputs))
         values += outputs
     required: dict[str, Hashable] = {
         value: draw(layouts) for value in draw(st.lists(st.sampled_from(values), max_size=3))}
@@ -52,8 +52,8 @@ def test_the_labelling_is_the_one_that_brute_force_finds(network: Network, slack
             network.minimise(slack)
         return
     found = network.minimise(slack)
-    assert found.labels == network.first(slack)
-    assert (found.cost, found.best) == (costs[found.labels], best)
+    assert found.options == network.first(slack)
+    assert (found.cost, found.best) == (costs[found.options], best)
     assert found.cost <= best * (1 + slack)
 
 
@@ -61,7 +61,7 @@ def test_the_labelling_is_the_one_that_brute_force_finds(network: Network, slack
 @settings(max_examples=100)
 def test_no_node_has_a_choice_of_the_same_layouts_that_is_cheaper_by_more(network: Network,
                                                                          slack: float) -> None:
-    for node, label in zip(network.nodes, network.minimise(slack).labels, strict=True):
+    for node, label in zip(network.nodes, network.minimise(slack).options, strict=True):
         taken = node.choices[label]
         assert all(taken.cost <= choice.cost * (1 + slack) for choice in node.choices
                    if (choice.needs, choice.gives) == (taken.needs, taken.gives))
@@ -76,8 +76,8 @@ def test_costs_that_are_no_whole_numbers(network: Network) -> None:
     counted = network.counted(0.02).all_costs().values()
     assume(not any(0 < cost / min(counted) - 1 < 1e-9 for cost in counted))
     found = network.minimise()
-    assert found.labels == network.first(0.02)
-    assert found.cost == pytest.approx(costs[found.labels], rel=1e-12)
+    assert found.options == network.first(0.02)
+    assert found.cost == pytest.approx(costs[found.options], rel=1e-12)
     assert found.best == pytest.approx(best, rel=1e-12)
     assert found.best <= found.cost <= found.best * 1.02 * (1 + 1e-12)
 
@@ -113,7 +113,7 @@ def test_noise_below_the_slack_keeps_the_choice(network: Network, data: st.DataO
             replace(choice, cost=choice.cost * data.draw(factor)) for choice in node.choices))
             for node in network.nodes),
         conversions={key: cost * data.draw(factor) for key, cost in network.conversions.items()})
-    assert noisy.minimise(slack).labels == network.minimise(slack).labels
+    assert noisy.minimise(slack).options == network.minimise(slack).options
 
 
 def _alike(network: Network, one: tuple[int, ...], other: tuple[int, ...], slack: float) -> bool:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.plan.choose.plan_assignment import Choice, Node
+from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode
 from tests.plan.choose.plan_assignment.network import Network
 
 
 def _pair(cost: float, conversion: float) -> Network:
-    nodes = (Node((Choice(cost, ("NCHW",), ("NCHW",)),), ("x",), ("y",)),
-             Node((Choice(1.0, ("NHWC",), ("NHWC",)),), ("y",), ("z",)))
+    nodes = (OptionNode((NodeOption(cost, ("NCHW",), ("NCHW",)),), ("x",), ("y",)),
+             OptionNode((NodeOption(1.0, ("NHWC",), ("NHWC",)),), ("y",), ("z",)))
     return Network(nodes, {"x": "NCHW"}, {}, {("y", "NCHW", "NHWC"): conversion})
 
 
@@ -26,10 +26,10 @@ def _pair(cost: float, conversion: float) -> Network:
     (replace(_pair(1.0, 1.0), fixed={}), r"node 0 \(writes 'y'\) reads 'x', which is neither"),
     (replace(_pair(1.0, 1.0), required={"w": "NCHW"}), "world outside reads 'w'"),
     (replace(_pair(1.0, 1.0), fixed={"x": "NCHW", "y": "NCHW"}), "'y' is written twice"),
-    (Network((Node((Choice(1.0, (), ("NCHW",)),), ("x",), ("y",)),), {"x": "NCHW"}, {}, {}),
+    (Network((OptionNode((NodeOption(1.0, (), ("NCHW",)),), ("x",), ("y",)),), {"x": "NCHW"}, {}, {}),
      "needs 0 and gives 1 layouts, the node has 1 inputs and 1 outputs"),
-    (Network((Node((), (), ("y",)),), {}, {}, {}), "node 0 .* has no choice"),
-    (Network((Node((Choice(1.0, ("NCHW",), ("NCHW",)), Choice(1.0, ("NHWC",), ("NCHW",))),
+    (Network((OptionNode((), (), ("y",)),), {}, {}, {}), "node 0 .* has no choice"),
+    (Network((OptionNode((NodeOption(1.0, ("NCHW",), ("NCHW",)), NodeOption(1.0, ("NHWC",), ("NCHW",))),
                    ("y",), ("y",)),), {}, {}, {}), "reads its own output 'y'"),
 ])
 def test_what_cannot_be_labelled_is_named(network: Network, message: str) -> None:
@@ -38,9 +38,9 @@ def test_what_cannot_be_labelled_is_named(network: Network, message: str) -> Non
 
 
 def test_choices_that_rule_each_other_out() -> None:
-    alike = tuple(Choice(1.0, (), (layout, layout)) for layout in ("NCHW", "NHWC"))
-    unlike = (Choice(1.0, ("NCHW", "NHWC"), ()), Choice(1.0, ("NHWC", "NCHW"), ()))
-    network = Network((Node(alike, (), ("a", "b")), Node(unlike, ("a", "b"), ())), {}, {}, {
+    alike = tuple(NodeOption(1.0, (), (layout, layout)) for layout in ("NCHW", "NHWC"))
+    unlike = (NodeOption(1.0, ("NCHW", "NHWC"), ()), NodeOption(1.0, ("NHWC", "NCHW"), ()))
+    network = Network((OptionNode(alike, (), ("a", "b")), OptionNode(unlike, ("a", "b"), ())), {}, {}, {
         (value, *pair): math.inf
         for value in "ab" for pair in (("NCHW", "NHWC"), ("NHWC", "NCHW"))})
     with pytest.raises(ValueError, match="rule each other out"):

@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from gossamer.plan.choose.plan_assignment import Choice, Labelling, Node
+from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAssignment
 from tests.plan.choose.plan_assignment.network import Network
 
 
 def _line(*costs: float) -> Network:
     """One node whose choices, all of one layout, have these costs."""
-    choices = tuple(Choice(cost, ("NCHW",), ("NCHW",)) for cost in costs)
-    return Network((Node(choices, ("x",), ("y",)),), {"x": "NCHW"}, {"y": "NCHW"}, {})
+    choices = tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs)
+    return Network((OptionNode(choices, ("x",), ("y",)),), {"x": "NCHW"}, {"y": "NCHW"}, {})
 
 
 @pytest.mark.parametrize(("costs", "slack", "label"), [
@@ -26,26 +26,26 @@ def _line(*costs: float) -> Network:
 ])
 def test_the_first_choice_within_the_slack_is_taken(costs: tuple[float, ...], slack: float,
                                                     label: int) -> None:
-    assert _line(*costs).minimise(slack).labels == (label,)
+    assert _line(*costs).minimise(slack).options == (label,)
 
 
 def test_the_slack_is_each_nodes_own() -> None:
     """A small node takes no choice that is slow for it, however little that is of the whole."""
-    def node(index: int, *costs: float) -> Node:
-        return Node(tuple(Choice(cost, ("NCHW",), ("NCHW",)) for cost in costs),
+    def node(index: int, *costs: float) -> OptionNode:
+        return OptionNode(tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs),
                     (f"v{index}",), (f"v{index + 1}",))
 
     network = Network((node(0, 3.0, 2.0), node(1, 51.0, 50.0), node(2, 5001.0, 5000.0)),
                       {"v0": "NCHW"}, {}, {})
-    assert network.minimise() == Labelling((1, 0, 0), 5054.0, 5052.0)
+    assert network.minimise() == PlanAssignment((1, 0, 0), 5054.0, 5052.0)
 
 
 @pytest.mark.parametrize(("conversion", "label"), [(0.0, 0), (0.5, 1), (20.0, 1)])
 def test_layouts_that_are_converted_are_no_equal_of_others(conversion: float, label: int) -> None:
-    nodes = (Node((Choice(101.0, ("NHWC",), ("NCHW",)), Choice(100.0, ("NCHW",), ("NCHW",))),
+    nodes = (OptionNode((NodeOption(101.0, ("NHWC",), ("NCHW",)), NodeOption(100.0, ("NCHW",), ("NCHW",))),
                   ("x",), ("y",)),)
     network = Network(nodes, {"x": "NCHW"}, {"y": "NCHW"}, {("x", "NCHW", "NHWC"): conversion})
-    assert network.minimise().labels == (label,)
+    assert network.minimise().options == (label,)
 
 
 @pytest.mark.parametrize("slack", [-0.1, math.nan, math.inf])

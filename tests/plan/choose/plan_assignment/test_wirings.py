@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, milp
 
 from gossamer.plan.choose import elimination
-from gossamer.plan.choose.plan_assignment import Choice, Labelling, Node
+from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAssignment
 from tests.plan.choose.plan_assignment.network import LAYOUTS, Network
 
 Wiring = list[tuple[tuple[str, ...], str]]
@@ -29,13 +29,13 @@ def _random_network(wiring: Wiring, labels: int, seed: int,
     nodes = []
     for index, (inputs, output) in enumerate(wiring):
         if same(index):
-            choices = [Choice(float(random.integers(1, 20)), (layout,) * len(inputs), (layout,))
+            choices = [NodeOption(float(random.integers(1, 20)), (layout,) * len(inputs), (layout,))
                        for layout in layouts]
         else:
-            choices = [Choice(float(random.integers(50, 200)),
+            choices = [NodeOption(float(random.integers(50, 200)),
                               tuple(str(random.choice(layouts)) for _ in inputs),
                               (str(random.choice(layouts)),)) for _ in range(labels)]
-        nodes.append(Node(tuple(choices), inputs, (output,)))
+        nodes.append(OptionNode(tuple(choices), inputs, (output,)))
     values = ["x", *(output for _, output in wiring)]
     conversions: dict[tuple[str, Hashable, Hashable], float] = {
         (value, a, b): float(random.integers(1, 60))
@@ -122,7 +122,7 @@ def _integer_program(network: Network) -> float:
 def test_the_least_cost_is_that_of_an_integer_program(wiring: Wiring, seed: int) -> None:
     network = _random_network(wiring, 4, seed, lambda node: len(wiring[node][0]) > 1)
     found = network.minimise(0.0)
-    assert found.cost == found.best == network.cost(found.labels)
+    assert found.cost == found.best == network.cost(found.options)
     assert found.best == pytest.approx(_integer_program(network), rel=1e-6)
 
 
@@ -132,7 +132,7 @@ def test_dense_blocks_as_brute_force_finds(seed: int) -> None:
     wiring = _dense(3)
     network = _random_network(wiring, 3, seed, lambda node: len(wiring[node][0]) > 1)
     found = network.minimise()
-    assert found.labels == network.first(0.02)
+    assert found.options == network.first(0.02)
     assert found.best == min(network.all_costs().values())
 
 
@@ -142,7 +142,7 @@ def test_values_with_the_same_readers_that_need_them_otherwise(seed: int) -> Non
     wiring: Wiring = [((), "a"), ((), "b"), *((("a", "b"), name) for name in "cde")]
     network = _random_network(wiring, 4, seed, lambda node: node == 4)
     best = min(network.all_costs().values())
-    assert network.minimise(0.0) == Labelling(network.first(0.0), best, best)
+    assert network.minimise(0.0) == PlanAssignment(network.first(0.0), best, best)
 
 
 @pytest.mark.parametrize(("wiring", "labels"), [
@@ -154,10 +154,10 @@ def test_values_with_the_same_readers_that_need_them_otherwise(seed: int) -> Non
 def test_networks_of_hundreds_of_layers(wiring: Wiring, labels: int) -> None:
     network = _random_network(wiring, labels, 7, lambda node: len(wiring[node][0]) > 1)
     least = network.minimise(0.0)
-    assert least.cost == least.best == network.cost(least.labels)
+    assert least.cost == least.best == network.cost(least.options)
     chosen = network.minimise()
     assert chosen.best == least.best
-    assert chosen.cost == network.cost(chosen.labels) <= 1.02 * least.best
+    assert chosen.cost == network.cost(chosen.options) <= 1.02 * least.best
 
 
 def test_a_chain_is_what_dynamic_programming_finds() -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.plan.store.tuning_cache import Measured, TuningCache
+from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 
 TIMING = Timing(123.4, 120.0, 130.1, 20)
 
@@ -22,7 +22,7 @@ def problem(rows=1):
 
 
 def measured(config="tile=8", algorithm="tiled", median_us=12.0, **others):
-    return Measured(algorithm, config, ("row",), ("row",), "fp32", median_us, median_us - 1,
+    return Measurement(algorithm, config, ("row",), ("row",), "fp32", median_us, median_us - 1,
                     median_us + 1, **others)
 
 

@@ -7,7 +7,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.registry import OPS
 from gossamer.plan.store import tuning_cache
-from gossamer.plan.store.tuning_cache import Measured, TuningCache
+from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 from tests.plan.store.tuning_cache.measurements import cache, measured, problem
 
 
@@ -61,7 +61,7 @@ def test_real_problems_have_real_sources(tmp_path, monkeypatch):
     monkeypatch.undo()
     conv = Conv2dProblem(1, 3, 8, 8, 4, (3, 3))
     algorithm = OPS["conv2d"].algorithms[0]
-    result = Measured(algorithm.name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
+    result = Measurement(algorithm.name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TuningCache(find("host"), tmp_path).put(conv, [result])
@@ -72,7 +72,7 @@ def test_another_version_of_a_vendors_library_is_measured_again(tmp_path, monkey
     monkeypatch.undo()
     conv = Conv2dProblem(1, 3, 8, 8, 4, (3, 3))
     ours = OPS["conv2d"].algorithms[0].name
-    results = [Measured(name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
+    results = [Measurement(name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
                for name in ("cudnn", ours)]
     monkeypatch.setattr(Cudnn, "version", lambda self, device: "9.19.0")
     TuningCache(find("host"), tmp_path).put(conv, results)

@@ -7,7 +7,7 @@ import pytest
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.registry import OPS
-from gossamer.plan.store.tuning_cache import Measured, candidate, file_name
+from gossamer.plan.store.tuning_cache import Measurement, candidate_key, file_name
 from gossamer.tensor import TensorSpec
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,
@@ -23,7 +23,7 @@ def test_what_was_put_comes_back(tmp_path):
     put = [measured("tile=8", median_us=123.456789, cold_us=200.04, error=1.23456e-7,
                     build_s=3.21098765, build_cached=True, device_bytes=4096),
            measured("tile=16", failure="wrong numbers (error inf)", error=float("inf")),
-           Measured("few_rows", "", ("NHWC float16 c8 b1,1,1,1", "row"), ("row",), "fp16",
+           Measurement("few_rows", "", ("NHWC float16 c8 b1,1,1,1", "row"), ("row",), "fp16",
                     failure="did not compile: no such thing\nas \"this\"")]
     first = cache(tmp_path)
     assert first.get(problem()) is None
@@ -60,8 +60,8 @@ def test_a_variant_is_found_again():
     spec = TensorSpec((1, 8, 4, 4), "float16", "NHWC", 8, (1, 1, 1, 1))
     variant = Variant((("tile", 8), ("order", "n")), (spec, TensorSpec((3,))),
                       (spec.with_layout("CHWN"),), "fp16")
-    result = Measured.of(tiled, variant, Timing(2.0, 1.0, 3.0, 5), cold_us=4.0, error=0.0)
-    assert result.candidate == candidate(tiled, variant) == (
+    result = Measurement.of(tiled, variant, Timing(2.0, 1.0, 3.0, 5), cold_us=4.0, error=0.0)
+    assert result.candidate == candidate_key(tiled, variant) == (
         tiled.name, "tile=8 order=n", ("NHWC float16 c8 b1,1,1,1", "row"),
         ("CHWN float16 c8 b1,1,1,1",), "fp16")
     assert (result.median_us, result.p25_us, result.p75_us, result.cold_us) == (2, 1, 3, 4)
@@ -70,7 +70,7 @@ def test_a_variant_is_found_again():
 def test_what_cannot_be_measured_is_refused(tmp_path):
     for wrong in (None, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="tiled"):
-            Measured("tiled", "", (), (), "fp32", wrong)
+            Measurement("tiled", "", (), (), "fp32", wrong)
     with pytest.raises(ValueError, match="abacus"):
         cache(tmp_path).put(problem(), [measured(algorithm="abacus")])
     assert list(tmp_path.iterdir()) == []

@@ -91,8 +91,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int turns,
     int longer EPILOGUE_PARAMETERS)
 {
-    LOCAL int tile_column[THREADS];
-    LOCAL float tile_value[THREADS];
+    SHARED int tile_column[THREADS];
+    SHARED float tile_value[THREADS];
     int item = LOCAL_ID(0);
     int turn = (int)QUOTIENT(GROUP_ID(0), units), unit = GROUP_ID(0) - turn * units;
     int work = unit * turns + (unit < longer ? unit : longer) + turn;

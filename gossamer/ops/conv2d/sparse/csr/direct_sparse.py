@@ -49,11 +49,11 @@ DENSEST = 0.75
 
 
 @dataclass(frozen=True)
-class Form:
+class PublishedForm:
     """A published form, with the work-items of a group and the output points of a work-item.
 
     untiled: a work-item walks a row for one point. tiled: a group walks one row together, in
-    tiles that lie in local memory.
+    tiles that lie in shared memory.
     """
 
     variant: str
@@ -61,7 +61,7 @@ class Form:
     points: int = 1
 
     @property
-    def local_bytes(self) -> int:
+    def shared_bytes(self) -> int:
         return 8 * self.threads if self.variant == "tiled" else 0
 
     @property
@@ -72,9 +72,9 @@ class Form:
 
 
 FORMS = (
-    *(Form("tiled", threads) for threads in (1024, 512, 256, 64)),
-    *(Form("tiled", 256, points) for points in (2, 4, 8)),
-    *(Form("untiled", threads) for threads in (256, 64)),
+    *(PublishedForm("tiled", threads) for threads in (1024, 512, 256, 64)),
+    *(PublishedForm("tiled", 256, points) for points in (2, 4, 8)),
+    *(PublishedForm("untiled", threads) for threads in (256, 64)),
 )
 
 
@@ -93,7 +93,7 @@ class DirectSparse(Algorithm):
         if (reason := cannot_index(problem, device)) is not None:
             return reason
         if not _fitting(device):
-            return f"{device.name} runs at most {device.limits.group_size} work-items a group"
+            return f"{device.name} runs at most {device.limits.work_group_size} work-items a group"
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -102,7 +102,7 @@ class DirectSparse(Algorithm):
                 x, y = (spec.with_layout(layout) for spec in (problem.inputs[0],
                                                               problem.outputs[0]))
                 variant = Variant(form.config, (x, *[y] * problem.epilogue.tensor_count), (y,))
-                for each in (variant, variant.halved):
+                for each in (variant, variant.as_fp16):
                     yield replace(each, workspace=_workspace(problem, each.inputs[0]))
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
@@ -208,7 +208,7 @@ def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
 def _work(weights: Weights, problem: Conv2dProblem, spans: int,
           device: Device) -> tuple[Argument, ...]:
     """What tells a group of the tiled form its row and its span of the output points."""
-    units, groups = max(device.limits.units, 1), spans * problem.out_channels
+    units, groups = max(device.limits.compute_units, 1), spans * problem.out_channels
     wanted = max(1, round(units / spans / problem.groups))
     parts = min(wanted, problem.out_channels // problem.groups)
     order = weights.packed(f"rows in {parts} parts", partial(dealt, problem.groups, parts))
@@ -268,14 +268,14 @@ def _workspace(problem: Conv2dProblem, x: TensorSpec) -> int:
     return _padded(x, problem).nbytes if any(problem.pads) else 0
 
 
-def _fitting(device: Device) -> list[Form]:
-    return [form for form in FORMS if form.threads <= device.limits.group_size
-            and form.local_bytes <= device.limits.local_bytes]
+def _fitting(device: Device) -> list[PublishedForm]:
+    return [form for form in FORMS if form.threads <= device.limits.work_group_size
+            and form.shared_bytes <= device.limits.shared_bytes]
 
 
-def _order(problem: Conv2dProblem, form: Form, device: Device) -> tuple[bool, float, int]:
+def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
     """Expected order of the forms, not times: for each weight a work-item loads an input for
-    each of its points and the weight itself, from local memory at half the price, and up to 2048
+    each of its points and the weight itself, from shared memory at half the price, and up to 2048
     work-items of a multiprocessor do so at once. What fills no device goes by idle work-items.
     Last comes what may not run."""
     points = problem.pixels
@@ -284,5 +284,5 @@ def _order(problem: Conv2dProblem, form: Form, device: Device) -> tuple[bool, fl
     if form.variant == "untiled":
         items = problem.out_channels * points
     loads = form.points + (1 if form.variant == "tiled" else 2)
-    loads_at_once = max(1.0, items / (2048 * max(device.limits.units, 1))) * loads
+    loads_at_once = max(1.0, items / (2048 * max(device.limits.compute_units, 1))) * loads
     return device.api != "cuda" and form.threads > SURE_GROUP, loads_at_once, items

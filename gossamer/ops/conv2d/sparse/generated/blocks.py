@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.ops.conv2d.sparse.generated.tiling import Division
+from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedTiling
 
 Taps = list[tuple[int, int, list[tuple[int, int]]]]
 """Taps of an input channel that meet nonzeros: row, column, and for each nonzero the number of
@@ -15,7 +15,7 @@ its output channel within the block and the bits of its value."""
 
 
 @dataclass(frozen=True)
-class Block:
+class ChannelBlock:
     """Output channels of one of the problem's groups, and their nonzeros by input channel."""
 
     group: int
@@ -32,7 +32,7 @@ class Block:
         return counts
 
 
-def blocks(division: Division, weight: np.ndarray) -> list[Block]:
+def blocks(division: GeneratedTiling, weight: np.ndarray) -> list[ChannelBlock]:
     """The output channels dealt to blocks so that these have like numbers of nonzeros."""
     problem = division.problem
     weight = np.asarray(weight, np.float32)
@@ -52,7 +52,7 @@ def blocks(division: Division, weight: np.ndarray) -> list[Block]:
             members[least].append(first + int(channel))
             sizes[least] += counts[channel]
         for channels in map(sorted, members):
-            result.append(Block(group, tuple(channels),
+            result.append(ChannelBlock(group, tuple(channels),
                                 _taps(weight[channels], bits[channels])))
     return result
 

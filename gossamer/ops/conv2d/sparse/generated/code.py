@@ -3,9 +3,9 @@
 Method: weights compiled into the kernel (SparseRT, 2020). A work-item keeps the sums of one
 pixel and image (or two images in float16) for all channels of a block in registers; an input is
 read once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor stands in
-the instruction. Inputs lie batch innermost and come through local memory with their padding, so
+the instruction. Inputs lie batch innermost and come through shared memory with their padding, so
 that no tap needs a test; warps that start at different parts of a stage's code fetch instructions
-in parallel, and where scouts do so, a stage before they are needed.
+in parallel, and where prefetch_warps do so, a stage before they are needed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gossamer.device.cuda.ptx import Address, Bits, Code, Instruction, PtxProgram, kernel
-from gossamer.ops.conv2d.sparse.generated.blocks import Block, blocks
+from gossamer.ops.conv2d.sparse.generated.blocks import ChannelBlock, blocks
 from gossamer.ops.conv2d.sparse.generated.epilogue import (
     Epilogued,
     Results,
     tile_indices,
     unpacked,
 )
-from gossamer.ops.conv2d.sparse.generated.tiling import WARP, Division
+from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedTiling
 
 MOST_TERMS = 64
 """Products that are added up in float16 before the sum goes to float32."""
@@ -40,15 +40,15 @@ class Generated:
     code: Code
     parameters: tuple[str, ...]
     blocks: int
-    division: Division
+    division: GeneratedTiling
 
     @property
     def program(self) -> PtxProgram:
-        return kernel("direct_sparse_compiled", self.parameters, self.code, self.division.group,
-                      self.division.config.resident)
+        return kernel("direct_sparse_compiled", self.parameters, self.code, self.division.work_group,
+                      self.division.config.blocks_per_unit)
 
 
-def generate(division: Division, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
+def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
     """The kernels for a problem's weights, with its epilogue where that is short (see
     sparse_epilogue.py)."""
     problem = division.problem
@@ -82,23 +82,23 @@ class _Copy:
 class _BlockCode:
     """Writes the code of one block."""
 
-    def __init__(self, code: Code, division: Division, block: Block,
+    def __init__(self, code: Code, division: GeneratedTiling, block: ChannelBlock,
                  epilogue: Epilogued) -> None:
         self.code, self.division, self.block = code, division, block
-        self._memory = self.code.get("mov.u32", "r", "local_memory")
+        self._memory = self.code.get("mov.u32", "r", "shared_memory")
         self._item = self.code.get("mov.u32", "r", "%tid.x")
         self._tile = tile_indices(self.code, division)
         self._chunks = self._all_chunks()
         self._copies = [self._copy(index) for index in range(division.copies)]
         self._part = self._end = self._is_scout = ""
         item = self._item
-        if division.config.teams > 1:
-            self._part, item = self.code.divided(item, division.team)
-        elif division.config.scouts:
-            self._scout()
-        elif division.config.streams > 1:
+        if division.config.k_groups > 1:
+            self._part, item = self.code.divided(item, division.k_group)
+        elif division.config.prefetch_warps:
+            self._prefetch()
+        elif division.config.staggered_entries > 1:
             warp, _ = self.code.divided(item, WARP)
-            _, self._part = self.code.divided(warp, division.config.streams)
+            _, self._part = self.code.divided(warp, division.config.staggered_entries)
             self._end = self._part
         self._window = self._window_of(item)
         zero = ("mov.b32", "r", 0) if division.halves else ("mov.f32", "f", Bits(0))
@@ -112,13 +112,13 @@ class _BlockCode:
             for each in pair]
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
 
-    def _scout(self) -> None:
+    def _prefetch(self) -> None:
         """The part of a stage at which a warp begins, and the one before which it ends: a scout
         runs one part, the others all from the first on."""
         code, d = self.code, self.division
         self._is_scout = code.get("setp.ge.u32", "p", self._item, d.workers)
         number, _ = code.divided(code.get("add.u32", "r", self._item, -d.workers), WARP)
-        _, behind = code.divided(code.get("add.u32", "r", number, 1), d.config.streams)
+        _, behind = code.divided(code.get("add.u32", "r", number, 1), d.config.staggered_entries)
         self._part = code.get("selp.b32", "r", number, 0, self._is_scout)
         self._end = code.get("selp.b32", "r", behind, 0, self._is_scout)
 
@@ -131,7 +131,7 @@ class _BlockCode:
         code, d = self.code, self.division
         problem, config = d.problem, d.config
         images, rows, columns = self._tile
-        number = code.get("add.u32", "r", self._item, index * d.group)
+        number = code.get("add.u32", "r", self._item, index * d.work_group)
         in_row = d.patch_columns * d.patch_pixel // d.vector
         row, vector = code.divided(number, in_row)
         column, byte = code.divided(code.get("mul.lo.u32", "r", vector, d.vector), d.patch_pixel)
@@ -188,23 +188,23 @@ class _BlockCode:
 
     def _walk(self) -> None:
         """All stages: while one is computed, those behind it are copied. Between two barriers
-        scouts run through a stage's code, with whatever lies in local memory, and the others
-        compute the stage before. So scouts copy their share of a stage an interval before the
+        prefetch_warps run through a stage's code, with whatever lies in shared memory, and the others
+        compute the stage before. So prefetch_warps copy their share of a stage an interval before the
         others do; with the stage that is read, three buffers hold all."""
         code, d = self.code, self.division
-        behind = 1 if d.config.scouts else max(1, d.buffers - 1)
+        behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)
         for index in range(behind):
             self._load(index)
         for index, chunk in enumerate(self._chunks):
             code.emit("cp.async.wait_group", behind - 1)
             code.emit("bar.sync", 0)
-            if d.config.scouts and index == 0:
+            if d.config.prefetch_warps and index == 0:
                 self._barrier(unless=self._is_scout)
             if d.buffers > 1:
                 self._load(index + behind)
             self._make_room(chunk)
             self._compute(index, chunk)
-        if d.config.scouts:
+        if d.config.prefetch_warps:
             if self._chunks:
                 self._barrier(unless=f"!{self._is_scout}")
             code.emit("exit", guard=self._is_scout)
@@ -238,10 +238,10 @@ class _BlockCode:
         code.emit("cp.async.commit_group")
 
     def _compute(self, index: int, chunk: Sequence[int]) -> None:
-        """A stage's products: each team and scout does one part of its channels, each stream all
+        """A stage's products: each k_group and scout does one part of its channels, each stream all
         parts from its own on."""
         code, config = self.code, self.division.config
-        count = config.teams if config.teams > 1 else config.streams
+        count = config.k_groups if config.k_groups > 1 else config.staggered_entries
         first_slot = index % self.division.buffers * config.stage
         if count == 1:
             self._products(chunk, first_slot)
@@ -253,11 +253,11 @@ class _BlockCode:
             code.place(label)
             low, high = cuts[part], cuts[part + 1]
             self._products(chunk[low:high], first_slot + low)
-            if config.teams > 1:
+            if config.k_groups > 1:
                 code.jump(done)
             else:
                 code.jump(done, code.get("setp.eq.u32", "p", self._end, (part + 1) % count))
-        if config.teams == 1:
+        if config.k_groups == 1:
             code.jump(labels[0])
         code.place(done)
 
@@ -299,7 +299,7 @@ class _BlockCode:
     def _make_room(self, chunk: Sequence[int]) -> None:
         """Before a stage, float16 sums that it would make too long go to float32. Channels with
         too many terms for one stage are crowded: they do so behind every part of it too, since
-        streams run the parts in different orders."""
+        staggered_entries run the parts in different orders."""
         self._crowded = [False] * len(self._sums)
         if not self.division.halves:
             return

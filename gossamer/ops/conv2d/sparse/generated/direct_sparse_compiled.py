@@ -25,9 +25,9 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import configs, lines
 from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
-from gossamer.ops.conv2d.sparse.generated.tiling import Config, Division
+from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
-from gossamer.ops.lru_cache import Kept
+from gossamer.ops.lru_cache import LruCache
 
 DENSEST = 0.5
 """Above this density nothing is gained."""
@@ -40,7 +40,7 @@ _LINES_A_SECOND = 13_000
 
 _MOST_LINES = MOST_SECONDS * _LINES_A_SECOND
 
-_PROGRAMS: Kept[list[tuple[PtxProgram, int]]] = Kept(
+_PROGRAMS: LruCache[list[tuple[PtxProgram, int]]] = LruCache(
     2**27, lambda made: sum(len(program.text) for program, _ in made))
 """Generated programs, each with the number of its blocks."""
 
@@ -68,42 +68,42 @@ class DirectSparseCompiled(Algorithm):
         if configs(problem, device.limits, most_lines=_MOST_LINES):
             return None
         if not (long := configs(problem, device.limits)):
-            return (f"no tile fits {device.limits.local_bytes_opt_in} bytes of local memory and "
+            return (f"no tile fits {device.limits.shared_bytes_opt_in} bytes of shared memory and "
                     "what a work-item can copy there")
-        shortest = min(lines(Division(problem, config)) for config in long)
+        shortest = min(lines(GeneratedTiling(problem, config)) for config in long)
         return (f"generated code of {shortest / 1e6:.1f} million instructions would take "
                 f"{shortest / _LINES_A_SECOND:.0f} s to build, at most {MOST_SECONDS:.0f} are "
                 "allowed; direct_sparse_table generates nothing")
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
-            yield _variant(problem, Config(1, 1, 1, 1, 1), 0.0)
+            yield _variant(problem, GeneratedConfig(1, 1, 1, 1, 1), 0.0)
             return
         found = configs(problem, device.limits, most_lines=_MOST_LINES)
-        halved = (configs(problem, device.limits, halves=True, most_lines=_MOST_LINES)
+        as_fp16 = (configs(problem, device.limits, halves=True, most_lines=_MOST_LINES)
                   if problem.batch % 2 == 0 else ())
-        for index in range(max(len(found), len(halved))):
+        for index in range(max(len(found), len(as_fp16))):
             if index < len(found):
                 yield _variant(problem, found[index], _seconds(problem, found[index]))
-            if index < len(halved):
-                yield _variant(problem, halved[index],
-                               _seconds(problem, halved[index], halves=True)).halved
+            if index < len(as_fp16):
+                yield _variant(problem, as_fp16[index],
+                               _seconds(problem, as_fp16[index], halves=True)).as_fp16
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Any) -> State:
         """Raises CompileError where the assembler fails."""
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
-        config = Config(**{key: int(value) for key, value in variant.config})
-        division = Division(problem, config, variant.precision == "fp16")
+        config = GeneratedConfig(**{key: int(value) for key, value in variant.config})
+        division = GeneratedTiling(problem, config, variant.precision == "fp16")
         made = _PROGRAMS.of((division, weights.digest), lambda: [
             (each.program, each.blocks) for each in generate(division, weights.arrays)])
         kernels = device.assemble([program for program, _ in made])
         fused = is_short(problem.epilogue.expression)
         tensors = range(1, len(variant.inputs)) if fused else ()
         arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
-        launches = [Launch(kernel, (division.groups[0], blocks), (division.group,), arguments,
-                           division.local_bytes)
+        launches = [Launch(kernel, (division.groups[0], blocks), (division.work_group,), arguments,
+                           division.shared_bytes)
                     for kernel, (_, blocks) in zip(kernels, made, strict=True)]
         if not fused:
             launches += epilogue_pass_launches(problem.epilogue, weights, device,
@@ -131,15 +131,15 @@ def _run(device: Device, step: Launch, inputs: Sequence[Buffer], outputs: Sequen
          stream: Any) -> None:
     arguments = [each(inputs, outputs, None) if callable(each) else each
                  for each in step.arguments]
-    device.launch(step.kernel, step.groups, step.group_size, arguments,
-                  local_bytes=step.local_bytes, stream=stream)
+    device.launch(step.kernel, step.work_groups, step.work_group_size, arguments,
+                  shared_bytes=step.shared_bytes, stream=stream)
 
 
-def _seconds(problem: Conv2dProblem, config: Config, halves: bool = False) -> float:
-    return round(lines(Division(problem, config, halves)) / _LINES_A_SECOND, 1)
+def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:
+    return round(lines(GeneratedTiling(problem, config, halves)) / _LINES_A_SECOND, 1)
 
 
-def _variant(problem: Conv2dProblem, config: Config, seconds: float) -> Variant:
+def _variant(problem: Conv2dProblem, config: GeneratedConfig, seconds: float) -> Variant:
     x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
     return Variant(tuple((field.name, getattr(config, field.name)) for field in fields(config)),
                    (x, *[y] * problem.epilogue.tensor_count), (y,), build_seconds=seconds)

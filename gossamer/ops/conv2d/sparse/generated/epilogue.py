@@ -1,4 +1,4 @@
-"""Generates code: how generated sparse convolution adds up its teams' sums, applies the epilogue
+"""Generates code: how generated sparse convolution adds up its k_groups' sums, applies the epilogue
 and stores."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gossamer.device.cuda.ptx import Address, Bits, Code, Operand
-from gossamer.expression import Expression, Step
+from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.sparse.generated.tiling import Division
+from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedTiling
 
 _ONE_INSTRUCTION = {"add": "add.rn.f32", "sub": "sub.rn.f32", "mul": "mul.rn.f32",
                     "min": "min.NaN.f32", "max": "max.NaN.f32", "neg": "neg.f32",
@@ -59,7 +59,7 @@ def bits(value: float) -> Bits:
     return Bits(np.float32(value).view(np.uint32))
 
 
-def _step(code: Code, step: Step, arguments: Sequence[Operand]) -> Operand:
+def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Operand:
     constants = [bits(each) for each in step.constants]
     if step.function in _ONE_INSTRUCTION:
         return code.get(_ONE_INSTRUCTION[step.function], "f", *arguments)
@@ -92,24 +92,24 @@ class _Pointer:
 class Results:
     """Writes the end of a block's function: channels are the block's."""
 
-    def __init__(self, code: Code, division: Division, channels: Sequence[int],
+    def __init__(self, code: Code, division: GeneratedTiling, channels: Sequence[int],
                  epilogue: Epilogued) -> None:
         self._code, self._division = code, division
         self._channels, self._epilogue = channels, epilogue
 
     def write(self, values: Sequence[tuple[str, ...]], memory: str) -> None:
-        """values: each channel's sums of this work-item's team, one an image."""
-        code, count = self._code, self._division.config.teams
+        """values: each channel's sums of this work-item's k_group, one an image."""
+        code, count = self._code, self._division.config.k_groups
         # read again: kept from the start, it would take registers all along
-        team, item = code.divided(code.get("mov.u32", "r", "%tid.x"), self._division.team)
+        k_group, item = code.divided(code.get("mov.u32", "r", "%tid.x"), self._division.k_group)
         if count > 1:
-            sums = self._share(values, item, team, memory)
+            sums = self._share(values, item, k_group, memory)
         self._leave_unless_inside(item)
         if count == 1:
             self._store(list(enumerate(values)))
             return
         labels = [code.label() for _ in range(count)]
-        code.dispatch(team, labels)
+        code.dispatch(k_group, labels)
         for own, label in enumerate(labels):
             code.place(label)
             totals = [(b, tuple(self._total(each, image, b, own, sums)
@@ -117,28 +117,28 @@ class Results:
                       for b in range(own, len(values), count)]
             self._store(totals)
 
-    def _share(self, values: Sequence[tuple[str, ...]], item: str, team: str,
+    def _share(self, values: Sequence[tuple[str, ...]], item: str, k_group: str,
                memory: str) -> str:
-        """Puts all teams' sums into local memory; the register with this item's place there."""
+        """Puts all k_groups' sums into shared memory; the register with this item's place there."""
         code = self._code
         code.emit("bar.sync", 0)
         place = code.get("mad.lo.u32", "r", item, 4, memory)
-        mine = code.get("mad.lo.u32", "r", team, self._offset(1, 0, 0), place)
+        mine = code.get("mad.lo.u32", "r", k_group, self._offset(1, 0, 0), place)
         for b, each in enumerate(values):
             for image, value in enumerate(each):
                 code.emit("st.shared.f32", Address(mine, self._offset(0, b, image)), value)
         code.emit("bar.sync", 0)
         return place
 
-    def _offset(self, team: int, b: int, image: int) -> int:
+    def _offset(self, k_group: int, b: int, image: int) -> int:
         d = self._division
-        return 4 * d.team * ((team * len(self._channels) + b) * d.pair + image)
+        return 4 * d.k_group * ((k_group * len(self._channels) + b) * d.pair + image)
 
     def _total(self, value: str, image: int, b: int, own: int, sums: str) -> str:
         code = self._code
-        for team in range(self._division.config.teams):
-            if team != own:
-                other = code.get("ld.shared.f32", "f", Address(sums, self._offset(team, b, image)))
+        for k_group in range(self._division.config.k_groups):
+            if k_group != own:
+                other = code.get("ld.shared.f32", "f", Address(sums, self._offset(k_group, b, image)))
                 value = code.get("add.rn.f32", "f", value, other)
         return value
 
@@ -204,7 +204,7 @@ class Results:
         return given
 
 
-def tile_indices(code: Code, division: Division) -> tuple[str, str, str]:
+def tile_indices(code: Code, division: GeneratedTiling) -> tuple[str, str, str]:
     """The work-group's number along images, rows and columns."""
     _, rows, columns = division.tiles
     rest, column = code.divided(code.get("mov.u32", "r", "%ctaid.x"), columns)

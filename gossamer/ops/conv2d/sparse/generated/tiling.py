@@ -9,25 +9,25 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 WARP = 32
 BUFFERS = 3
-"""Parts of local memory between which loading and computing alternate."""
+"""Parts of shared memory between which loading and computing alternate."""
 
 _REGISTERS = 65536
-PARTS = 4
+SUB_PARTITIONS = 4
 """Of a multiprocessor, each with warps of its own."""
 
 
 @dataclass(frozen=True)
-class Config:
+class GeneratedConfig:
     """channels: output channels of a block, whose sums a work-item holds at once.
     images, rows, columns: the results of a work-group, for each of its channels.
     stage: input channels between two barriers.
-    teams: sets of work-items that share the input channels and add up at the end.
-    streams: parts of a stage's code at which different warps begin, each running all of them in
+    k_groups: sets of work-items that share the input channels and add up at the end.
+    staggered_entries: parts of a stage's code at which different warps begin, each running all of them in
     turn: as many instruction fetches are under way at once.
-    scouts: 1 where warps without results, one a stream, run through a stage's code before the
+    prefetch_warps: 1 where warps without results, one a stream, run through a stage's code before the
     others come to it, each its own part; the others find it fetched, and all begin at its start.
-    Else 0. Only with one team.
-    resident: work-groups that must fit a multiprocessor at once.
+    Else 0. Only with one k_group.
+    blocks_per_unit: work-groups that must fit a multiprocessor at once.
     kernels: among which the blocks are shared; they are assembled, and run, at the same time.
     """
 
@@ -36,22 +36,22 @@ class Config:
     rows: int
     columns: int
     stage: int
-    teams: int = 1
-    streams: int = 1
-    scouts: int = 0
-    resident: int = 1
+    k_groups: int = 1
+    staggered_entries: int = 1
+    prefetch_warps: int = 0
+    blocks_per_unit: int = 1
     kernels: int = 1
 
 
 @dataclass(frozen=True)
-class Division:
+class GeneratedTiling:
     """A config applied to a problem. Tensors lie in CHWN; bytes unless a name says otherwise.
 
     halves: inputs and outputs are float16, and a work-item computes two neighbouring images.
     """
 
     problem: Conv2dProblem
-    config: Config
+    config: GeneratedConfig
     halves: bool = False
 
     @property
@@ -70,23 +70,23 @@ class Division:
 
     @property
     def items(self) -> int:
-        """Work-items of a team that have results."""
+        """Work-items of a k_group that have results."""
         return self.config.rows * self.config.columns * self.lanes
 
     @property
-    def team(self) -> int:
-        """Work-items of a team: whole warps."""
+    def k_group(self) -> int:
+        """Work-items of a k_group: whole warps."""
         return -(-self.items // WARP) * WARP
 
     @property
     def workers(self) -> int:
-        """Work-items of all teams."""
-        return self.team * self.config.teams
+        """Work-items of all k_groups."""
+        return self.k_group * self.config.k_groups
 
     @property
-    def group(self) -> int:
-        """Work-items with those of scouts."""
-        return self.workers + self.config.scouts * self.config.streams * WARP
+    def work_group(self) -> int:
+        """Work-items with those of prefetch_warps."""
+        return self.workers + self.config.prefetch_warps * self.config.staggered_entries * WARP
 
     @property
     def pixel(self) -> int:
@@ -95,12 +95,12 @@ class Division:
 
     @property
     def patch_pixel(self) -> int:
-        """Of a pixel's images in local memory."""
+        """Of a pixel's images in shared memory."""
         return self.config.images * self.itemsize
 
     @cached_property
     def vector(self) -> int:
-        """Copied to local memory at once: 16, 8 or 4, or 0 where nothing is aligned. Several
+        """Copied to shared memory at once: 16, 8 or 4, or 0 where nothing is aligned. Several
         pixels at once where a group takes all images, and those come in parts of them."""
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         whole = self.config.images == problem.batch
@@ -134,7 +134,7 @@ class Division:
 
     @property
     def plane(self) -> int:
-        """Of an input channel in local memory."""
+        """Of an input channel in shared memory."""
         return -(-self.patch_rows * self.patch_columns * self.patch_pixel // 16) * 16
 
     @property
@@ -145,7 +145,7 @@ class Division:
     @property
     def copies(self) -> int:
         """Vectors that a work-item copies for an input channel."""
-        return -(-self.vectors // self.group)
+        return -(-self.vectors // self.work_group)
 
     @property
     def tiles(self) -> tuple[int, int, int]:
@@ -180,14 +180,14 @@ class Division:
         return min(BUFFERS, stages)
 
     @property
-    def local_bytes(self) -> int:
+    def shared_bytes(self) -> int:
         staged = self.buffers * self.config.stage * self.plane
-        sums = 4 * self.pair * self.block * self.workers if self.config.teams > 1 else 0
+        sums = 4 * self.pair * self.block * self.workers if self.config.k_groups > 1 else 0
         return max(staged, sums)
 
     @property
     def registers(self) -> int:
         """The most that a work-item may use: warps are dealt to the parts of a multiprocessor,
         each with registers of its own."""
-        warps = -(-self.group // WARP // PARTS) * self.config.resident
-        return min(255, _REGISTERS // PARTS // (warps * WARP) // 8 * 8)
+        warps = -(-self.work_group // WARP // SUB_PARTITIONS) * self.config.blocks_per_unit
+        return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

@@ -10,22 +10,22 @@
  * images.
  *
  * The input comes densely, `chunk` channels of the tile with its borders at a time, into `stages`
- * parts of local memory: a row of 128 bytes a pixel. Columns are rows there, for the tile's first
+ * parts of shared memory: a row of 128 bytes a pixel. Columns are rows there, for the tile's first
  * output pixel, and shift by as many rows as the pixel does; so the taps are gathered by the
  * addresses of the loads alone. The 16-byte pieces of a row change places by its class, and columns
  * of different classes modulo 8 (TF32: 4) are read at once. A class counts up along channels, along
  * x, and by ROW_CLASSES along y, so that it too shifts with the output pixel.
  *
- * A place is a row of local memory, times 128, and its class.
+ * A place is a row of shared memory, times 128, and its class.
  *
  * HALVES       x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
- * RESIDENT     work-groups that a multiprocessor shall hold at once */
+ * BLOCKS_PER_UNIT     work-groups that a multiprocessor shall hold at once */
 
 #if HALVES
 #define VECTOR 8
 #define DEPTH 16
 #define MOVED(place) ((place) & 7)
-/* between rows of sums in local memory: what a warp writes at once lies in different banks */
+/* between rows of sums in shared memory: what a warp writes at once lies in different banks */
 #define SUM_PITCH (WARP_IMAGES + 8)
 #else
 #define VECTOR 4
@@ -52,7 +52,7 @@ struct Source {
 };
 
 /* What a lane needs of a step: where its columns are, and its weights. */
-struct Step {
+struct ExpressionStep {
     int places[TILES];
 #if !HALVES
     int upper_places[TILES];
@@ -83,7 +83,7 @@ INLINE void load_matrices(uint4 &loaded, uint address)
 #endif
 
 /* kind: 0 for the step's first columns and all tiles, else the one tile that its columns are for */
-INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, int kind,
+INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const ExpressionStep &step, int kind,
                            const Row *pool, int shift, int first_piece)
 {
     UNROLL for (int half = 0; half < (kind == 0 ? 1 : TILES); half++) {
@@ -115,7 +115,7 @@ INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, 
     }
 }
 
-/* 16 rows of images in local memory. */
+/* 16 rows of images in shared memory. */
 INLINE void put(float *rows, const float (&sums)[PRODUCTS][4], int lane)
 {
     UNROLL for (int half = 0; half < 2; half++) {
@@ -134,7 +134,7 @@ INLINE void put(float *rows, const float (&sums)[PRODUCTS][4], int lane)
     }
 }
 
-KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
+KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     const uint4 *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT places,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
     DIVISOR(tiles_x), DIVISOR(tiles_y), DIVISOR(groups_apart), int group_channels, int chunk,
@@ -142,7 +142,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
     int pixel_units, int height, int width, int out_height, int out_width, int stride_y,
     int stride_x, int pad_top, int pad_left EPILOGUE_PARAMETERS)
 {
-    DYNAMIC_LOCAL(Row, pool)
+    DYNAMIC_SHARED(Row, pool)
     Source *sources = (Source *)(pool + stages * stage_rows);
     int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
     int turn = warp / BLOCKS, part = turn % PARTS, set = turn / PARTS;
@@ -188,7 +188,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    auto fetch = [&](Step &step, int number) {
+    auto fetch = [&](ExpressionStep &step, int number) {
         UNROLL for (int k = 0; k < TILES; k++) {
             int fragment = number * TILES + k;
 #if HALVES
@@ -214,7 +214,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
     float sums[POINTS][TILES][PRODUCTS][4] = {};
     const int *ends = starts + block * (phases * KINDS + 1);
     int number = *ends++, stage = stages > 1 ? 1 : 0;
-    Step ahead;
+    ExpressionStep ahead;
     copy_chunk(0, 0);
     copy_chunk(1, 1);
     fetch(ahead, number);
@@ -231,7 +231,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, RESIDENT) void columns(
             int end = kind_ends[kind];
             /* once in a turn: twice takes registers that are not there */
             _Pragma("unroll 1") while (number < end) {
-                Step step = ahead;
+                ExpressionStep step = ahead;
                 fetch(ahead, ++number);
                 UNROLL for (int point = 0; point < POINTS; point++)
                     multiply_point(sums[point], step, kind, pool, shifts[point], first_piece);

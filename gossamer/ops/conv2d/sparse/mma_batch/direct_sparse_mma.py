@@ -2,7 +2,7 @@
 output channels does not need.
 
 Source: direct sparse convolution (Escoin, 2018), whose stretched columns here address rows of
-images in local memory; output channels are taken together by the tensor cores' tile of 16, as in
+images in shared memory; output channels are taken together by the tensor cores' tile of 16, as in
 vector-sparse products (Chen et al., 2021), so that no pruning in blocks is asked for: a column that
 one of 16 channels needs costs what 16 do.
 """
@@ -29,8 +29,8 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, TENSOR_CORES, u
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind
 from gossamer.ops.conv2d.sparse.mma_batch.tables import (
     ROW_CLASSES,
+    BatchTables,
     Geometry,
-    Tables,
     block_count,
     phases_of,
 )
@@ -41,16 +41,16 @@ _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
 _MOST_CHUNK = 16
 """Channels whose input comes at once: a work-group starts when the first have come."""
 _RESERVED_BYTES = 1024
-"""Of local memory, for each work-group that a multiprocessor holds."""
+"""Of shared memory, for each work-group that a multiprocessor holds."""
 _CONFLICTS = 1.1
-"""Reads of local memory, as a multiple of those without conflicts."""
+"""Reads of shared memory, as a multiple of those without conflicts."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchTile:
     """tiles: of 16 output channels in a block. blocks: of a work-group, for the same pixels.
     parts: of the images, a warp has one (TF32: 1). sets: of a work-group's warps, below one
-    another. height, width: output pixels of a warp. resident: work-groups that a multiprocessor
+    another. height, width: output pixels of a warp. blocks_per_unit: work-groups that a multiprocessor
     shall hold at once."""
 
     tiles: int
@@ -59,7 +59,7 @@ class Shape:
     sets: int
     height: int
     width: int
-    resident: int
+    blocks_per_unit: int
 
     @property
     def points(self) -> int:
@@ -75,13 +75,13 @@ class Shape:
                 -(-problem.out_height // (self.sets * self.height)))
 
     def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
-        """None where the windows of a tile do not fit into local memory three times: for what is
+        """None where the windows of a tile do not fit into shared memory three times: for what is
         multiplied, and for what is to come in the next two phases."""
         sides = [(points - 1) * stride + (size - 1) * dilation + 1
                  for points, stride, size, dilation in zip(
                      (self.sets * self.height, self.width), problem.stride, problem.kernel,
                      problem.dilation, strict=True)]
-        most = (limits.local_bytes_opt_in + _RESERVED_BYTES) // self.resident - _RESERVED_BYTES
+        most = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // self.blocks_per_unit - _RESERVED_BYTES
         channels = max(1, problem.channels // problem.groups)
         for stages, fewest in ((6, 4), (5, 3), (4, 2), (3, 1)):
             for chunk in range(min(_MOST_CHUNK, channels), min(fewest, channels) - 1, -1):
@@ -105,7 +105,7 @@ _NOMINAL_BATCH = 64
 """Every batch has the same shapes to choose from: those expected to be best for this one."""
 
 
-def _shapes(precision: str) -> list[Shape]:
+def _shapes(precision: str) -> list[BatchTile]:
     """Those that fill a multiprocessor's registers: with 64, 96 or 128 sums a work-item 16, 12 or
     8 warps."""
     found = []
@@ -114,9 +114,9 @@ def _shapes(precision: str) -> list[Shape]:
             sums = tiles * height * width * KINDS[precision].vector * 4 // parts
             warps = 8 if sums > 96 else 12 if sums > 64 or (tiles, sums) == (2, 64) else 16
             for blocks, sets in product((2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4)):
-                resident, rest = divmod(warps, blocks * parts * sets)
-                if rest == 0 and 0 < resident <= 4:
-                    found.append(Shape(tiles, blocks, parts, sets, height, width, resident))
+                blocks_per_unit, rest = divmod(warps, blocks * parts * sets)
+                if rest == 0 and 0 < blocks_per_unit <= 4:
+                    found.append(BatchTile(tiles, blocks, parts, sets, height, width, blocks_per_unit))
     return found
 
 
@@ -141,13 +141,13 @@ class DirectSparseMma(Algorithm):
         if not _fitting("tf32", problem, device.limits):
             span = " x ".join(str((size - 1) * dilation + 1) for size, dilation
                               in zip(problem.kernel, problem.dilation, strict=True))
-            return (f"windows span {span} pixels: 128 bytes of each do not fit local memory of "
-                    f"{device.limits.local_bytes_opt_in} bytes thrice")
+            return (f"windows span {span} pixels: 128 bytes of each do not fit shared memory of "
+                    f"{device.limits.shared_bytes_opt_in} bytes thrice")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
-            yield variant_of(problem, Shape(1, 1, 1, 1, 1, 1, 1), "tf32")
+            yield variant_of(problem, BatchTile(1, 1, 1, 1, 1, 1, 1), "tf32")
             return
         # in turn, so that whoever tries a few has some of each
         for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
@@ -160,11 +160,11 @@ class DirectSparseMma(Algorithm):
             return []
         shapes = _fitting(precision, problem, device.limits)
 
-        def order(problem: Conv2dProblem, among: Iterable[Shape]) -> list[Shape]:
+        def order(problem: Conv2dProblem, among: Iterable[BatchTile]) -> list[BatchTile]:
             return sorted(among, key=lambda each: _cost(problem, each, kind, shapes[each],
                                                         device.limits))
 
-        tried: list[Shape] = []
+        tried: list[BatchTile] = []
         for shape in order(replace(problem, batch=_NOMINAL_BATCH), shapes):
             as_tall = [each for each in tried if each.tiles == shape.tiles]
             alike = [each for each in as_tall if (each.parts, each.height, each.width)
@@ -178,21 +178,21 @@ class DirectSparseMma(Algorithm):
         y = variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        shape = Shape(**{key: int(value) for key, value in variant.config})
+        shape = BatchTile(**{key: int(value) for key, value in variant.config})
         kind = KINDS[variant.precision]
         geometry = shape.geometry(problem, device.limits)
-        assert geometry is not None, f"{variant.label} was not among the variants"
-        tables = Tables(problem, weights, kind, shape.tiles, shape.blocks,
+        assert geometry is not None, f"{variant.config_text} was not among the variants"
+        tables = BatchTables(problem, weights, kind, shape.tiles, shape.blocks,
                         shape.parts * shape.sets, geometry)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
             "HALVES": int(variant.precision == "fp16"), "TILES": shape.tiles,
             "BLOCKS": shape.blocks, "PARTS": shape.parts, "SETS": shape.sets,
-            "HEIGHT": shape.height, "WIDTH": shape.width, "RESIDENT": shape.resident,
+            "HEIGHT": shape.height, "WIDTH": shape.width, "BLOCKS_PER_UNIT": shape.blocks_per_unit,
             "ROW_CLASSES": ROW_CLASSES,
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
-            architectures=("sm_80", "sm_100"), headers=(*DIALECT, TENSOR_CORES), dynamic_local=True))
+            architectures=("sm_80", "sm_100"), headers=(*DIALECT, TENSOR_CORES), dynamic_shared=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
         groups_apart = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
         arguments = (
@@ -211,23 +211,23 @@ class DirectSparseMma(Algorithm):
                        shape.warps * ROWS * 4 * (kind.images // shape.parts + kind.vector)))])
 
 
-def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[Shape, Geometry]:
+def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[BatchTile, Geometry]:
     found = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
     return {shape: geometry for shape, geometry in found.items() if geometry is not None}
 
 
-def variant_of(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
+def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Variant:
     """Any shape, whether it is tried or not."""
     x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
     variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
                       (y,), precision)
-    return variant.halved if precision == "fp16" else variant
+    return variant.as_fp16 if precision == "fp16" else variant
 
 
-def _cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry,
+def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
     """Expected cycles of a multiprocessor: of its tensor cores (8 an instruction on one of four),
-    its local memory (128 bytes each), its schedulers, and what comes from the L2 cache at 27 bytes
+    its shared memory (128 bytes each), its schedulers, and what comes from the L2 cache at 27 bytes
     a cycle."""
     # alike rows share more columns than any do
     one, all_of = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
@@ -249,7 +249,7 @@ def _cost(problem: Conv2dProblem, shape: Shape, kind: Kind, geometry: Geometry,
     tiles_x, tiles_y = shape.tiles_of(problem)
     groups = (tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
               * problem.groups)
-    in_turn = -(-groups // max(limits.units, 1))
-    at_once = min(in_turn, shape.resident) * blocks * shape.parts * shape.sets / 4
+    in_turn = -(-groups // max(limits.compute_units, 1))
+    at_once = min(in_turn, shape.blocks_per_unit) * blocks * shape.parts * shape.sets / 4
     start = 1500 + 128 * geometry.stage_rows / 27
-    return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.resident)
+    return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.blocks_per_unit)

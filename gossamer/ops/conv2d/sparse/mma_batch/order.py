@@ -34,7 +34,7 @@ class Kind:
 
     @property
     def images(self) -> int:
-        """Of a row of local memory."""
+        """Of a row of shared memory."""
         return 8 * self.vector
 
 
@@ -42,7 +42,7 @@ KINDS = {kind.precision: kind for kind in (Kind("tf32", 4, 8, 4), Kind("fp16", 8
 
 
 @dataclass(frozen=True)
-class Block:
+class TileBlock:
     """tiles: the output channels of each. needed: (tiles, columns) whether a tile has a nonzero."""
 
     tiles: list[np.ndarray]
@@ -96,7 +96,7 @@ def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
     return [np.flatnonzero(own == tile).tolist() for tile in range(len(tiles))]
 
 
-def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[Block]:
+def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[TileBlock]:
     """Of rows of a mask, alike ones in tiles, and alike tiles in blocks."""
     members = alike(np.packbits(mask).tobytes(), mask.shape)
     needed = np.stack([mask[each].any(axis=0) for each in members])
@@ -104,25 +104,25 @@ def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[Block]:
     blocks = []
     for each in cluster(needed, tiles):
         missing = tiles - len(each)
-        blocks.append(Block([*(rows[members[tile]] for tile in each), *[nothing] * missing],
+        blocks.append(TileBlock([*(rows[members[tile]] for tile in each), *[nothing] * missing],
                             np.pad(needed[each], ((0, missing), (0, 0)))))
     return blocks
 
 
-def dealt(blocks: list[Block], together: int, turns: int) -> list[Block]:
+def dealt(blocks: list[TileBlock], together: int, turns: int) -> list[TileBlock]:
     """In the order of work-groups: these, and the four schedulers of each, get alike sums of work.
     What is missing in the last one is a block of nothing."""
     count = -(-len(blocks) // together)
-    nothing = [Block([tile[:0] for tile in block.tiles], np.zeros_like(block.needed))
+    nothing = [TileBlock([tile[:0] for tile in block.tiles], np.zeros_like(block.needed))
                for block in blocks[:1]]
     blocks = blocks + nothing * (count * together - len(blocks))
-    dealt: list[Block] = []
+    dealt: list[TileBlock] = []
     for own in _shares(blocks, [together] * count):
         dealt += _arranged(own, turns)
     return dealt
 
 
-def _arranged(blocks: list[Block], turns: int) -> list[Block]:
+def _arranged(blocks: list[TileBlock], turns: int) -> list[TileBlock]:
     """Swapped until the schedulers' sums of work are alike: warp w has the one with number
     (w + turn) modulo theirs, and scheduler w modulo 4."""
     warps = np.arange(turns * len(blocks))
@@ -149,12 +149,12 @@ def _arranged(blocks: list[Block], turns: int) -> list[Block]:
     return [blocks[number] for number in order]
 
 
-def _shares(blocks: list[Block], sizes: Sequence[int]) -> list[list[Block]]:
+def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBlock]]:
     """So many blocks each, with alike sums of work: the longest go first to who has least, then
     the largest sum and each other one swap what brings them closest."""
-    shares: list[list[Block]] = [[] for _ in sizes]
+    shares: list[list[TileBlock]] = [[] for _ in sizes]
 
-    def total(share: list[Block]) -> int:
+    def total(share: list[TileBlock]) -> int:
         return sum(block.work for block in share)
 
     for block in sorted(blocks, key=lambda each: -each.work):

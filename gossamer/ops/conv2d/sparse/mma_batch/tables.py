@@ -1,4 +1,4 @@
-"""The tables of direct_sparse_mma: where its columns lie in local memory, and their weights."""
+"""The tables of direct_sparse_mma: where its columns lie in shared memory, and their weights."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from gossamer.ops.algorithm import Weights
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, fragments
-from gossamer.ops.conv2d.sparse.mma_batch.order import Block, Kind, blocks_of, dealt, scheduled
-from gossamer.ops.lru_cache import Kept
+from gossamer.ops.conv2d.sparse.mma_batch.order import Kind, TileBlock, blocks_of, dealt, scheduled
+from gossamer.ops.lru_cache import LruCache
 
 ROW_CLASSES = 3
-"""What the class of a pixel's row of local memory grows by along y: so a window of 3 x 3 has all
+"""What the class of a pixel's row of shared memory grows by along y: so a window of 3 x 3 has all
 eight."""
 
 
-_PARTS: Kept[dict[str, np.ndarray]] = Kept(
+_PARTS: LruCache[dict[str, np.ndarray]] = LruCache(
     2**28, lambda parts: sum(part.nbytes for part in parts.values()))
 """The tables of layers, whatever the batch."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a layer's input comes into local memory: `chunk` channels at a time, for each of which
+    """How a layer's input comes into shared memory: `chunk` channels at a time, for each of which
     `pitch` rows, into one of `stages` parts of `stage_rows` rows. height, width: of the input
     pixels that a tile's windows cover."""
 
@@ -45,18 +45,18 @@ class Geometry:
 
     @property
     def nbytes(self) -> int:
-        """Of local memory: the rows, where one stage's are in the input, and where the tile is."""
+        """Of shared memory: the rows, where one stage's are in the input, and where the tile is."""
         return self.stage_rows * (self.stages * 128 + 8) + 16
 
 
 @dataclass(frozen=True)
-class Tables:
+class BatchTables:
     """The tables of a layer: blocks of alike output channels, `tiles` times 16, `together` of which
     share a work-group, with `turns` warps each.
 
     starts: of each block, its first step, and the end of each phase's steps of each kind: with two
     tiles those of both, of the first and of the second, else one kind. places: of each column of a
-    step, its row of local memory for the tile's first pixel, times 128, and its class. weights:
+    step, its row of shared memory for the tile's first pixel, times 128, and its class. weights:
     fragments of 16 channels, four registers for each of 32 lanes; a step has as many as a block has
     tiles, and as many lots of columns, where each is for one tile alone. channels: of each row of a
     block, its output channel, or -1. Behind the last step stands one more, to be read ahead.
@@ -115,7 +115,7 @@ class Tables:
                 "weights": fragments(np.concatenate(values), self.kind.precision),
                 "channels": np.array(channels, np.int32).reshape(-1, self.tiles * ROWS)}
 
-    def _steps(self, block: Block, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float
+    def _steps(self, block: TileBlock, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float
                ) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Of the columns that exactly these tiles need: the first step of each phase and the end,
         the places of each step (steps, tiles, depth), and its weights (steps, tiles, 16, depth)."""
@@ -139,7 +139,7 @@ class Tables:
                 by_lot.reshape(-1, self.tiles, ROWS, depth))
 
     def _located(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each column its channel within the group, and its place in local memory."""
+        """Of each column its channel within the group, and its place in shared memory."""
         problem, geometry = self.problem, self.geometry
         channel, tap = np.divmod(columns, problem.kernel[0] * problem.kernel[1])
         row, column = np.divmod(tap, problem.kernel[1])

@@ -6,7 +6,7 @@
  * of CLUSTER groups computes BLOCKS blocks for a tile of `lines` lines of `width` octets; each
  * group takes the columns of its own part of the channels.
  *
- * A group holds its channels in local memory, once for each of KERNEL_WIDTH taps, as that tap meets
+ * A group holds its channels in shared memory, once for each of KERNEL_WIDTH taps, as that tap meets
  * them: line by line, the place of an octet holds what its pixels multiply, zeros where that is
  * outside of the image. With a vertical stride lines that one tap meets lie together, first those
  * of even numbers, say, then the others. So the octets of a tile follow one another for each
@@ -24,7 +24,7 @@
  * STRIDED   whether the vertical stride is not 1 */
 
 #define WARPS (BLOCKS * SIDES * PARTS)
-#define GROUP (32 * WARPS)
+#define WORK_GROUP_SIZE (32 * WARPS)
 #define HOLDERS (CLUSTER * PARTS)
 #define OF_WARP (TILES * OCTETS) /* fragments of sums, a multiple of CLUSTER */
 #define SHARE (BLOCKS * SIDES * OF_WARP / CLUSTER)
@@ -48,7 +48,7 @@
 #endif
 
 /* What a lane multiplies in a step, and where the columns that it fetches are, in bytes. */
-struct Step {
+struct ExpressionStep {
 #if HALVES
     uint4 weights[TILES];
     int offset; /* of column lane % 16, for the warp */
@@ -70,8 +70,8 @@ INLINE uint4 gather(uint address)
 }
 #endif
 
-/* first: the piece of local memory where the warp's first octet of the first column is. */
-INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const Step &step, const REAL *first,
+/* first: the piece of shared memory where the warp's first octet of the first column is. */
+INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const ExpressionStep &step, const REAL *first,
                           uint lane)
 {
 #if HALVES
@@ -99,7 +99,7 @@ INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const Step &step, con
 #endif
 }
 
-/* Where another group of the cluster has what stands here in the own local memory. */
+/* Where another group of the cluster has what stands here in the own shared memory. */
 INLINE float4 *of_group(float4 *own, int other)
 {
 #if CLUSTER > 1
@@ -111,7 +111,7 @@ INLINE float4 *of_group(float4 *own, int other)
 #endif
 }
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
+KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     const REAL *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT offsets,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
     DIVISOR(tiles_across), int lines, DIVISOR(width), int all_channels, int group_channels,
@@ -121,7 +121,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
     int chunks, int batches, int residue_pieces, int tap_pieces, int channel_pieces, int pieces
     EPILOGUE_PARAMETERS)
 {
-    DYNAMIC_LOCAL(uint4, memory)
+    DYNAMIC_SHARED(uint4, memory)
     REAL *inputs = (REAL *)memory;
     float4 *partial = (float4 *)(memory + pieces * WORDS);
     int *numbers = (int *)(partial + HOLDERS * SHARE * 32); /* of the blocks' output channels */
@@ -146,9 +146,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
     own_channels = (own_channels < share_channels ? own_channels : share_channels) - own;
     int first_source = (image * all_channels + first_channel + own
                         + (int)QUOTIENT(blocks_part, group_parts) * group_channels) * plane;
-    Step steps[DEPTH];
+    ExpressionStep steps[DEPTH];
     int next, last;
-    auto ask = [&](Step &step, int number) {
+    auto ask = [&](ExpressionStep &step, int number) {
         if (number < last) {
 #if HALVES
             step.offset = offsets[number * 16 + lane % 16];
@@ -195,7 +195,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(GROUP, 1) void pixels(
                     ask(steps[k], next + k);
                 if (LOCAL_ID(0) < ROWS)
                     numbers[LOCAL_ID(0)] = number;
-                ONCE_EACH for (int word = LOCAL_ID(0); word < pieces * WORDS; word += GROUP)
+                ONCE_EACH for (int word = LOCAL_ID(0); word < pieces * WORDS; word += WORK_GROUP_SIZE)
                     memory[word] = make_uint4(0, 0, 0, 0);
                 BARRIER();
                 is_first = false;

@@ -2,7 +2,7 @@
 side.
 
 Source: direct sparse convolution (Escoin, 2018) finds the input of a column of weights by shifting
-a window's start; here each horizontal shift is a copy of its own in local memory, so that eight
+a window's start; here each horizontal shift is a copy of its own in shared memory, so that eight
 pixels are 16 aligned bytes. Rows are taken together by the tensor cores' tile of 16, as in
 vector-sparse products (Chen et al., 2021), without pruning in blocks.
 """
@@ -40,8 +40,8 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import (
 from gossamer.ops.conv2d.sparse.mma_pixels.tiling import (
     DEPTH,
     MOST_IMAGES,
-    Division,
-    Shape,
+    PixelTile,
+    PixelTiling,
     cycles,
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -51,7 +51,7 @@ _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}
 """Steps that are asked for ahead; one of TF32 has twice the registers."""
 
-_SHAPES = tuple(Shape(*numbers) for numbers in (
+_SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
     (2, 4, 2, 1, 4, 8), (2, 4, 2, 1, 8, 8), (1, 4, 1, 2, 8, 8), (1, 2, 1, 4, 8, 8),
     (2, 2, 2, 2, 4, 4), (1, 6, 1, 2, 4, 4), (1, 4, 1, 2, 4, 4), (2, 2, 1, 4, 2, 4),
@@ -79,8 +79,8 @@ class DirectSparsePixels(Algorithm):
         if not problem.inputs[0].size:
             return "the input is empty"
         if not _fitting(problem, "tf32", device.limits):
-            least = min((Division(problem, shape, "tf32") for shape in _runnable(device.limits)),
-                        key=lambda divided: divided.local_bytes)
+            least = min((PixelTiling(problem, shape, "tf32") for shape in _runnable(device.limits)),
+                        key=lambda divided: divided.shared_bytes)
             return least.unfit(device.limits)
         return None
 
@@ -98,12 +98,12 @@ class DirectSparsePixels(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        shape = Shape(**{key: int(value) for key, value in variant.config})
+        shape = PixelTile(**{key: int(value) for key, value in variant.config})
         y = variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        divided = Division(problem, shape, variant.precision)
-        tables = _Tables(divided, weights.arrays["weight"])
+        divided = PixelTiling(problem, shape, variant.precision)
+        tables = _PixelTables(divided, weights.arrays["weight"])
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "offsets", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "pixels", {
@@ -113,9 +113,9 @@ class DirectSparsePixels(Algorithm):
             "BATCH": divided.batch, "STRIDED": int(problem.stride[0] > 1),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)},
             architectures=("sm_90" if shape.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_local=True, headers=(*DIALECT, TENSOR_CORES)))
+            dynamic_shared=True, headers=(*DIALECT, TENSOR_CORES)))
         group_parts = divided.blocks // shape.blocks
-        items = min(divided.items, shape.group)
+        items = min(divided.items, shape.work_group)
         arguments = (
             input_buffer(0), *parts, output_buffer(0), *divisor(divided.tiles_across),
             divided.lines, *divisor(divided.width), problem.channels,
@@ -129,19 +129,19 @@ class DirectSparsePixels(Algorithm):
         groups = (shape.cluster * group_parts * problem.groups, divided.tiles_down,
                   problem.batch * divided.tiles_across)
         return State(problem, variant, device, [
-            Launch(kernel, groups, (shape.group,), arguments, divided.local_bytes)])
+            Launch(kernel, groups, (shape.work_group,), arguments, divided.shared_bytes)])
 
 
-def _runnable(limits: Limits) -> list[Shape]:
+def _runnable(limits: Limits) -> list[PixelTile]:
     return [shape for shape in _SHAPES if shape.cluster <= limits.cluster]
 
 
-def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Shape]:
+def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
     """The shapes that the device can run, those expected to be fastest first. The sizes of
     clusters take turns: what a cluster costs is the device's to say."""
-    by_size: dict[int, list[Division]] = defaultdict(list)
+    by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
-        divided = Division(problem, shape, precision)
+        divided = PixelTiling(problem, shape, precision)
         if divided.unfit(limits) is None:
             by_size[shape.cluster].append(divided)
     in_order = (sorted(each, key=lambda divided: cycles(divided, limits))
@@ -149,15 +149,15 @@ def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Sha
     return [divided.shape for in_turn in zip_longest(*in_order) for divided in in_turn if divided]
 
 
-def _variant(problem: Conv2dProblem, shape: Shape, precision: str) -> Variant:
+def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Variant:
     x, y = problem.inputs[0], problem.outputs[0]
     variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
                       (y,), precision)
-    return variant.halved if precision == "fp16" else variant
+    return variant.as_fp16 if precision == "fp16" else variant
 
 
 @dataclass(frozen=True)
-class _Tables:
+class _PixelTables:
     """The tables of a layer: of each block the columns of each part of the channels.
 
     starts: of each block and part, the first of its steps, and behind the last. offsets: of each
@@ -167,7 +167,7 @@ class _Tables:
     block, its output channel, or -1.
     """
 
-    divided: Division
+    divided: PixelTiling
     weight: np.ndarray
 
     def key(self, part: str) -> str:

@@ -30,7 +30,7 @@ longest of these lists over the mean."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class PixelTile:
     """tiles: of 16 output channels in a block. blocks: of a group. sides: warps that share a tile
     of pixels. parts: warps that share a block's columns. octets: of pixels, of a warp. cluster:
     groups that share the channels."""
@@ -48,7 +48,7 @@ class Shape:
         return ROWS * self.tiles
 
     @property
-    def group(self) -> int:
+    def work_group(self) -> int:
         return 32 * self.blocks * self.sides * self.parts
 
     @property
@@ -63,18 +63,18 @@ class Shape:
 
     @property
     def partial_bytes(self) -> int:
-        """Local memory of a group for what each holder has of its sums."""
+        """Shared memory of a group for what each holder has of its sums."""
         return 512 * self.holders * self.fragments
 
 
 @dataclass(frozen=True)
-class Division:
+class PixelTiling:
     """A problem divided into tiles of `lines` lines of `width` octets, and how a group's channels
-    lie in local memory, in pieces of eight inputs: of each channel a copy for each horizontal tap,
+    lie in shared memory, in pieces of eight inputs: of each channel a copy for each horizontal tap,
     of each copy the lines by their residue modulo the vertical stride. precision: fp16 or tf32."""
 
     problem: Conv2dProblem
-    shape: Shape
+    shape: PixelTile
     precision: str
 
     @property
@@ -141,8 +141,8 @@ class Division:
 
     @property
     def at_once(self) -> int:
-        """Channels that a group copies to local memory at once."""
-        return max(1, self.shape.group // self.items)
+        """Channels that a group copies to shared memory at once."""
+        return max(1, self.shape.work_group // self.items)
 
     @property
     def batches(self) -> int:
@@ -174,15 +174,15 @@ class Division:
         return channels * self.channel_pieces + self._capacity
 
     @property
-    def local_bytes(self) -> int:
+    def shared_bytes(self) -> int:
         channel_numbers = 4 * self.shape.blocks * self.shape.rows
         return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers
 
     def unfit(self, limits: Limits) -> str | None:
         """The reason why the device cannot run the most images of this shape; None: it can."""
-        if self.local_bytes > limits.local_bytes_opt_in:
-            return (f"needs {self.local_bytes} bytes of local memory a group, there are "
-                    f"{limits.local_bytes_opt_in}")
+        if self.shared_bytes > limits.shared_bytes_opt_in:
+            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
+                    f"{limits.shared_bytes_opt_in}")
         if max(self.tiles_down, MOST_IMAGES * self.tiles_across) > _LARGEST_GRID:
             return (f"{self.tiles_across} x {self.tiles_down} tiles of pixels: more than "
                     f"{_LARGEST_GRID} groups")
@@ -196,7 +196,7 @@ class Division:
                 + line % stride * self.residue_pieces + line // stride * self.width)
 
 
-def cycles(divided: Division, limits: Limits) -> float:
+def cycles(divided: PixelTiling, limits: Limits) -> float:
     """Expected cycles behind the launch. A group's inputs come from the L2 cache and go to local
     memory, its steps are multiplied, its sums are added up: each takes as long as the waiting of
     one warp or what all groups of a multiprocessor issue, whichever is more."""
@@ -204,13 +204,13 @@ def cycles(divided: Division, limits: Limits) -> float:
     density = problem.weights_info.density
     groups = (shape.cluster * divided.blocks // shape.blocks * problem.groups
               * problem.batch * divided.tiles_down * divided.tiles_across)
-    resident = max(1, min(limits.local_bytes_opt_in // divided.local_bytes, 512 // shape.group))
-    units = max(1, limits.units if shape.cluster == 1 else limits.units // _PART * _PART)
-    waves = -(-groups // (units * resident))
+    blocks_per_unit = max(1, min(limits.shared_bytes_opt_in // divided.shared_bytes, 512 // shape.work_group))
+    units = max(1, limits.compute_units if shape.cluster == 1 else limits.compute_units // _PART * _PART)
+    waves = -(-groups // (units * blocks_per_unit))
     beside = -(-groups // (units * waves))
-    # warps' instructions, on 4 schedulers, and words of local memory, for the inputs
-    chunks = -(-divided.items // shape.group)
-    inputs = shape.group / 32 * divided.batch * divided.batches * chunks
+    # warps' instructions, on 4 schedulers, and words of shared memory, for the inputs
+    chunks = -(-divided.items // shape.work_group)
+    inputs = shape.work_group / 32 * divided.batch * divided.batches * chunks
     staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])
     # alike rows have fewer columns than any rows, and the longest list is longer than most
     columns = divided.channels * math.prod(problem.kernel) * min(

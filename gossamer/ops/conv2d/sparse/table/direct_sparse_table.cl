@@ -21,7 +21,7 @@
  * HALVES    x, y and the epilogue's tensor operands are 16-bit floats */
 
 #define SET_COUNT (BLOCKS * SPLITS)
-#define GROUP (LANES * SET_COUNT)
+#define WORK_GROUP_SIZE (LANES * SET_COUNT)
 #define VECTORS (POINTS / VECTOR)
 #define WIDTH (LANES * VECTOR)
 #define SPAN (WIDTH + (VECTORS - 1) * DISTANCE)
@@ -104,7 +104,7 @@
         }                                                                  \
     }
 
-KERNEL LAUNCH_BOUNDS(GROUP, 1) void direct_sparse_table(
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void direct_sparse_table(
     const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
     const GLOBAL int *RESTRICT channels, const GLOBAL int4 *RESTRICT columns,
     const GLOBAL float4 *RESTRICT values, GLOBAL REAL *RESTRICT y, DIVISOR(parts), DIVISOR(tiles),
@@ -118,7 +118,7 @@ KERNEL LAUNCH_BOUNDS(GROUP, 1) void direct_sparse_table(
     EPILOGUE_PARAMETERS)
 {
 #if SPLITS > 1
-    LOCAL ALIGNED(16) UNIT partial[SET_COUNT * ROWS * VECTORS * LANES];
+    SHARED ALIGNED(16) UNIT partial[SET_COUNT * ROWS * VECTORS * LANES];
 #endif
     int lane = LOCAL_ID(0) % LANES, set = LOCAL_ID(0) / LANES;
     int split = set % SPLITS;

@@ -30,9 +30,9 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import Table, table
 from gossamer.ops.conv2d.sparse.csr.direct_sparse import SURE_GROUP, cannot_index
 from gossamer.ops.conv2d.sparse.table.tiling import (
-    Division,
-    Form,
-    Walk,
+    OutputPlanes,
+    TableForm,
+    TableTiling,
     as_read,
     costs_of_forms,
     fitting,
@@ -45,7 +45,7 @@ from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
 _LAYOUTS = ("NCHW", "CHWN")
-_EMPTY = Form(1, 1, 32)
+_EMPTY = TableForm(1, 1, 32)
 
 
 class DirectSparseTable(Algorithm):
@@ -65,8 +65,8 @@ class DirectSparseTable(Algorithm):
         if (reason := cannot_index(problem, device)) is not None:
             return reason
         if not fitting(device.limits):
-            return (f"{device.name} runs at most {device.limits.group_size} work-items a group "
-                    f"with {device.limits.local_bytes} bytes of local memory")
+            return (f"{device.name} runs at most {device.limits.work_group_size} work-items a group "
+                    f"with {device.limits.shared_bytes} bytes of shared memory")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -80,7 +80,7 @@ class DirectSparseTable(Algorithm):
         for in_turn in zip_longest(*(variants for _, variants in offered)):
             for variant in in_turn:
                 if variant is not None:
-                    yield from (variant, replace(variant.halved,
+                    yield from (variant, replace(variant.as_fp16,
                                                  workspace=variant.workspace // 2))
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
@@ -88,10 +88,10 @@ class DirectSparseTable(Algorithm):
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        form = Form(**{key: int(value) for key, value in variant.config})
+        form = TableForm(**{key: int(value) for key, value in variant.config})
         read = as_read(x, problem, form)
-        walk = Walk.of(problem, form, read, y)
-        division = Division(form, walk)
+        walk = OutputPlanes.of(problem, form, read, y)
+        division = TableTiling(form, walk)
         kernel = device.compile(KernelSource.of(_SOURCE, "direct_sparse_table", {
             **{key.upper(): value for key, value in variant.config},
             "VECTOR": division.vector, "DISTANCE": division.distance, "LINEAR": int(walk.linear),
@@ -109,7 +109,7 @@ class DirectSparseTable(Algorithm):
         masking = (sides(), problem.height, problem.width, *problem.kernel, *problem.stride,
                    *problem.pads[:2], *problem.dilation) if form.masked else ()
         launches.append(Launch(
-            kernel, (parts * division.tiles * walk.planes,), (form.group,),
+            kernel, (parts * division.tiles * walk.planes,), (form.work_group,),
             (source, *tables, output_buffer(0),
              *divisor(parts), *divisor(division.tiles), walk.count, *divisor(walk.line),
              *divisor(walk.images), problem.out_width, walk.start, *walk.in_x, y.strides[1],
@@ -123,7 +123,7 @@ def _offered(problem: Conv2dProblem, device: Device,
     """The expected cost of the first, behind whether it may be too large, and all in that
     order."""
     x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
-    costs = {form: (device.api == "opencl" and form.group > SURE_GROUP, cost)
+    costs = {form: (device.api == "opencl" and form.work_group > SURE_GROUP, cost)
              for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
     inputs = (x, *[y] * problem.epilogue.tensor_count)
     return (min(costs.values()),
@@ -131,7 +131,7 @@ def _offered(problem: Conv2dProblem, device: Device,
              for form in sorted(costs, key=costs.__getitem__)])
 
 
-def _workspace(problem: Conv2dProblem, x: TensorSpec, form: Form) -> int:
+def _workspace(problem: Conv2dProblem, x: TensorSpec, form: TableForm) -> int:
     """Bytes of the padded input; none where x itself is read."""
     read = as_read(x, problem, form)
     return 0 if read == x else read.nbytes

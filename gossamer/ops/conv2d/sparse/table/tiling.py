@@ -10,7 +10,7 @@ from gossamer.tensor import TensorSpec
 
 
 @dataclass(frozen=True)
-class Form:
+class TableForm:
     """rows: output channels of a block. points: output points of a work-item. lanes: work-items
     that go over a block's columns together. blocks: of a work-group. splits: sets of work-items
     that share a block's columns, 1 or a multiple of rows. masked: 1 where the input is read as it
@@ -24,12 +24,12 @@ class Form:
     masked: int = 0
 
     @property
-    def group(self) -> int:
+    def work_group(self) -> int:
         return self.lanes * self.blocks * self.splits
 
     @property
-    def local_bytes(self) -> int:
-        return 4 * self.group * self.rows * self.points if self.splits > 1 else 0
+    def shared_bytes(self) -> int:
+        return 4 * self.work_group * self.rows * self.points if self.splits > 1 else 0
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
@@ -37,31 +37,31 @@ class Form:
 
 
 FORMS = (
-    Form(1, 1, 32, splits=8),
-    Form(4, 1, 32, splits=16),
-    Form(1, 2, 32, splits=8),
-    Form(2, 2, 32, splits=8),
-    Form(4, 2, 32, splits=8),
-    Form(4, 2, 32, splits=16),
-    Form(1, 4, 64, splits=4),
-    Form(2, 4, 64, splits=4),
-    Form(4, 4, 64, splits=4),
-    Form(8, 4, 32, splits=8),
-    Form(1, 2, 32, blocks=8),
-    Form(2, 2, 32, blocks=8),
-    Form(4, 2, 32, blocks=8),
-    Form(2, 4, 64, blocks=4),
-    Form(4, 4, 64, blocks=8),
-    Form(8, 4, 64, blocks=4),
-    Form(1, 8, 64, blocks=4),
-    Form(2, 8, 64, blocks=8),
-    Form(4, 8, 64, blocks=4),
+    TableForm(1, 1, 32, splits=8),
+    TableForm(4, 1, 32, splits=16),
+    TableForm(1, 2, 32, splits=8),
+    TableForm(2, 2, 32, splits=8),
+    TableForm(4, 2, 32, splits=8),
+    TableForm(4, 2, 32, splits=16),
+    TableForm(1, 4, 64, splits=4),
+    TableForm(2, 4, 64, splits=4),
+    TableForm(4, 4, 64, splits=4),
+    TableForm(8, 4, 32, splits=8),
+    TableForm(1, 2, 32, blocks=8),
+    TableForm(2, 2, 32, blocks=8),
+    TableForm(4, 2, 32, blocks=8),
+    TableForm(2, 4, 64, blocks=4),
+    TableForm(4, 4, 64, blocks=8),
+    TableForm(8, 4, 64, blocks=4),
+    TableForm(1, 8, 64, blocks=4),
+    TableForm(2, 8, 64, blocks=8),
+    TableForm(4, 8, 64, blocks=4),
 )
 """The first works for every problem: its work-items have one point, its groups fit any device."""
 
 
 @dataclass(frozen=True)
-class Walk:
+class OutputPlanes:
     """The output points of one channel, plane by plane: (lines, places, images) in the order of
     memory, a plane being an image, or all of them where these lie innermost.
 
@@ -80,7 +80,7 @@ class Walk:
     in_y: tuple[int, int, int]
 
     @staticmethod
-    def of(problem: Conv2dProblem, form: Form, x: TensorSpec, y: TensorSpec) -> Walk:
+    def of(problem: Conv2dProblem, form: TableForm, x: TensorSpec, y: TensorSpec) -> OutputPlanes:
         """x: the input as it is read."""
         innermost = y.layout == "CHWN"
         images = problem.batch if innermost else 1
@@ -91,18 +91,18 @@ class Walk:
         start = 0
         if form.masked:
             start = -(problem.pads[0] * x.strides[2] + problem.pads[1] * x.strides[3])
-        return Walk(planes, count, line, images, linear, start,
+        return OutputPlanes(planes, count, line, images, linear, start,
                     (x.strides[0], problem.stride[0] * x.strides[2],
                      problem.stride[1] * x.strides[3]),
                     (y.strides[0], y.strides[2], y.strides[3]))
 
 
 @dataclass(frozen=True)
-class Division:
+class TableTiling:
     """A form applied to a walk."""
 
-    form: Form
-    walk: Walk
+    form: TableForm
+    walk: OutputPlanes
 
     @property
     def vector(self) -> int:
@@ -137,7 +137,7 @@ class Division:
 
 
 def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
-                   limits: Limits) -> dict[Form, float]:
+                   limits: Limits) -> dict[TableForm, float]:
     """The forms that fit the device and the planes, with what they are expected to cost. x: the
     input as it is given."""
     masked = [0]
@@ -146,23 +146,23 @@ def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
     found = {}
     for form in (replace(each, masked=bit) for each in fitting(limits) for bit in masked):
         source = as_read(x, problem, form)
-        division = Division(form, Walk.of(problem, form, source, y))
+        division = TableTiling(form, OutputPlanes.of(problem, form, source, y))
         if division.distance:
             found[form] = _cost(problem, division, source, limits)
     return found
 
 
-def as_read(x: TensorSpec, problem: Conv2dProblem, form: Form) -> TensorSpec:
+def as_read(x: TensorSpec, problem: Conv2dProblem, form: TableForm) -> TensorSpec:
     """The input with its padding stored, unless the form needs none."""
     return x if form.masked else replace(x, border=problem.pads)
 
 
-def fitting(limits: Limits) -> list[Form]:
+def fitting(limits: Limits) -> list[TableForm]:
     return [form for form in FORMS
-            if form.group <= limits.group_size and form.local_bytes <= limits.local_bytes]
+            if form.work_group <= limits.work_group_size and form.shared_bytes <= limits.shared_bytes]
 
 
-def _cost(problem: Conv2dProblem, division: Division, x: TensorSpec, limits: Limits) -> float:
+def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: Limits) -> float:
     """Expected cycles, from counts and not from measurements. Columns are reckoned as if weights
     lay anywhere. Four columns cost a multiprocessor a set's instructions, four a cycle, or the
     words of input and table that its cache gives out, one of every lane of a warp a cycle; what a
@@ -179,7 +179,7 @@ def _cost(problem: Conv2dProblem, division: Division, x: TensorSpec, limits: Lim
                     + converted + _LOOP)
     copied = 0.0
     if any(problem.pads) and not form.masked:
-        copied = _START + 2 * x.nbytes / (_BYTES_A_CYCLE * max(limits.units, 1))
+        copied = _START + 2 * x.nbytes / (_BYTES_A_CYCLE * max(limits.compute_units, 1))
     store = form.rows * vectors * warps * (_STORE + form.splits * division.vector)
     blocks = -(-problem.out_channels // problem.groups // form.rows) * problem.groups
     groups = -(-blocks // form.blocks) * division.tiles * walk.planes
@@ -188,8 +188,8 @@ def _cost(problem: Conv2dProblem, division: Division, x: TensorSpec, limits: Lim
         problem.channels // problem.groups * (form.lanes * form.points + _halo(problem, walk)))
     a_group = max(form.blocks * form.splits * fours * warps * max(instructions / 4, words),
                   read / _BYTES_A_CYCLE) + form.blocks * store / 4
-    units = max(limits.units, 1)
-    rounds = -(-groups // (units * max(1, _RESIDENT // form.group)))
+    units = max(limits.compute_units, 1)
+    rounds = -(-groups // (units * max(1, _BLOCKS_PER_UNIT // form.work_group)))
     busy = groups / units * a_group
     alone = rounds * (_START + store) + (rounds - 1 + _LONGEST) * fours * _LATENCY
     return copied + max(busy, alone) + min(busy, alone) / 4
@@ -200,7 +200,7 @@ def _columns(problem: Conv2dProblem, rows: int) -> float:
     return float(problem.depth * (1 - (1 - problem.weights_info.density)**rows))
 
 
-def _halo(problem: Conv2dProblem, walk: Walk) -> int:
+def _halo(problem: Conv2dProblem, walk: OutputPlanes) -> int:
     """Points of the input that windows reach beyond their start."""
     down, across = ((taps - 1) * step for taps, step in
                     zip(problem.kernel, problem.dilation, strict=True))
@@ -225,7 +225,7 @@ _LATENCY = 300
 _LONGEST = 2
 """Columns of the longest block, which begins first, over the mean: 1.1 to 3.4 in real layers."""
 
-_RESIDENT = 1024
+_BLOCKS_PER_UNIT = 1024
 """Work-items of a multiprocessor, by the registers that most forms need."""
 
 _BYTES_A_CYCLE = 32
