@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import GossamerError, GossamerWarning
+from gossamer.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from gossamer.device.registry import devices
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gossamer.plan.plan import Plan
     from gossamer.train import MLP, train_many
 
-__version__ = "0.1.0"
+__version__ = PACKAGE_VERSION
 
 __all__ = ["MLP", "GossamerError", "GossamerWarning", "Plan", "compile", "devices", "load",
            "train_many"]

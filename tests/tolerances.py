@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-FLOAT32 = 1e-5
+from gossamer.accuracy import LARGEST_ERROR
+
+FLOAT32 = LARGEST_ERROR["fp32"]
 """For every op without an entry of its own."""
 
 BY_OP: dict[str, float] = {
@@ -23,13 +25,9 @@ BY_OP: dict[str, float] = {
 }
 
 
-BY_PRECISION: dict[str, float] = {"tf32": 2e-3, "fp16": 2e-3}
-"""Products of 11-bit significands; results of as many bits for fp16."""
-
-
 def tolerance(op: str, precision: str = "fp32") -> float:
     """The largest normalised error allowed for the float results of an op."""
-    return BY_PRECISION.get(precision) or BY_OP.get(op, FLOAT32)
+    return BY_OP.get(op, FLOAT32) if precision == "fp32" else LARGEST_ERROR[precision]
 
 
 def normalised_error(y: np.ndarray, reference: np.ndarray) -> float:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gossamer.accuracy import normalised_error
 from gossamer.bench.peaks import Peaks
 from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, ReadyContender
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import GossamerError
 from gossamer.measure import Task, Timing, interleave
-from gossamer.plan.tune.reference import normalised_error
 
 _WARM_UP = 3
 _BUDGET_US = 2e7

@@ -14,9 +14,10 @@ import numpy as np
 from gossamer.device.base import Buffer, Device, KernelSource
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Task, Timing, interleave, measure
-from gossamer.ops.algorithm import Algorithm, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
+from gossamer.ops.weights import Weights
 from gossamer.tensor import to_memory
 
 GROUP_SIZE = 256

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -18,9 +17,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
+from gossamer.io.atomic import replacing
+from gossamer.version import PACKAGE_VERSION
 
 _PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core", "cuda-bindings",
              "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvmath-python",
@@ -81,7 +81,7 @@ class Stamp:
 
 
 def versions(device: Device) -> dict[str, str]:
-    found = {"gossamer": gossamer.__version__, "python": platform.python_version(),
+    found = {"gossamer": PACKAGE_VERSION, "python": platform.python_version(),
              "driver": device.driver}
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -92,7 +92,7 @@ def versions(device: Device) -> dict[str, str]:
 def checkout_commit() -> str | None:
     """The commit of the checkout that holds this package, with "-dirty" where files in it differ
     from it; None when it is no checkout."""
-    root = Path(gossamer.__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
@@ -200,17 +200,8 @@ def replace_text(path: Path, text: str) -> None:
 
 def replace_bytes(path: Path, data: bytes) -> None:
     """Writes a file, whole or not at all. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        # mkstemp's files are private; the result is as readable as any other new file
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(data)
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:

@@ -113,11 +113,11 @@ def devices(as_json: JsonOption = False) -> None:
         return
     for row in rows:
         row["memory"] = show.bytes_text(row["memory_bytes"]) if row["memory_bytes"] else ""
-        row["units"] = row["units"] or None
+        row["compute_units"] = row["compute_units"] or None
         row["state"] = row["problem"] or "PASS"
-    show.print_table({"name": "device", "state": "state", "description": "name", "units": "units",
-                      "memory": "memory", "driver": "driver"}, rows,
-                    spare=("driver", "memory", "units", "description"))
+    show.print_table({"name": "device", "state": "state", "description": "name",
+                      "compute_units": "compute units", "memory": "memory", "driver": "driver"}, rows,
+                    spare=("driver", "memory", "compute_units", "description"))
 
 
 @app.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import threading
 import time
 import warnings
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gossamer.errors import GossamerWarning
+from gossamer.io.atomic import replacing
 
 MOST_BYTES = 2**30
 """Of compiled kernels on disk, about; what was used least lately goes first."""
@@ -44,16 +44,11 @@ def cache_folder() -> Path:
 def write_atomically(path: Path, data: bytes) -> bool:
     """Replaces a file in the cache folder, or leaves it as it was. False, with one warning a
     process that names the folder, when it cannot be written."""
-    partial: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
+        with replacing(path) as file:
             file.write(data)
-        os.replace(partial, path)
     except OSError as error:
-        if partial is not None:
-            Path(partial).unlink(missing_ok=True)
         if path.parent not in _warned:
             _warned.add(path.parent)
             warnings.warn(

@@ -4,10 +4,9 @@ not at all."""
 from __future__ import annotations
 
 import os
-import secrets
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
@@ -15,6 +14,7 @@ from typing import IO
 import numpy as np
 
 from gossamer.errors import InputError
+from gossamer.io import atomic
 
 
 def check(name: str, outputs: int, read: Sequence[str]) -> Path:
@@ -84,17 +84,12 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
 def replacing(path: Path, given: str = "") -> Iterator[IO[bytes]]:
     """A file that takes the place of the one at the path when all was written, else goes away.
     given: what the user calls it, where that is not the path. Raises InputError where it fails."""
-    partial = path.with_name(f".gossamer-{secrets.token_hex(8)}")
     try:
-        with open(partial, "xb") as file:
+        with atomic.replacing(path) as file:
             yield file
-        os.replace(partial, path)
     except OSError as error:
         raise InputError(f"{given or path}: cannot be written: "
                          f"{error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 
 from gossamer.device.base import Argument, Buffer
 from gossamer.expression import Expression
-from gossamer.ops.algorithm import Epilogue, Weights, input_buffer
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.launch import input_buffer
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec
 
 

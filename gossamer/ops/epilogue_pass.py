@@ -6,9 +6,11 @@ import math
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Epilogue, Launch, Weights, output_buffer
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, output_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("epilogue_pass.cl")

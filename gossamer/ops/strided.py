@@ -10,7 +10,9 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import HostBuffer
-from gossamer.ops.algorithm import Algorithm, Launch, Problem, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
+from gossamer.ops.launch import Launch
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, from_memory
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")

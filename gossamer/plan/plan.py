@@ -17,7 +17,7 @@ from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.algorithm import Weights
+from gossamer.ops.weights import Weights
 from gossamer.plan.choose.baseline_plans import EndToEnd, end_to_end
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.planner import Planned, Planner

@@ -12,7 +12,7 @@ def test_devices():
     assert host.split()[1] == "PASS"
     rows = json.loads(succeeds("devices", "--json").stdout)
     assert {row["name"] for row in rows} == {found.name for found in gossamer.devices()}
-    assert all({"name", "description", "driver", "units", "memory_bytes", "problem"} <= set(row)
+    assert all({"name", "description", "driver", "compute_units", "memory_bytes", "problem"} <= set(row)
                for row in rows)
 
 

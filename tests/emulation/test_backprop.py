@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.ops.algorithm import Algorithm, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.per_step.per_step import PerStep
 from gossamer.ops.backprop.persistent.persistent import Persistent
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
+from gossamer.ops.weights import Weights
 from tests.emulation.device import EmulatedDevice
 from tests.emulation.test_faults import Emulate
 from tests.ops.harness import run_variant

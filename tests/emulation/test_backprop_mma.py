@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.ops.algorithm import Weights
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
+from gossamer.ops.weights import Weights
 from tests.emulation.device import EmulatedDevice
 from tests.emulation.test_backprop import check, inputs_of
 from tests.emulation.test_faults import Emulate

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.ops.algorithm import Problem, Variant, WeightsInfo
+from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.weights import WeightsInfo
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.sparse.sparse_weights import sparse
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Algorithm, Problem, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.op import Op
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, from_memory, to_memory
 from tests.tolerances import normalised_error, tolerance
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, Kernel, KernelSource, Limits
-from gossamer.ops.algorithm import Problem, Weights
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.weights import Weights
 from tests.ops.harness import op_of, random_weights
 
 

@@ -95,7 +95,7 @@ def test_integer_division_cuts_and_never_traps(device: Device) -> None:
     check(problem, device, inputs=[a, b])
     assert op_of(problem).reference(problem, [a, b], {})[0].tolist() == [3, -3, -3, 3, -5, 5]
     if device.compiles:
-        from gossamer.ops.algorithm import Weights
+        from gossamer.ops.weights import Weights
         from tests.ops.harness import run_variant
         algorithm = op_of(problem).algorithms[1]
         variant = next(iter(algorithm.variants(problem, device)))

@@ -5,9 +5,10 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.expression import apply
-from gossamer.ops.algorithm import Epilogue, Weights
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import operand_arrays
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, from_memory, to_memory
 from tests.ops.recording import RecordingDevice
 

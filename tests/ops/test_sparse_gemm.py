@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.expression import apply
-from gossamer.ops.algorithm import Algorithm, Epilogue, Variant, Weights, WeightsInfo
+from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.gemm import OP
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
+from gossamer.ops.weights import Weights, WeightsInfo
 from tests.conftest import is_slow
 from tests.ops.harness import random_inputs, random_weights, run_variant
 from tests.tolerances import normalised_error, tolerance

@@ -28,8 +28,9 @@ from gossamer.measure import measure
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.algorithm import Algorithm, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.registry import OPS
+from gossamer.ops.weights import Weights
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.tuner import Candidate

@@ -32,16 +32,11 @@ from gossamer.device.cuda.driver import (
     driver_version,
     limits_of,
 )
+from gossamer.device.cuda.graph import CudaGraph
 from gossamer.device.cuda.kernel import CudaKernel
-from gossamer.device.cuda.objects import (
-    Allocation,
-    CudaBuffer,
-    CudaGraph,
-    CudaStream,
-    SideStreams,
-    StreamAllocation,
-)
+from gossamer.device.cuda.memory import Allocation, CudaBuffer, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
+from gossamer.device.cuda.streams import CudaStream, SideStreams
 from gossamer.errors import DeviceError, InputError
 
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]

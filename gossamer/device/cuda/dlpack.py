@@ -13,7 +13,7 @@ from cuda.core.utils import StridedMemoryView
 from gossamer.device.array_library import library
 from gossamer.device.cuda.device import CudaBuffer, CudaDevice
 from gossamer.device.cuda.driver import DriverError, device_of
-from gossamer.device.cuda.objects import LEGACY_STREAM
+from gossamer.device.cuda.streams import LEGACY_STREAM
 from gossamer.errors import InputError
 
 _CUDA, _CUDA_MANAGED = 2, 13

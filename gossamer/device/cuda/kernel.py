@@ -14,7 +14,7 @@ from cuda.bindings import driver
 
 from gossamer.device.base import Argument, Kernel, KernelSource
 from gossamer.device.cuda.driver import check, quietly
-from gossamer.device.cuda.objects import CudaBuffer
+from gossamer.device.cuda.memory import CudaBuffer
 from gossamer.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gossamer.device.base import Argument, Buffer, Device
-from gossamer.ops.algorithm import Algorithm, input_buffer, output_buffer
+from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
 
 _FUNCTIONS = {

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import (
-    Algorithm,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.strided import StridedLoops, copy_launches
+from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.weights import Weights
 
 
 class SliceCopies(Algorithm):

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
 """Floats of one block of depthwise work: with its scratch it stays in a core's L2."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from gossamer.ops.algorithm import Epilogue, Problem, WeightsInfo
+from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs
+from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec, default_spec
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, KernelAlgorithm, groups_for, layout_variants
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 

@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import Argument, Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.copy.problem import CopyProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
     cannot_compile,
@@ -26,6 +19,7 @@ from gossamer.ops.strided import (
     layout_variants,
     merge,
 )
+from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _SOURCE = Path(__file__).with_name("strided.cl")

@@ -11,17 +11,10 @@ import numpy as np
 
 from gossamer.device.base import Argument, Device, KernelSource
 from gossamer.expression import Expression, ExpressionStep
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import c_float
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
     Strides,
@@ -34,6 +27,7 @@ from gossamer.ops.strided import (
     memory_order,
     merge,
 )
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, to_memory
 
 _SOURCE = Path(__file__).with_name("fused.cl")

@@ -9,17 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 _ELEMENTS = {1: "uchar", 4: "int", 8: "INT64"}

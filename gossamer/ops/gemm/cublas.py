@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant, Weights
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor.cublas import (
@@ -22,6 +22,7 @@ from gossamer.ops.vendor.cublas import (
     offers,
 )
 from gossamer.ops.vendor.nvmath import CUBLAS, dtype_of, loaded_version, unavailable
+from gossamer.ops.weights import Weights
 
 
 class CublasGemm(Algorithm):

@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import (
@@ -29,7 +21,9 @@ from gossamer.ops.epilogue import (
     operand_arrays,
 )
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
+from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")

@@ -13,16 +13,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
-from gossamer.ops.conv2d.sparse.csr.direct_sparse import csr, too_dense
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.sparse.common.csr import csr, too_dense
 from gossamer.ops.epilogue import (
     apply_in_place,
     buffers_as_arrays,
@@ -32,7 +24,9 @@ from gossamer.ops.epilogue import (
 )
 from gossamer.ops.gemm.dense import ADD_UP
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("sparse_rows.cl")
 _SHORT_DEPTH = 2**16

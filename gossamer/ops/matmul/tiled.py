@@ -9,17 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.strided import broadcast_strides, cannot_compile, merge
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("tiled.cl")

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -19,6 +20,7 @@ from gossamer.ops.strided import (
     memory_order,
     merge,
 )
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 _ELEMENTS = {1: ("uchar", np.uint8), 2: ("unsigned short", np.uint16), 4: ("int", np.int32),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -15,6 +16,7 @@ from gossamer.ops.strided import (
     spatial_inner,
     work_shape,
 )
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct.cl")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.strided import (
     KernelAlgorithm,
@@ -15,6 +16,7 @@ from gossamer.ops.strided import (
     memory_order,
     merge,
 )
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("tree.cl")
 _GROUP = 256

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, KernelSource
-from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.resize.reference import linear, nearest
 from gossamer.ops.strided import (
@@ -18,6 +19,7 @@ from gossamer.ops.strided import (
     spatial_inner,
     work_shape,
 )
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("tables.cl")
 

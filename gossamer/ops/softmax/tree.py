@@ -6,9 +6,11 @@ import math
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer, output_buffer
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.strided import KernelAlgorithm, memory_order
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("tree.cl")
 _GROUP = 256

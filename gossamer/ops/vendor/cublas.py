@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Epilogue, Weights
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.vendor.nvmath import CUBLAS, DATA_TYPES, ONE, ZERO, dtype_of, library_on
+from gossamer.ops.weights import Weights
 
 RANKS = 4
 """Algorithms asked for, the best first by cuBLAS's own estimate."""

@@ -19,7 +19,8 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
-from gossamer.ops.algorithm import Algorithm, Weights
+from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.weights import Weights
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report.report import DENSE, why_not
 from gossamer.plan.run.context import Context

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossamer.accuracy import normalised_error
 from gossamer.errors import InputError
 from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.binding import batch_of
-from gossamer.plan.tune.reference import Arrays, normalised_error, reference
+from gossamer.plan.tune.reference import Arrays, reference
 
 
 @dataclass(frozen=True)

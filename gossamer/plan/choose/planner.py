@@ -11,7 +11,7 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
-from gossamer.ops.algorithm import WeightsInfo
+from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.choose.baseline_plans import Comparison, compare, own_weights
 from gossamer.plan.choose.calibration import Accuracy, Calibration
 from gossamer.plan.choose.select import choose

@@ -10,7 +10,6 @@ import numpy as np
 
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.ops.algorithm import WeightsInfo
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy import problem as copying
 from gossamer.ops.elementwise.problem import cast
@@ -20,6 +19,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
 from gossamer.plan.lower.state import LowerState
 from gossamer.plan.program import Layer

@@ -9,9 +9,10 @@ import numpy as np
 
 from gossamer.expression import Expression, identity
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.ops.algorithm import Epilogue, Problem, WeightsInfo
+from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copying
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, default_spec
 

@@ -15,7 +15,8 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
-from gossamer.ops.algorithm import State, Weights
+from gossamer.ops.algorithm import State
+from gossamer.ops.weights import Weights
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.report import shown
 from gossamer.plan.run.memory import Lifetime, place

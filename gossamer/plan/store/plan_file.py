@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.io.output_files import replacing
 from gossamer.model.graph import Graph, ModelMetadata, Node, ValueInfo
 from gossamer.plan.store.tuning_cache import toolkit
+from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 3
+VERSION = 4
 _AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -40,9 +40,9 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[
     return {
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
-                   "units": device.limits.compute_units, "name": device.name},
+                   "compute_units": device.limits.compute_units, "name": device.name},
         "made_by": {"driver": device.driver, "toolkit": toolkit(device),
-                    "gossamer": gossamer.__version__, "algorithms": algorithms},
+                    "gossamer": PACKAGE_VERSION, "algorithms": algorithms},
         "strict": strict,
     }
 
@@ -89,9 +89,9 @@ def checked(path: Path) -> Iterator[None]:
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> None:
     """Raises InputError unless the plan was made on such a device, with this driver."""
     here = header(device, False, {})
-    for key in ("api", "description", "units"):
+    for key in ("api", "description", "compute_units"):
         if head["device"][key] != here["device"][key]:
-            there, now = ("{description} ({api}, {units} units)".format_map(each["device"])
+            there, now = ("{description} ({api}, {compute_units} compute units)".format_map(each["device"])
                           for each in (head, here))
             raise InputError(f"{path}: was made for {there}, {device.name} is {now}: its times "
                              f"do not hold there; {_AGAIN}")
@@ -126,9 +126,9 @@ def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
         age = "a newer" if head["version"] > VERSION else "an older"
         raise InputError(f"{path}: was written by {age} gossamer (plan format "
                          f"{head['version']}, this one reads {VERSION}); {_AGAIN}")
-    if head["made_by"]["gossamer"] != gossamer.__version__:
+    if head["made_by"]["gossamer"] != PACKAGE_VERSION:
         raise InputError(f"{path}: was made by gossamer {head['made_by']['gossamer']}, this is "
-                         f"{gossamer.__version__}; {_AGAIN}")
+                         f"{PACKAGE_VERSION}; {_AGAIN}")
     return head
 
 

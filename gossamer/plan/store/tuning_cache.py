@@ -11,7 +11,6 @@ from typing import Any
 
 from threadpoolctl import threadpool_info
 
-import gossamer
 from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cache_folder, write_atomically
 from gossamer.measure import Timing
@@ -36,6 +35,7 @@ from gossamer.plan.store.tuning_file import (
     sweep,
 )
 from gossamer.plan.store.tuning_text import Texts
+from gossamer.version import PACKAGE_VERSION
 
 __all__ = ["CandidateKey", "Measurement", "TuningCache", "candidate_key", "tuning_folder"]
 
@@ -59,9 +59,9 @@ class TuningCache:
     def __init__(self, device: Device, folder: Path | None = None) -> None:
         self._place = device
         self._device = {"api": device.api, "description": device.description,
-                        "units": device.limits.compute_units}
+                        "compute_units": device.limits.compute_units}
         self._made_by = {"driver": device.driver, "toolkit": toolkit(device),
-                         "gossamer": gossamer.__version__}
+                         "gossamer": PACKAGE_VERSION}
         self.path = (folder or tuning_folder()) / file_name(device)
         self._content: dict[str, Any] | None = None
         self._text: bytes | None = None

@@ -23,7 +23,7 @@ except ImportError:  # Windows: two writers at once may lose each other's latest
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "gossamer measurements"
-VERSION = 1
+VERSION = 2
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")

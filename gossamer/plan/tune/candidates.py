@@ -11,21 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError, first_line
 from gossamer.measure import CpuContention, Task, prepared, sampled
 from gossamer.ops import lru_cache
-from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.registry import OPS
+from gossamer.ops.weights import Weights
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.check import GUARD, error_of
 from gossamer.plan.tune.examples import Examples
 from gossamer.plan.tune.prepare import Build, Made, build, side_by_side
 from gossamer.tensor import TensorSpec
-
-LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
-"""Normalised error of an image beyond which a candidate of a precision computes wrong numbers."""
 
 WRONG = "wrong numbers"
 """How the failure of a candidate begins that may be right with other weights."""

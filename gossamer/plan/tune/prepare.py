@@ -8,16 +8,8 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Pack,
-    Packed,
-    Problem,
-    State,
-    Variant,
-    Weights,
-    build_clock,
-)
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
+from gossamer.ops.weights import Pack, Packed, Weights, build_clock
 
 
 @dataclass(frozen=True)

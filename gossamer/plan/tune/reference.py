@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,8 +10,8 @@ from gossamer.errors import GossamerError
 from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
-from gossamer.ops.algorithm import WeightsInfo
 from gossamer.ops.registry import OPS
+from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
 from gossamer.plan.run.binding import batch_of
@@ -80,27 +79,3 @@ def _computed(layers: Sequence[Layer], constants: Arrays, inputs: Arrays,
             if last.get(name, index) == index and name not in outputs:
                 values.pop(name, None)
     return {name: values[name] for name in outputs}
-
-
-def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = None) -> float:
-    """The largest, over the images, of |y - expected| / |expected| in 2-norms; of |y| itself
-    where an image's is 0; infinite where a number of one is not finite and the other's is not
-    the same.
-
-    images: that lie one after another; None: one in each row, or a single one of one dimension.
-    Raises ValueError where the shapes differ.
-    """
-    if y.shape != expected.shape:
-        raise ValueError(f"the output has shape {y.shape}, expected {expected.shape}")
-    if not y.size:
-        return 0.0
-    if images is None:
-        images = len(y) if y.ndim > 1 else 1
-    y, expected = (each.astype(np.float64).reshape(images, -1) for each in (y, expected))
-    finite = np.isfinite(expected)
-    if not (np.array_equal(y[~finite], expected[~finite], equal_nan=True)
-            and np.isfinite(y[finite]).all()):
-        return math.inf
-    y, expected = np.where(finite, y, 0.0), np.where(finite, expected, 0.0)
-    difference, size = (np.linalg.norm(each, axis=1) for each in (y - expected, expected))
-    return float((difference / np.where(size > 0, size, 1.0)).max())

@@ -19,7 +19,7 @@ from gossamer.train.loop.schedule import name
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import TrainState
 
-_MAGIC = b"gossamer checkpoint 1\n"
+_MAGIC = b"gossamer checkpoint 2\n"
 _MAY_DIFFER = ("epochs", "target_error")
 _SHARE = 0.05
 """Of the time, at most, that goes into writing checkpoints."""

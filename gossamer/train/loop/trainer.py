@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer
-from gossamer.ops.algorithm import Weights
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.registry import OPS
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 from gossamer.train.data.samples import Samples
 from gossamer.train.loop.algorithm_choice import AlgorithmChoice

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gossamer.accuracy import normalised_error as own_error
 from gossamer.bench.reference import reference
 from gossamer.errors import UnsupportedError
 from gossamer.expression import apply
 from gossamer.model import zoo
 from gossamer.model.graph import Node
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.plan.tune.reference import normalised_error as own_error
 from tests.bench.networks import tiny
 from tests.model.onnx_models import runtime
 from tests.tolerances import normalised_error, tolerance

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-cuda_objects = pytest.importorskip("gossamer.device.cuda.objects", exc_type=ImportError)
+cuda_memory = pytest.importorskip("gossamer.device.cuda.memory", exc_type=ImportError)
 
 ADDRESS = 1000
 
@@ -18,14 +18,14 @@ class Notes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[Any, ...]] = []
-        usual = cuda_objects.driver.cuMemFreeAsync
+        usual = cuda_memory.driver.cuMemFreeAsync
 
         def free(address: int, stream: int) -> Any:
             if address != ADDRESS:
                 return usual(address, stream)
             self.seen.append(("free", stream))
 
-        monkeypatch.setattr(cuda_objects.driver, "cuMemFreeAsync", free)
+        monkeypatch.setattr(cuda_memory.driver, "cuMemFreeAsync", free)
 
     def current(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -52,7 +52,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
 ], ids=["own", "handle and object", "default"])
 def test_memory_of_one_stream_goes_back_in_its_order(
         notes: Notes, first: Any, again: Any, handle: int) -> None:
-    memory = cuda_objects.StreamAllocation(notes, ADDRESS, first)
+    memory = cuda_memory.StreamAllocation(notes, ADDRESS, first)
     memory.used_on(again)
     assert not notes.seen
     del memory
@@ -60,7 +60,7 @@ def test_memory_of_one_stream_goes_back_in_its_order(
 
 
 def test_memory_goes_back_behind_all_streams_that_used_it(notes: Notes) -> None:
-    memory = cuda_objects.StreamAllocation(notes, ADDRESS, Stream(71))
+    memory = cuda_memory.StreamAllocation(notes, ADDRESS, Stream(71))
     memory.used_on(72)
     del memory
     assert notes.seen == [("wait", 70, 71), ("wait", 70, 72), ("free", 70)]
@@ -69,7 +69,7 @@ def test_memory_goes_back_behind_all_streams_that_used_it(notes: Notes) -> None:
 def test_memory_keeps_the_streams_that_used_it(notes: Notes) -> None:
     stream = Stream(71)
     alive = weakref.ref(stream)
-    memory = cuda_objects.StreamAllocation(notes, ADDRESS, 71)
+    memory = cuda_memory.StreamAllocation(notes, ADDRESS, 71)
     memory.used_on(stream)
     memory.used_on(71)
     del stream

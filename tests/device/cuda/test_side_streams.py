@@ -17,7 +17,7 @@ import pytest
 from gossamer.device import base
 from gossamer.device.base import Buffer, Device, KernelSource
 
-cuda_objects = pytest.importorskip("gossamer.device.cuda.objects", exc_type=ImportError)
+cuda_streams = pytest.importorskip("gossamer.device.cuda.streams", exc_type=ImportError)
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
@@ -32,7 +32,7 @@ _handles = itertools.count(1000)
 
 
 def test_a_stream_keeps_those_beside_it() -> None:
-    side = cuda_objects.SideStreams(Stream)
+    side = cuda_streams.SideStreams(Stream)
     first, other = side.beside(1, 2), side.beside(2, 1)
     assert len({*first, *other}) == 3
     assert side.beside(1, 1) == first[:1] and side.beside(1, 3)[:2] == first
@@ -40,7 +40,7 @@ def test_a_stream_keeps_those_beside_it() -> None:
 
 
 def test_streams_of_callers_that_are_gone_go_too() -> None:
-    side = cuda_objects.SideStreams(Stream)
+    side = cuda_streams.SideStreams(Stream)
     kept = [weakref.ref(side.beside(handle, 1)[0]) for handle in range(100)]
     gc.collect()
     alive = [index for index, each in enumerate(kept) if each() is not None]
@@ -49,7 +49,7 @@ def test_streams_of_callers_that_are_gone_go_too() -> None:
 
 
 def test_threads_get_whole_sets() -> None:
-    side = cuda_objects.SideStreams(Stream)
+    side = cuda_streams.SideStreams(Stream)
     start = threading.Barrier(8)
 
     def ask(number: int) -> list[Stream]:
@@ -68,7 +68,7 @@ def deviceless(monkeypatch: pytest.MonkeyPatch) -> Any:
     device = cuda.CudaDevice.__new__(cuda.CudaDevice)
     device.index, device._current = 0, nullcontext()
     device._recording, device._stream = threading.local(), Stream()
-    device._side = cuda_objects.SideStreams(Stream)
+    device._side = cuda_streams.SideStreams(Stream)
     monkeypatch.setattr(cuda, "CudaStream", Stream)
     monkeypatch.setattr(cuda, "CudaGraph", lambda *arguments: "a graph")
     done = (cuda.driver.CUresult.CUDA_SUCCESS,)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Variant, Weights
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.backprop import OP
 from gossamer.ops.backprop.blocked import gram
 from gossamer.ops.backprop.blocked.blocked import Blocked
@@ -21,6 +21,7 @@ from gossamer.ops.backprop.per_step import per_step
 from gossamer.ops.backprop.persistent.persistent import Persistent
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
+from gossamer.ops.weights import Weights
 from tests.conftest import is_slow
 from tests.ops.backprop.test_backprop import ODD
 from tests.ops.harness import check, run_variant

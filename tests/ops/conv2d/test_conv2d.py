@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.ops.algorithm import Epilogue, Variant, Weights
+from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.weights import Weights
 from tests.conftest import is_slow
 from tests.ops.harness import (
     check,

@@ -15,7 +15,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Weights, WeightsInfo
+from gossamer.ops.algorithm import Algorithm, Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
@@ -25,6 +25,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor import nvmath
 from gossamer.ops.vendor.cublas import Fused, fused
 from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE, unavailable
+from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import from_memory, to_memory
 from tests.conftest import working_devices
 from tests.ops.harness import op_of, random_inputs, random_weights, run_variant

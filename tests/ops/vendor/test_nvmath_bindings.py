@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.ops.algorithm import Algorithm, Problem, Weights
+from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col_cusparse
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
@@ -28,6 +28,7 @@ from gossamer.ops.vendor import cublas as cublas_product
 from gossamer.ops.vendor import nvmath
 from gossamer.ops.vendor.cublas import Multiplication, Product
 from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE
+from gossamer.ops.weights import Weights
 from tests.conftest import working_devices
 from tests.ops.harness import random_weights
 from tests.ops.vendor.nvmath_double import (

@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 import gossamer
+from gossamer.accuracy import normalised_error
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
 from gossamer.measure import Timing
@@ -27,7 +28,7 @@ from gossamer.plan.choose.planner import Planner
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.reference import normalised_error, reference
+from gossamer.plan.tune.reference import reference
 from gossamer.plan.tune.tuner import Candidate
 from tests.model.onnx_models import model, save, weights
 from tests.plan import mixing

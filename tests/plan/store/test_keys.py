@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.ops.algorithm import Epilogue, WeightsInfo
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
@@ -24,6 +24,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.store import keys
 from gossamer.plan.store.keys import (
     canonical,

@@ -236,7 +236,7 @@ def test_a_save_that_fails_leaves_the_old_file(file: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("part", "key", "message"), [
     ("device", "description", r"was made for other \(host, .*, host is "),
-    ("device", "units", r"was made for .* \(host, other units\), host is "),
+    ("device", "compute_units", r"was made for .* \(host, other compute units\), host is "),
     ("made_by", "driver", "was made with driver other, now it is "),
     ("made_by", "toolkit", "was made with toolkit other, now it is BLAS with"),
     ("made_by", "gossamer", "was made by gossamer other, this is "),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device, Kernel, KernelSource
-from gossamer.ops.algorithm import Algorithm, Launch, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.launch import Launch
+from gossamer.ops.weights import Weights
 from gossamer.plan.store.tuning_file import Measurement
 from gossamer.plan.tune import prepare as building
 from gossamer.plan.tune import tuner

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import gossamer
+from gossamer.accuracy import normalised_error
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.tune import reference as computing
-from gossamer.plan.tune.reference import normalised_error, reference
+from gossamer.plan.tune.reference import reference
 from tests.model.onnx_models import save
 from tests.plan import mixing
 from tests.plan.mixing import MIXING, network, node

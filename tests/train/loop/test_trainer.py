@@ -15,9 +15,10 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import GossamerWarning, InputError
-from gossamer.ops.algorithm import Launch, State
+from gossamer.ops.algorithm import State
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import Launch
 from gossamer.ops.registry import OPS
 from gossamer.train import MLP, sweep, train_many
 from gossamer.train.loop.algorithm_choice import choose

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import State, Variant, Weights
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.backprop.blocked import in_turn, pipeline, pipeline_mma
 from gossamer.ops.backprop.blocked.in_turn import InTurn
 from gossamer.ops.backprop.blocked.pipeline import Pipeline
@@ -13,6 +13,7 @@ from gossamer.ops.backprop.blocked.pipeline_mma import PipelineMma
 from gossamer.ops.backprop.common import KernelBackprop
 from gossamer.ops.backprop.per_step.per_step import carry
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.weights import Weights
 
 _PIPELINES = (*pipeline_mma.FORMS, *pipeline.FORMS)
 _FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn] = {

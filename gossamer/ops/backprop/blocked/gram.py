@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, input_buffer, output_buffer
 from gossamer.ops.backprop.common import (
     ORDER,
     PARAMETERS,
@@ -20,6 +19,7 @@ from gossamer.ops.backprop.common import (
     part_of_workspace,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 
 _SOURCE = Path(__file__).with_name("gram.cl")
 _THREADS = 256

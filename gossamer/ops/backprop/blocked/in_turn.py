@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, input_buffer, output_buffer
 from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
 from gossamer.ops.backprop.common import (
     LOSSES,
@@ -22,6 +21,7 @@ from gossamer.ops.backprop.common import (
 )
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.upper_layers import UPPER_LAYERS, SharedMemoryLayout
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 
 _SOURCE = Path(__file__).with_name("in_turn.cl")
 _ADVANCE = Path(__file__).with_name("advance.cl")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import Device, Kernel, KernelSource
-from gossamer.ops.algorithm import Launch
 from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
 from gossamer.ops.backprop.common import activation_macros, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import Launch
 
 _SOURCE = Path(__file__).with_name("pipeline.cl")
 SEQUENTIAL_CORE = Path(__file__).with_name("sequential_core.h")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import DIALECT, Device, KernelSource
-from gossamer.ops.algorithm import Launch
 from gossamer.ops.backprop.blocked.gram import SampleRun
 from gossamer.ops.backprop.blocked.pipeline import (
     PIPELINE,
@@ -16,6 +15,7 @@ from gossamer.ops.backprop.blocked.pipeline import (
     unfit_sizes,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import Launch
 
 _SOURCE = Path(__file__).with_name("pipeline_mma.cu")
 

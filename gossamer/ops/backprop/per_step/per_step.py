@@ -6,15 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gossamer.device.base import Argument, Device, Kernel, KernelSource
-from gossamer.ops.algorithm import (
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-    workspace_buffer,
-)
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.backprop.common import (
     LOSSES,
     ORDER,
@@ -27,7 +19,9 @@ from gossamer.ops.backprop.common import (
     activation_macros,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, groups_for
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("per_step.cl")
 _GROUPS = (256, 128, 64)

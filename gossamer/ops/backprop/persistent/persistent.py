@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import Device, KernelSource
-from gossamer.ops.algorithm import Launch, State, Variant, Weights
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.backprop.common import RUN, KernelBackprop, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.upper_layers import UPPER_LAYERS, SharedMemoryLayout
+from gossamer.ops.launch import Launch
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("persistent.cl")
 

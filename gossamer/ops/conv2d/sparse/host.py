@@ -9,10 +9,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Algorithm, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.csr.direct_sparse import csr, too_dense
+from gossamer.ops.conv2d.sparse.common.csr import csr, too_dense
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+from gossamer.ops.weights import Weights
 
 _ROW_FLOATS = 512
 """Pixels that a product should have at least: from there on a nonzero costs its arithmetic. More

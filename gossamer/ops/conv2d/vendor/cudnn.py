@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import DeviceError, first_line
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant, Weights
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn_graph import (
     MOST_PLANS,
@@ -26,6 +26,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.vendor.cublas import bias_vector
 from gossamer.ops.vendor.cudnn import library_on, loaded_version, unavailable
+from gossamer.ops.weights import Weights
 from gossamer.tensor import to_memory
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import first_line
 from gossamer.expression import ExpressionStep
-from gossamer.ops.algorithm import Epilogue, WeightsInfo
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on
+from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec
 
 MOST_PLANS = 8

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, KernelSource
-from gossamer.ops.algorithm import Launch, Variant, Weights, input_buffer
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.launch import Launch, input_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.ops.vendor.nvmath import dtype_of
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col.cl")

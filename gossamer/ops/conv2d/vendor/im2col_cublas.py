@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Launch, State, Variant, Weights
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.im2col import (
     MatrixPart,
@@ -24,6 +24,7 @@ from gossamer.ops.conv2d.vendor.im2col import (
     variant_of,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.launch import Launch
 from gossamer.ops.vendor.cublas import (
     ALIGNMENT,
     RANKS,
@@ -36,6 +37,7 @@ from gossamer.ops.vendor.cublas import (
     offers,
 )
 from gossamer.ops.vendor.nvmath import CUBLAS, loaded_version, unavailable
+from gossamer.ops.weights import Weights
 
 _LAYOUTS = ("NHWC", "NCHW", "CHWN")
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Algorithm, Launch, State, Variant, Weights
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.csr.direct_sparse import too_dense
+from gossamer.ops.conv2d.sparse.common.csr import too_dense
 from gossamer.ops.conv2d.vendor.im2col import (
     MatrixPart,
     gather,
@@ -28,6 +28,7 @@ from gossamer.ops.conv2d.vendor.im2col import (
     weight_rows,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.launch import Launch
 from gossamer.ops.vendor.nvmath import (
     CUSPARSE,
     DATA_TYPES,
@@ -38,6 +39,7 @@ from gossamer.ops.vendor.nvmath import (
     loaded_version,
     unavailable,
 )
+from gossamer.ops.weights import Weights
 
 _ALGORITHMS = ("CSR_ALG2", "CSR_ALG1", "CSR_ALG3")
 _LAYOUTS = ("CHWN", "NHWC", "NCHW")

@@ -8,8 +8,9 @@ import numpy as np
 
 from gossamer.device.base import Limits
 from gossamer.expression import apply
-from gossamer.ops.algorithm import Epilogue, WeightsInfo
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.weights import WeightsInfo
 from tests.ops.harness import random_weights
 
 H200 = Limits(units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,

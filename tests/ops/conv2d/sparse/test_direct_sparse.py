@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from gossamer.bench.sparse_files import read_sparse
 from gossamer.device.base import Device
 from gossamer.expression import apply
-from gossamer.ops.algorithm import Algorithm, Epilogue, Variant, Weights, WeightsInfo
+from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.csr.direct_sparse import DENSEST, DirectSparse, dealt
+from gossamer.ops.conv2d.sparse.common.csr import DENSEST
+from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse, dealt
 from gossamer.ops.conv2d.sparse.host import SparseIm2col
+from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import from_memory, to_memory
 from tests.conftest import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Epilogue, Variant, Weights
+from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import _all, configs, estimate, lines
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
+from gossamer.ops.weights import Weights
 from tests.ops.conv2d.sparse.sparse_weights import (
     BIAS_RESIDUAL_CLIP,
     BIAS_SIGMOID,

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Algorithm, Variant, Weights, WeightsInfo
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST, ROWS
 from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import BatchTile, DirectSparseMma
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind, alike, scheduled
+from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import to_memory
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights

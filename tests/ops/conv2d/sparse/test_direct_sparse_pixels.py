@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Variant, Weights, WeightsInfo
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST
 from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.sparse.mma_pixels.tiling import MOST_IMAGES, PixelTile, PixelTiling
+from gossamer.ops.weights import Weights, WeightsInfo
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
 from tests.ops.conv2d.sparse.test_direct_sparse_mma import (

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from gossamer.bench.sparse_files import read_sparse
 from gossamer.device.base import Device
 from gossamer.expression import apply
-from gossamer.ops.algorithm import Epilogue, Variant, Weights, WeightsInfo
+from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster, table
 from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.table.tiling import FORMS, OutputPlanes, TableForm, TableTiling
+from gossamer.ops.weights import Weights, WeightsInfo
 from tests.conftest import is_slow
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import problems, sparse_weights

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gossamer.device.registry import find
-from gossamer.ops.algorithm import Weights
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated import direct_sparse_compiled as module
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS
 from gossamer.ops.conv2d.sparse.mma_batch.tables import Geometry, Tables
 from gossamer.ops.lru_cache import LruCache
+from gossamer.ops.weights import Weights
 from tests.ops.conv2d.sparse.sparse_weights import sparse, with_density
 from tests.ops.conv2d.sparse.test_direct_sparse_compiled import PtxDevice
 

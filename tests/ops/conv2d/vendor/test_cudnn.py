@@ -15,7 +15,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.ops.algorithm import PRECISIONS, Epilogue, Variant, Weights
+from gossamer.ops.algorithm import PRECISIONS, Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import cudnn, cudnn_graph
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
@@ -29,6 +29,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     X,
 )
 from gossamer.ops.vendor import cudnn as cudnn_library
+from gossamer.ops.weights import Weights
 from gossamer.tensor import to_memory
 from tests.ops.harness import check, random_inputs, random_weights
 

@@ -13,8 +13,8 @@ TIMING = Timing(123.4, 120.0, 130.1, 20)
 def device(**changed):
     """What a cache asks of a device."""
     fields = {"api": "opencl", "description": "Abacus 3000 (wooden)", "driver": "beads 1.0",
-              "units": 4, **changed}
-    return SimpleNamespace(limits=SimpleNamespace(units=fields.pop("units")), **fields)
+              "compute_units": 4, **changed}
+    return SimpleNamespace(limits=SimpleNamespace(compute_units=fields.pop("compute_units")), **fields)
 
 
 def problem(rows=1):

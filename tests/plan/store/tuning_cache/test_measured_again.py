@@ -37,7 +37,7 @@ def test_another_driver_or_version_is_measured_again_and_nothing_is_lost(tmp_pat
     newer.put(problem(1), [measured(median_us=3.0)])
     assert cache(tmp_path, driver="beads 2.0").get(problem(1)) == [measured(median_us=3.0)]
     assert cache(tmp_path).get(problem(1)) == [measured()]
-    monkeypatch.setattr("gossamer.__version__", "99")
+    monkeypatch.setattr("gossamer.plan.store.tuning_cache.PACKAGE_VERSION", "99")
     later = cache(tmp_path, driver="beads 2.0")
     assert later.get(problem(1)) is None
     (notice,) = later.notices

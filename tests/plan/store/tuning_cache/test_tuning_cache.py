@@ -117,7 +117,7 @@ def test_a_file_from_before_plans_were_timed_is_kept(tmp_path):
 
 def test_devices_of_one_kind_share_a_file_and_others_do_not(tmp_path):
     names = {file_name(device(**changed)) for changed in (
-        {}, {"units": 8}, {"api": "cuda"}, {"description": "Abacus 3000 wooden"},
+        {}, {"compute_units": 8}, {"api": "cuda"}, {"description": "Abacus 3000 wooden"},
         {"description": "x" * 500}, {"description": "x" * 501}, {"description": "../../ö"})}
     assert len(names) == 7
     assert all(len(name) < 110 and "/" not in name for name in names)

@@ -92,7 +92,7 @@ def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
 def test_what_was_written_before_does_not_show_in_what_is_written_next():
     def content(*medians):
         candidates = [{"config": "a", "median_us": median} for median in medians]
-        return {"device": {"units": 3}, "sections": [{"problems": {
+        return {"device": {"compute_units": 3}, "sections": [{"problems": {
             "1a": {"fields": {"n": [1, 2]}, "algorithms": {"b": {"candidates": candidates}}}}}]}
 
     texts, grown = Texts(), content(1.0, 2.0)

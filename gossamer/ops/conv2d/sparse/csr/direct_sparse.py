@@ -8,44 +8,29 @@ the strides of the input stand in that sum, so that layouts, dilation and groups
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from scipy import sparse
 
 from gossamer.device.base import Argument, Buffer, Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    WeightsInfo,
-    input_buffer,
-    output_buffer,
-    workspace_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.csr import SURE_WORK_GROUP, cannot_index, csr, padded_input
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.copy.strided import copy_launches, copy_walk
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
+from gossamer.ops.strided import divisor
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("direct_sparse.cl")
 _STRETCH_GROUP = 64
 _LAYOUTS = ("NCHW", "CHWN")
 _LINE_BYTES = 128
-SURE_GROUP = 256
-"""Work-items that a kernel may have anywhere, as those of the other algorithms: how many an OpenCL
-device takes of one kernel it says only of what it has built."""
-
-DENSEST = 0.75
-"""Above this density no sparse form is tried: it cannot win, and trying takes time."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +98,7 @@ class DirectSparse(Algorithm):
             return State(problem, variant, device)
         rows, columns, values = (weights.packed(f"{part} of CSR", _pack(part))
                                  for part in ("indptr", "indices", "data"))
-        padded = _padded(x, problem)
+        padded = padded_input(x, problem)
         stretched = _stretched(weights, problem, padded, rows, columns, device)
         source, launches = input_buffer(0), []
         if variant.workspace:
@@ -178,33 +163,6 @@ class _Points:
                 *divisor(inner), *self.in_x, y.strides[1], *self.in_y)
 
 
-def too_dense(weights: WeightsInfo) -> str | None:
-    """The reason why a form that skips zeros is not tried; None where it is."""
-    if weights.density > DENSEST:
-        return f"density {weights.density:.2f}: fewer than a quarter of the weights are zero"
-    return None
-
-
-def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
-    """The reason why kernels that reach the padded input by 32-bit offsets of nonzeros are not
-    tried; None where they are."""
-    if (reason := cannot_compile(problem, device)) is not None:
-        return reason
-    if (reason := too_dense(problem.weights_info)) is not None:
-        return reason
-    if math.prod(_padded(problem.inputs[0], problem).stored_shape) >= 2**31:
-        return "the padded input has 2^31 elements or more: indices are 32-bit"
-    if problem.out_channels * problem.depth >= 2**31:
-        return "there are 2^31 weights or more: indices are 32-bit"
-    return None
-
-
-def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
-    """The weights as float32 (M, C/groups * R * S). What is not zero is stored, NaN too."""
-    weight = np.asarray(arrays["weight"], np.float32)
-    return sparse.csr_array(weight.reshape(len(weight), -1))
-
-
 def _work(weights: Weights, problem: Conv2dProblem, spans: int,
           device: Device) -> tuple[Argument, ...]:
     """What tells a group of the tiled form its row and its span of the output points."""
@@ -258,14 +216,9 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
     return weights.packed(f"stretched columns {x.strides[1:]} {problem.dilation}", stretch)
 
 
-def _padded(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
-    """The input with its padding stored."""
-    return replace(x, border=problem.pads)
-
-
 def _workspace(problem: Conv2dProblem, x: TensorSpec) -> int:
     """Bytes of the padded input; none where there is no padding and x itself is read."""
-    return _padded(x, problem).nbytes if any(problem.pads) else 0
+    return padded_input(x, problem).nbytes if any(problem.pads) else 0
 
 
 def _fitting(device: Device) -> list[PublishedForm]:
@@ -285,4 +238,4 @@ def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple
         items = problem.out_channels * points
     loads = form.points + (1 if form.variant == "tiled" else 2)
     loads_at_once = max(1.0, items / (2048 * max(device.limits.compute_units, 1))) * loads
-    return device.api != "cuda" and form.threads > SURE_GROUP, loads_at_once, items
+    return device.api != "cuda" and form.threads > SURE_WORK_GROUP, loads_at_once, items

@@ -12,22 +12,16 @@ from typing import Any
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.cuda.ptx import PtxProgram
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import configs, lines
 from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.lru_cache import LruCache
+from gossamer.ops.weights import Weights
 
 DENSEST = 0.5
 """Above this density nothing is gained."""

@@ -15,15 +15,7 @@ from itertools import product, zip_longest
 from pathlib import Path
 
 from gossamer.device.base import DIALECT, Device, KernelSource, Limits
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, TENSOR_CORES, unsuited
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind
@@ -35,7 +27,9 @@ from gossamer.ops.conv2d.sparse.mma_batch.tables import (
     phases_of,
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import divisor
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
 _MOST_CHUNK = 16

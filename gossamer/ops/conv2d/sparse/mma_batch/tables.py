@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from gossamer.ops.algorithm import Weights
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, fragments
 from gossamer.ops.conv2d.sparse.mma_batch.order import Kind, TileBlock, blocks_of, dealt, scheduled
 from gossamer.ops.lru_cache import LruCache
+from gossamer.ops.weights import Weights
 
 ROW_CLASSES = 3
 """What the class of a pixel's row of shared memory grows by along y: so a window of 3 x 3 has all

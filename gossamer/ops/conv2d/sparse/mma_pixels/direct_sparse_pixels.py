@@ -20,15 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import DIALECT, Device, KernelSource, Limits
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import (
@@ -45,7 +37,9 @@ from gossamer.ops.conv2d.sparse.mma_pixels.tiling import (
     cycles,
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import divisor
+from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}

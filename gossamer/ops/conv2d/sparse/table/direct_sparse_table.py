@@ -16,19 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Argument, Device, KernelSource
-from gossamer.ops.algorithm import (
-    Algorithm,
-    Launch,
-    State,
-    Variant,
-    Weights,
-    input_buffer,
-    output_buffer,
-    workspace_buffer,
-)
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.csr import SURE_WORK_GROUP, cannot_index
 from gossamer.ops.conv2d.sparse.common.row_blocks import Table, table
-from gossamer.ops.conv2d.sparse.csr.direct_sparse import SURE_GROUP, cannot_index
 from gossamer.ops.conv2d.sparse.table.tiling import (
     OutputPlanes,
     TableForm,
@@ -40,7 +31,9 @@ from gossamer.ops.conv2d.sparse.table.tiling import (
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.copy.strided import copy_launches, copy_walk
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.strided import divisor
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
@@ -123,7 +116,7 @@ def _offered(problem: Conv2dProblem, device: Device,
     """The expected cost of the first, behind whether it may be too large, and all in that
     order."""
     x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
-    costs = {form: (device.api == "opencl" and form.work_group > SURE_GROUP, cost)
+    costs = {form: (device.api == "opencl" and form.work_group > SURE_WORK_GROUP, cost)
              for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
     inputs = (x, *[y] * problem.epilogue.tensor_count)
     return (min(costs.values()),
