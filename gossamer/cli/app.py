@@ -33,7 +33,7 @@ from gossamer.cli import (
 from gossamer.cli.run import JsonOption, ModelArgument, ShapeOption, load_graph
 from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.summary import summarise
+from gossamer.plan.report.summary import summarise
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,

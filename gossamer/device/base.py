@@ -30,11 +30,7 @@ class Limits:
     subgroup_size: int
     cache_bytes: int = 0
     graph: bool = False
-    ballot: bool = False
-    fp16: bool = False
     mma: bool = False
-    b1_mma: bool = False
-    cooperative: bool = False
     cluster: int = 1
     """Groups that may reach one another's shared memory."""
 

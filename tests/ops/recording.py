@@ -36,8 +36,7 @@ class RecordingDevice(Device):
         self.driver = ""
         self.limits = Limits(
             compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,
-            work_group_size=1024, subgroup_size=32, graph=True, ballot=True, fp16=True, mma=True,
-            b1_mma=True, cooperative=True, cluster=8)
+            work_group_size=1024, subgroup_size=32, graph=True, mma=True, cluster=8)
         self.sources: set[KernelSource] = set()
 
     def compile(self, source: KernelSource) -> Kernel:

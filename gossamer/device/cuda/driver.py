@@ -110,10 +110,6 @@ def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
         subgroup_size=attribute("WARP_SIZE"),
         cache_bytes=attribute("L2_CACHE_SIZE"),
         graph=True,
-        ballot=True,
-        fp16=True,
         mma=capability >= (8, 0),
-        b1_mma=capability >= (8, 0),
-        cooperative=bool(attribute("COOPERATIVE_LAUNCH")),
         cluster=8 if attribute("CLUSTER_LAUNCH") else 1,
     ), capability

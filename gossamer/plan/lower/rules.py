@@ -36,19 +36,37 @@ def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
     """
     state = LowerState(static, {} if known is None else known)
     for node in static.nodes:
-        rule = _RULES.get(node.op)
-        if rule is None:
-            raise UnsupportedError(f"{static.graph.file}: {node.source or node.name}: no kernel "
-                                   f"computes {node.op!r}")
-        try:
-            rule(state, node)
-        except ValueError as error:
-            raise UnsupportedError(
-                f"{static.graph.file}: {node.source or node.name}: {error}") from None
+        _lower_node(state, node)
     for info in static.graph.outputs:
         if info.name in static.constants:
             state.constants[info.name] = static.constants[info.name]
     return state.layers, state.constants
+
+
+def flops_by_node(static: StaticGraph) -> dict[str, int]:
+    """Returns the floating-point operations of each node by its name, as the problems of the
+    node's layers count them. Raises UnsupportedError as lower() does."""
+    state = LowerState(static, {})
+    flops = {}
+    for node in static.nodes:
+        begin = len(state.layers)
+        _lower_node(state, node)
+        flops[node.name] = sum(layer.problem.flops for layer in state.layers[begin:]
+                               if layer.problem is not None)
+    return flops
+
+
+def _lower_node(state: LowerState, node: Node) -> None:
+    """Adds the layers of a node. Raises UnsupportedError that names it."""
+    graph = state.static.graph
+    rule = _RULES.get(node.op)
+    if rule is None:
+        raise UnsupportedError(f"{graph.file}: {node.source or node.name}: no kernel computes "
+                               f"{node.op!r}")
+    try:
+        rule(state, node)
+    except ValueError as error:
+        raise UnsupportedError(f"{graph.file}: {node.source or node.name}: {error}") from None
 
 
 def _elementwise(state: LowerState, node: Node) -> None:

@@ -116,6 +116,4 @@ def _weights_info(weight: np.ndarray) -> WeightsInfo:
     else:
         density = float(np.count_nonzero(nonzero)) / weight.size
         pattern = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
-    magnitudes = np.abs(weight.reshape(len(weight), -1))
-    binary = bool(magnitudes.min() > 0 and (magnitudes == magnitudes[:, :1]).all())
-    return WeightsInfo(density, pattern, binary)
+    return WeightsInfo(density, pattern)

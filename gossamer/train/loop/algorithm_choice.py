@@ -42,8 +42,8 @@ class AlgorithmChoice:
 
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
-           only: str | None) -> AlgorithmChoice:
-    """How a epoch is trained: the algorithm called `only`; else the fastest, measured, where an
+           algorithm: str | None) -> AlgorithmChoice:
+    """How an epoch is trained: the algorithm called `algorithm`; else the fastest, measured, where an
     effort is given; else the one that is expected to be, see _expected(). Trains on the host, with
     a warning, where the device has none that can.
 
@@ -53,14 +53,14 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     names = [algorithm.name for algorithm in algorithms]
     if effort is not None and effort not in EFFORTS:
         raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
-    if only is not None and only not in names:
-        raise InputError(f"algorithm {only!r}: expected one of {', '.join(names)}")
+    if algorithm is not None and algorithm not in names:
+        raise InputError(f"algorithm {algorithm!r}: expected one of {', '.join(names)}")
     able, reasons = _supporting(problem, device)
-    if only is not None:
-        able = [choice for choice in able if choice.algorithm.name == only]
+    if algorithm is not None:
+        able = [choice for choice in able if choice.algorithm.name == algorithm]
         if not able:
-            raise InputError(f"algorithm {only!r} cannot train {problem.describe()} on "
-                             f"{device.name}: {reasons[only]}")
+            raise InputError(f"algorithm {algorithm!r} cannot train {problem.describe()} on "
+                             f"{device.name}: {reasons[algorithm]}")
     elif not able:
         host = find("host")
         told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())

@@ -22,7 +22,7 @@ from gossamer.errors import InputError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.model.summary import summarise
+from gossamer.plan.report.summary import summarise
 from tests.bench.networks import tiny
 from tests.bench.sparse_folder import tiny_folder
 from tests.model.onnx_models import runtime
