@@ -1,6 +1,6 @@
 # make demo   classify a photo, layer by layer, on this machine's best device
 # make test   every test that can run here
-# make lint   ruff and mypy
+# make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
@@ -26,6 +26,13 @@ IF_NVIDIA := $(if $(NVIDIA),$(comma)cuda)
 IF_VENDOR := $(if $(NVIDIA),$(comma)vendor)
 IF_LINUX := $(if $(filter Linux,$(shell uname)),$(comma)cuda)
 
+# The public interface, and the contracts that other code is written against: their docstrings have
+# numpydoc's sections.
+CONTRACTS := $(addprefix gossamer/, __init__.py plan/api.py plan/plan.py model/load.py \
+	device/base.py device/limits.py device/source.py device/registry.py \
+	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
+	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
+
 .PHONY: demo test lint bench pocl
 
 demo: .venv/demo.stamp
@@ -39,7 +46,9 @@ test: .venv/dev.stamp pocl
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --select D $(CONTRACTS)
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: .venv/bench.stamp
 	$(BIN)/gossamer bench $(BENCH_ARGS)

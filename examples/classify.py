@@ -3,11 +3,10 @@
 import sys
 from typing import NoReturn
 
-import numpy as np
-
 import gossamer
-from gossamer.cli.show import labels
 from gossamer.io.images import PRESETS, load_image
+from gossamer.io.labels.reader import class_names
+from gossamer.model.outputs import best_classes
 
 
 def fail(message: object) -> NoReturn:
@@ -22,10 +21,8 @@ def main() -> None:
     x = PRESETS["imagenet"].batch([load_image(photo)])
     plan = gossamer.compile("mobilenet_v2", device=device[0] if device else None)
     (scores,) = plan(x)
-    names = labels(None, len(scores)) or []
-    powers = np.exp(scores - scores.max())
-    for index in np.argsort(-scores)[:5]:
-        print(f"{powers[index] / powers.sum():7.2%}  {names[index]}")
+    for line in best_classes(scores, 5, class_names(None, len(scores))):
+        print(f"{line['probability']:7.2%}  {line['name']}")
     print(f"on {plan.device.name}: {plan.device.description}")
 
 

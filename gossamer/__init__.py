@@ -15,7 +15,7 @@ from gossamer.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from gossamer.device.registry import devices
-    from gossamer.model.readers.registry import load
+    from gossamer.model.load import load
     from gossamer.plan.api import compile
     from gossamer.plan.plan import Plan
     from gossamer.train import MLP, train_many
@@ -27,11 +27,11 @@ __all__ = ["MLP", "GossamerError", "GossamerWarning", "Plan", "compile", "device
 
 _HOMES = {"MLP": "gossamer.train", "Plan": "gossamer.plan.plan",
           "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
-          "load": "gossamer.model.readers.registry", "train_many": "gossamer.train"}
+          "load": "gossamer.model.load", "train_many": "gossamer.train"}
 
 
 def __getattr__(name: str) -> Any:
-    # imported when first used: the command line answers Ctrl-C while it starts
+    # names are imported when first used, so that the command line answers Ctrl-C while it starts
     if name not in _HOMES:
         raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)

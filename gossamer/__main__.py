@@ -1,4 +1,4 @@
-"""python -m gossamer: the command line where its script is not on the path."""
+"""Runs the command line by `python -m gossamer`."""
 
 from gossamer.cli.console import main
 

@@ -1,8 +1,11 @@
-"""What GOSSAMER_DEBUG shows, each level with what the ones below it show.
+"""The environment variable GOSSAMER_DEBUG, whose levels show more and more; each level includes the
+lower ones.
 
-1: errors come with their traceback. 2: time, GFLOP/s and GB/s of every layer that runs, one after
-another and not as a graph. 3: the config, and why other algorithms were passed over. 4: registers
-and spilled bytes of its kernels, where the compiler tells.
+1: Errors come with their traceback.
+2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers run one after another
+   and not as a graph.
+3: Each layer's config is listed, and the reasons why other algorithms were rejected.
+4: Registers and spilled bytes of its kernels are listed, where the compiler reports them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ LEVELS = (0, 1, 2, 3, 4)
 
 
 def level() -> int:
-    """The level asked for; what is no number counts as 1."""
+    """Returns the level that the environment sets; a value that is not a number counts as 1."""
     text = os.environ.get("GOSSAMER_DEBUG", "").strip()
     try:
         return max(0, min(int(text), LEVELS[-1])) if text else 0
@@ -23,4 +26,5 @@ def level() -> int:
 
 
 def show(line: str) -> None:
+    """Prints a line to standard error."""
     print(line, file=sys.stderr, flush=True)

@@ -1,8 +1,10 @@
-"""The errors a user can meet. Each message is one line: what is wrong, where, and what to do."""
+"""The errors that users can meet. Each message is one line that says what is wrong, where, and what
+to do."""
 
 
 class GossamerError(Exception):
-    """Base of all errors that gossamer raises on purpose; the command line exits with code 2."""
+    """The base class of all errors that gossamer raises on purpose. The command line exits with
+    code 2 on such an error."""
 
 
 class ModelError(GossamerError):
@@ -30,16 +32,16 @@ class CompileError(DeviceError):
 
 
 class TrainingError(GossamerError):
-    """Training that diverged; the message says in which pass and at which sample, and what to
-    do. The network keeps the parameters from before that pass."""
+    """Training that diverged; the message says in which epoch and at which sample, and what to
+    do. The network keeps the parameters from before that epoch."""
 
 
 class GossamerWarning(UserWarning):
-    """Something the user should know although the work goes on: NaN weights, a cache that
-    cannot be written, layers that ran elsewhere than asked."""
+    """A warning about a condition that does not stop the work, such as NaN weights, a cache that
+    cannot be written, or layers that ran on another device than requested."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that an error says, else its name."""
+    """Returns the first line of an error's message, or the name of its class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Expressions: element-wise arithmetic as data, with one meaning in NumPy and one in C.
+"""Expressions represent element-wise arithmetic as data, with an evaluation in NumPy and one in C.
 
 A fused chain of element-wise ops and the epilogue of a convolution are both an Expression, so
 every function below is defined once for the host, the reference and the kernels.
@@ -14,10 +14,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function of `arity` arguments and some constants known when compiling.
+    """A scalar function of `arity` arguments and of constants that are known at compile time.
 
-    numpy(args..., *constants) must keep the dtype of its arguments; `c` is a format string with
-    {0}, {1}... for the arguments and {c0}, {c1}... for the constants.
+    numpy: function of (*arguments, *constants) that keeps the dtype of its arguments.
+    c: format string of the C expression, with {0}, {1}... for the arguments and {c0}, {c1}... for
+    the constants.
+    flops: floating-point operations that one evaluation counts as.
     """
 
     arity: int
@@ -31,12 +33,12 @@ def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """A comparison whose result is 1 or 0 in the dtype of its arguments, as kernels see it."""
+    """Returns a comparison whose result is 1 or 0 in the dtype of its arguments, as in kernels."""
     return lambda a, b: compare(a, b).astype(np.result_type(a))
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    # exp of a negative number only: no overflow at either end
+    # exp takes only numbers <= 0, so that it cannot overflow
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
@@ -87,8 +89,11 @@ FUNCTIONS: dict[str, Function] = {
 
 @dataclass(frozen=True)
 class ExpressionStep:
-    """One function applied to earlier values, named by index: the expression's inputs come
-    first, then the results of the steps before this one."""
+    """One function applied to earlier values.
+
+    arguments: indices of values; the expression's inputs come first, then the results of the
+    earlier steps. constants: further arguments that are known at compile time.
+    """
 
     function: str
     arguments: tuple[int, ...]
@@ -97,7 +102,10 @@ class ExpressionStep:
 
 @dataclass(frozen=True)
 class Expression:
-    """Steps over `inputs` values. `outputs` names the values that leave (default: the last)."""
+    """Steps that compute values from `inputs` input values.
+
+    outputs: indices of the values that are results; by default the last value.
+    """
 
     inputs: int
     steps: tuple[ExpressionStep, ...] = ()
@@ -115,7 +123,7 @@ class Expression:
 
     @property
     def flops(self) -> int:
-        """Operations for one element."""
+        """Floating-point operations for each element."""
         return sum(FUNCTIONS[step.function].flops for step in self.steps)
 
     @property
@@ -123,22 +131,22 @@ class Expression:
         return not self.steps and self.outputs == (0,)
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
-        """The outputs for NumPy arrays, broadcast against each other; keeps their dtype."""
-        known = list(values)
+        """Returns the outputs for arrays that broadcast against each other, in their dtype."""
+        results = list(values)
         dtype = np.result_type(*[v.dtype for v in values]) if values else np.dtype("float64")
         with np.errstate(all="ignore"):
             for step in self.steps:
                 function = FUNCTIONS[step.function]
                 constants = [dtype.type(c) for c in step.constants]
-                result = function.numpy(*[known[a] for a in step.arguments], *constants)
-                known.append(np.asarray(result, dtype=dtype))
-        return [known[index] for index in self.outputs]
+                result = function.numpy(*[results[a] for a in step.arguments], *constants)
+                results.append(np.asarray(result, dtype=dtype))
+        return [results[index] for index in self.outputs]
 
     def c_statements(
         self, variables: Sequence[str], literal: Callable[[float], str], prefix: str
     ) -> tuple[list[str], list[str]]:
-        """Assignments `VALUE <prefix>i = ...;`, one a step, and the names of the outputs.
-        VALUE is the dialect's name of the arithmetic type."""
+        """Returns one assignment `VALUE <prefix>i = ...;` for each step and the names of the
+        outputs. VALUE is the kernels' macro for the arithmetic type."""
         names = list(variables)
         lines = []
         for index, step in enumerate(self.steps):
@@ -151,29 +159,30 @@ class Expression:
         return lines, [names[index] for index in self.outputs]
 
     def then(self, other: Expression) -> Expression:
-        """This expression followed by another that takes its single output as input 0; the
-        other's further inputs are appended to this one's."""
+        """Returns this expression followed by another one, whose input 0 is this one's single
+        output and whose further inputs are appended to this one's."""
         extra = other.inputs - 1
-        moved = {old: old if old < self.inputs else old + extra
+        renumbered = {old: old if old < self.inputs else old + extra
                  for old in range(self.inputs + len(self.steps))}
-        steps = [ExpressionStep(s.function, tuple(moved[a] for a in s.arguments), s.constants)
+        steps = [ExpressionStep(s.function, tuple(renumbered[a] for a in s.arguments), s.constants)
                  for s in self.steps]
-        here = {0: moved[self.outputs[0]]}
+        here = {0: renumbered[self.outputs[0]]}
         here.update({i: self.inputs + i - 1 for i in range(1, other.inputs)})
         base = self.inputs + extra + len(self.steps)
         for index, step in enumerate(other.steps):
             here[other.inputs + index] = base + index
             steps.append(ExpressionStep(step.function, tuple(here[a] for a in step.arguments),
-                              step.constants))
+                                        step.constants))
         return Expression(self.inputs + extra, tuple(steps),
                           tuple(here[o] for o in other.outputs))
 
 
 def apply(function: str, *constants: float) -> Expression:
-    """The expression of one function of its own inputs."""
+    """Returns the expression that applies one function to its inputs."""
     arity = FUNCTIONS[function].arity
     return Expression(arity, (ExpressionStep(function, tuple(range(arity)), constants),))
 
 
 def identity() -> Expression:
+    """Returns the expression whose output is its only input."""
     return Expression(1)

@@ -1,4 +1,4 @@
-"""The only place where times are taken and judged."""
+"""Takes all times: samples of device work, and the contention for processors meanwhile."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceError
 
 Work = Callable[[Any], None]
-"""Queues device work on the stream it is given."""
+"""A function that queues device work on the stream that it is called with."""
 
 _THREADS = Path("/proc/self/task")
 _CONTENDED = 0.1
-"""Waiting as a share of the time; on a quiet machine it is below a third of this."""
+"""Waiting time as a share of the elapsed time from which on contention matters; on an idle machine
+it is below a third of this."""
 _WAITED = 0.05
-"""Seconds of waiting that are worth a word."""
+"""Seconds of waiting below which contention is never reported."""
+
+SLACK = 0.02
+"""The relative difference up to which two times count as equal."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of one execution: median and quartiles over `repeats` samples."""
+    """Microseconds of one execution: the median and the quartiles of `repeats` samples."""
 
     median_us: float
     p25_us: float
@@ -36,6 +40,7 @@ class Timing:
 
     @staticmethod
     def of(samples: Sequence[float]) -> Timing:
+        """Returns the timing of at least one sample, each in microseconds."""
         if len(samples) == 1:
             return Timing(samples[0], samples[0], samples[0], 1)
         low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -43,13 +48,13 @@ class Timing:
 
 
 class CpuContention:
-    """Whether other programs held the processors while times were taken on them.
+    """Detects whether other programs occupied the processors while times were taken on them.
 
-    A product whose threads work together then waits for the one that has no processor: some take
-    fifty times as long, where one thread alone loses nothing.
+    A matrix product whose threads work together waits for the thread that has no processor. It can
+    take fifty times as long, while a single thread loses nothing.
 
-    seconds: of watching. waited_s: of all threads of this process together in that time, how long
-    they could have run and had no processor.
+    seconds: seconds of watching. waited_s: seconds in that time, summed over all threads of this
+    process, in which a thread was ready to run and had no processor.
     """
 
     def __init__(self) -> None:
@@ -58,23 +63,23 @@ class CpuContention:
 
     @contextmanager
     def watched(self, device: Device) -> Iterator[None]:
-        """While the body takes times on a device, of which those on processors count."""
+        """Watches while the body of the context takes times; only devices on processors count."""
         before, start = waited_s() if device.on_processors else None, time.monotonic()
         yield
         if before is not None and (after := waited_s()) is not None:
             self.seconds += time.monotonic() - start
-            # threads that ended took their share along
+            # the waiting time of threads that ended is missing from the second sum
             self.waited_s += max(after - before, 0.0)
 
     @property
     def matters(self) -> bool:
-        """Whether the times are too long for it."""
+        """True if the threads waited so long that the times cannot be trusted."""
         return self.waited_s > max(_CONTENDED * self.seconds, _WAITED)
 
 
 def waited_s() -> float | None:
-    """Seconds that the threads of this process were ready to run and had no processor, since each
-    began; None where the system does not tell (Linux does)."""
+    """Returns the seconds in which threads of this process were ready to run and had no processor,
+    summed over all live threads; None where the system does not report them (Linux does)."""
     waits = []
     try:
         for thread in os.listdir(_THREADS):
@@ -86,8 +91,11 @@ def waited_s() -> float | None:
 
 @dataclass(frozen=True)
 class Task:
-    """Work, and the device whose events time it. Not captured: each repeat is launched from
-    Python, as for work that is a graph already or cannot become one."""
+    """Work to be timed, and the device whose events time it.
+
+    captured: whether repeats are captured as a graph. Otherwise each repeat is launched from
+    Python, as is needed for work that is a graph already or cannot become one.
+    """
 
     device: Device
     work: Work
@@ -96,19 +104,19 @@ class Task:
 
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
             sample_us: float = 200.0, budget_us: float = 2e6) -> list[Timing]:
-    """Times of each work by the device's own events; see `interleave`."""
+    """Returns the times of each work on one device, in the order of `works`; see `interleave`."""
     return interleave([Task(device, work) for work in works], repeats=repeats,
                       sample_us=sample_us, budget_us=budget_us)
 
 
 def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
                budget_us: float = 2e6) -> list[Timing]:
-    """Times of each task, samples interleaved, after a warm-up.
+    """Returns the times of each task, whose samples are interleaved after a warm-up.
 
-    A sample repeats a short work until it lasts about `sample_us`, within one captured graph
-    where the device has graphs, so that neither the event's grain nor the launch from Python
-    counts. Caches are warm. Sampling stops after `repeats` rounds, or three when `budget_us`
-    microseconds are spent.
+    A sample repeats short work until it lasts about `sample_us` microseconds, within one captured
+    graph where the device has graphs, so that neither the resolution of events nor the launch from
+    Python matters. Caches are warm. Sampling stops after `repeats` rounds, or after three or more
+    once `budget_us` microseconds are spent. What the work raises passes through.
     """
     results = sampled([prepared(task, sample_us) for task in tasks], repeats, budget_us)
     for result in results:
@@ -119,8 +127,10 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task that ran and is ready to be sampled; `run` executes its work `count` times. once_us:
-    of one execution in its warm-up."""
+    """A task after its warm-up. `run` executes its work `count` times.
+
+    once_us: microseconds of one execution in the warm-up.
+    """
 
     device: Device
     run: Work
@@ -129,20 +139,20 @@ class PreparedTask:
 
 
 def prepared(task: Task, sample_us: float) -> PreparedTask:
-    """The task after its warm-up, recorded as a graph where it can be. What its work raises
+    """Returns the task after its warm-up, captured as a graph where possible. What its work raises
     passes through."""
     device, work = task.device, task.work
     device.time(work)
     once = device.time(work)
     count = max(1, min(100, round(sample_us / max(once, 0.1))))
 
-    def several(stream: Any) -> None:
+    def repeat(stream: Any) -> None:
         for _ in range(count):
             work(stream)
 
     if not (device.limits.graph and task.captured):
-        return PreparedTask(device, several, count, once)
-    graph = device.capture(several)
+        return PreparedTask(device, repeat, count, once)
+    graph = device.capture(repeat)
     assert graph is not None
 
     def replay(stream: Any) -> None:
@@ -154,23 +164,25 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
             hopeless: float = math.inf) -> list[Timing | Exception]:
-    """Of each task, its times, samples interleaved; or what it raised meanwhile, which ends its
-    part only. A time below zero does not count; a task that has no other has a DeviceError. What
-    takes more than `hopeless` times as long as the fastest, both in its warm-up and in its first
-    sample, has no second one."""
+    """Returns the times of each task, or the exception that it raised. Samples are interleaved.
+
+    An exception ends the sampling of its task only. A negative time is dropped, and a task without
+    any other time has a DeviceError. A task has only one sample where it took more than `hopeless`
+    times as long as the fastest, both in its warm-up and in its first sample.
+    """
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}
-    left: set[int] = set()
+    dropped: set[int] = set()
     spent = 0.0
-    for done in range(repeats):
-        if done == 1:
-            first = {index: own[0] for index, own in enumerate(samples) if own}
-            known = [*first.values(), *(task.once_us for task in tasks if task.once_us >= 0)]
-            most = hopeless * min(known, default=math.inf)
-            left = {index for index, time_us in first.items()
-                    if min(time_us, tasks[index].once_us) > most}
+    for sampled_rounds in range(repeats):
+        if sampled_rounds == 1:
+            first = {index: times[0] for index, times in enumerate(samples) if times}
+            all_times = [*first.values(), *(task.once_us for task in tasks if task.once_us >= 0)]
+            slowest = hopeless * min(all_times, default=math.inf)
+            dropped = {index for index, time_us in first.items()
+                       if min(time_us, tasks[index].once_us) > slowest}
         for index, task in enumerate(tasks):
-            if index in failures or index in left:
+            if index in failures or index in dropped:
                 continue
             try:
                 elapsed = task.device.time(task.run)
@@ -180,8 +192,8 @@ def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
             spent += abs(elapsed)
             if elapsed >= 0:
                 samples[index].append(elapsed / task.count)
-        if spent > budget_us and done >= 2:
+        if spent > budget_us and sampled_rounds >= 2:
             break
     backwards = DeviceError("the device's clock ran backwards: no time is known")
-    return [failures.get(index) or (Timing.of(own) if own else backwards)
-            for index, own in enumerate(samples)]
+    return [failures.get(index) or (Timing.of(times) if times else backwards)
+            for index, times in enumerate(samples)]

@@ -1,4 +1,4 @@
-"""TensorSpec: the shape, dtype and memory layout of a tensor; what every other module speaks."""
+"""TensorSpec describes the shape, dtype and memory layout of a tensor; all modules use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 ROW_MAJOR = "row"
-"""Layout of a tensor of any rank whose last dimension is contiguous."""
+"""The layout of a tensor of any rank whose last dimension is contiguous."""
 
 _AXES = {
     "NCHW": (0, 1, 2, 3),
@@ -22,13 +22,13 @@ LAYOUTS = (ROW_MAJOR, *_AXES, *_PACKED_BITS)
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """How a tensor lies in memory.
+    """The shape, dtype and memory layout of a tensor.
 
     shape: the logical shape. A rank-4 activation is always (N, C, H, W), whatever the layout.
     dtype: a NumPy dtype name, or "bits" for binary values packed along the channels.
     layout: "row", or for rank 4 "NCHW", "NHWC", "CHWN", "packed32", "packed64" (N(C/b)HWb).
-    channel_multiple: memory holds C rounded up to a multiple of this; the rest is zero.
-    border: (top, left, bottom, right) zeros stored round H and W.
+    channel_multiple: number to a multiple of which memory rounds C up; the added channels are zero.
+    border: (top, left, bottom, right) numbers of zeros that are stored round H and W.
     """
 
     shape: tuple[int, ...]
@@ -56,12 +56,12 @@ class TensorSpec:
         return math.prod(self.shape)
 
     def first(self, count: int) -> TensorSpec:
-        """The same with so many images at most: sizes of the first dimension."""
+        """Returns the spec of the first `count` images; images are along the first dimension."""
         return replace(self, shape=(min(count, self.shape[0]), *self.shape[1:]))
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape in memory order, with paddings; packed layouts count words."""
+        """The shape in memory order with paddings, in words for a packed layout."""
         if self.layout == ROW_MAJOR:
             return self.shape
         n, c, h, w = self.shape
@@ -74,17 +74,20 @@ class TensorSpec:
 
     @property
     def stored_dtype(self) -> np.dtype:
+        """The dtype in memory; packed bits are unsigned words."""
         if self.dtype == "bits":
             return np.dtype(f"uint{_PACKED_BITS[self.layout]}")
         return np.dtype(self.dtype)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory that the tensor takes, with paddings."""
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Distance in elements between neighbours along each logical dimension."""
+        """Distance in elements between neighbours along each logical dimension.
+        Raises ValueError for a packed layout."""
         if self.layout in _PACKED_BITS:
             raise ValueError("a packed tensor has no element strides")
         stored = self.stored_shape
@@ -96,17 +99,18 @@ class TensorSpec:
 
     @property
     def offset(self) -> int:
-        """Elements before logical index (0, 0, 0, 0), which borders push inwards."""
+        """Number of elements that precede logical index (0, 0, 0, 0): those of the border."""
         if self.border == (0, 0, 0, 0):
             return 0
         strides = self.strides
         return self.border[0] * strides[2] + self.border[1] * strides[3]
 
     def with_layout(self, layout: str) -> TensorSpec:
+        """Returns the spec of the same tensor in another layout."""
         return replace(self, layout=layout)
 
     def same_memory(self, other: TensorSpec) -> bool:
-        """Whether a tensor of this spec can be read as the other without moving a byte."""
+        """Returns whether memory of this spec can be read as the other without moving a byte."""
         if self == other:
             return True
         if (self.size, self.stored_dtype) != (other.size, other.stored_dtype):
@@ -127,7 +131,7 @@ class TensorSpec:
 
 
 def to_memory(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The contiguous array that stores a logical array as the spec says (dtype included).
+    """Returns the contiguous array that stores a logical array in the spec's layout and dtype.
     Raises ValueError for a packed layout."""
     _not_packed(spec)
     array = np.asarray(array, dtype=spec.stored_dtype)
@@ -140,7 +144,7 @@ def to_memory(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def from_memory(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The logical array held by memory of this spec (a view where it can be).
+    """Returns the logical array that memory of this spec holds, as a view where possible.
     Raises ValueError for a packed layout."""
     _not_packed(spec)
     stored = stored.reshape(spec.stored_shape)
@@ -163,5 +167,5 @@ def _logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def default_spec(shape: tuple[int, ...], dtype: str = "float32") -> TensorSpec:
-    """The spec in which problems are stated: NCHW at rank 4, row-major otherwise."""
+    """Returns the spec in which problems are stated: NCHW at rank 4, row-major otherwise."""
     return TensorSpec(tuple(shape), dtype, "NCHW" if len(shape) == 4 else ROW_MAJOR)

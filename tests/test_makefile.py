@@ -1,4 +1,4 @@
-"""What `make` would do, without doing it."""
+"""Tests of the commands that `make` would run, without running them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 
 def installed(target: str, path: str) -> str:
-    """The extras that a target installs where programs are found on this path."""
-    told = subprocess.run(["make", "--dry-run", "--always-make", target], cwd=ROOT, text=True,
-                          capture_output=True, check=True, env={**os.environ, "PATH": path}).stdout
-    (line,) = [line for line in told.splitlines() if "-e '.[" in line]
+    """Returns the extras that a target installs with this search path of programs."""
+    commands = subprocess.run(["make", "--dry-run", "--always-make", target], cwd=ROOT, text=True,
+                              capture_output=True, check=True,
+                              env={**os.environ, "PATH": path}).stdout
+    (line,) = [line for line in commands.splitlines() if "-e '.[" in line]
     return line.partition("[")[2].partition("]")[0]
 
 

@@ -1,4 +1,4 @@
-"""What is known of the circumstances in which times were taken."""
+"""Tests of the detection of contention, and of the sampling of tasks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gossamer import measure
 from gossamer.device.host import HostDevice
 from gossamer.measure import CpuContention, PreparedTask, Timing, sampled
 
-_waited_s = measure.waited_s  # as it was before the fixture of all tests
+_waited_s = measure.waited_s  # the function before the fixture of all tests replaces it
 
 HOST = HostDevice()
 
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Iterator[float | None]]:
-    """What the clock and the system's count of waiting say next."""
-    said: dict[str, Iterator[float | None]] = {}
-    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: next(said["now"])))
-    monkeypatch.setattr(measure, "waited_s", lambda: next(said["waited"]))
-    return said
+    """Iterators of the next results of the clock and of the system's count of waiting."""
+    readings: dict[str, Iterator[float | None]] = {}
+    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: next(readings["now"])))
+    monkeypatch.setattr(measure, "waited_s", lambda: next(readings["waited"]))
+    return readings
 
 
 @pytest.mark.parametrize(("waits", "matters"), [((0.0, 0.1), False), ((0.0, 0.3), True)])
@@ -34,7 +34,7 @@ def test_waiting_counts_beyond_a_tenth(clocks: dict[str, Iterator[float | None]]
     with contention.watched(HOST):
         pass
     assert contention.matters is matters
-    with contention.watched(HOST):  # a thread ended: nothing is taken back
+    with contention.watched(HOST):  # a thread ended: nothing is subtracted
         pass
     assert contention.seconds == 2.5 and contention.waited_s == waits[1]
 
@@ -77,7 +77,7 @@ def test_threads_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("once", "first", "hopeless", "repeats"), [
     (50.0, 45.0, 4.0, 1),  # slow both times
     (50.0, 39.0, 4.0, 3),  # slow in its warm-up alone
-    (30.0, 90.0, 4.0, 3),  # slow in its first sample alone: something came between
+    (30.0, 90.0, 4.0, 3),  # slow in its first sample alone, by a disturbance
     (-1.0, 90.0, 4.0, 3),  # the clock ran backwards: nothing is known of its warm-up
     (50.0, 45.0, float("inf"), 3),
 ])

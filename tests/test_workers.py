@@ -1,4 +1,5 @@
-"""What several processes of tests built is built for CUDA by the one that started them."""
+"""Tests that kernels of several test processes are built for CUDA by the process that started
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gossamer.device.base import KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
 from tests import cubins, workers
 from tests.cubins import ALONE

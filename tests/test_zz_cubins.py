@@ -1,6 +1,8 @@
-"""Every kernel that the other tests ran on OpenCL builds for CUDA too, for each architecture it
-declares, and spills no register. Runs last; run alone, it takes the kernels named in cubins.py.
-Where tests run in several processes, tests/workers.py does this for all of them."""
+"""Every kernel that the other tests ran on OpenCL builds for CUDA as well, for each architecture
+that it declares, and spills no register. These tests run last; without other tests they build the
+kernels named in cubins.py. Where tests run in several processes, tests/workers.py does this for all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -13,5 +15,5 @@ from tests.cubins import ARCHITECTURES, chosen, faults
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_build_without_spills(architecture: str) -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    found = faults(chosen(COMPILED), architecture)
-    assert not found, "\n".join(found)
+    messages = faults(chosen(COMPILED), architecture)
+    assert not messages, "\n".join(messages)

@@ -8,7 +8,7 @@ import numpy as np
 from gossamer.accuracy import LARGEST_ERROR
 
 FLOAT32 = LARGEST_ERROR["fp32"]
-"""For every op without an entry of its own."""
+"""The tolerance of every op without its own entry."""
 
 BY_OP: dict[str, float] = {
     "conv2d": FLOAT32,
@@ -26,15 +26,15 @@ BY_OP: dict[str, float] = {
 
 
 def tolerance(op: str, precision: str = "fp32") -> float:
-    """The largest normalised error allowed for the float results of an op."""
+    """Returns the largest normalised error that is allowed for the float results of an op."""
     return BY_OP.get(op, FLOAT32) if precision == "fp32" else LARGEST_ERROR[precision]
 
 
 def normalised_error(y: np.ndarray, reference: np.ndarray) -> float:
-    """The largest, over the images (first dimension), of |y - r| / |r| in 2-norms.
+    """Returns the largest relative error of an image (first dimension): |y - r| / |r| in 2-norms.
 
-    0 for an empty array; |y| itself where an image's reference is zero; infinite where one is
-    NaN or infinite and the other is not the same.
+    It is 0 for an empty array, |y| where the reference of an image is zero, and infinite where a
+    number that is not finite differs.
     """
     y, reference = np.asarray(y, np.float64), np.asarray(reference, np.float64)
     if y.shape != reference.shape:

@@ -1,5 +1,5 @@
-"""Tests in several processes (pytest-xdist): what each built for OpenCL is built for CUDA once,
-when all have finished."""
+"""Support for tests in several processes (pytest-xdist): kernels that any of them built for OpenCL
+are built for CUDA once, when all processes have finished."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from gossamer.device.base import KernelSource
+from gossamer.device.source import KernelSource
 from tests.cubins import ARCHITECTURES, chosen, faults
 
 
 class Controller:
-    """Of the process that starts the others."""
+    """The plugin of the process that starts the others."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-tests-"))
@@ -35,14 +35,14 @@ class Controller:
         if session.exitstatus == pytest.ExitCode.INTERRUPTED or not compiled:
             return
         try:
-            found = [fault for architecture in ARCHITECTURES
-                     for fault in faults(chosen(compiled), architecture)]
+            messages = [fault for architecture in ARCHITECTURES
+                        for fault in faults(chosen(compiled), architecture)]
         except ImportError as error:
             self._lines = [f"kernels were not built for CUDA: {error}"]
             return
         self._lines = [f"{len(chosen(compiled))} kernels were built for {', '.join(ARCHITECTURES)}",
-                       *found]
-        if found:
+                       *messages]
+        if messages:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -52,7 +52,7 @@ class Controller:
 
 
 def hand_over(config: pytest.Config, compiled: Iterable[KernelSource]) -> None:
-    """What a worker built, for the process that started it."""
+    """Writes the kernels that a worker built for the process that started it."""
     name, folder = config.workerinput["workerid"], config.workerinput["compiled"]  # type: ignore[attr-defined]
     Path(folder, name).write_bytes(pickle.dumps(list(compiled)))
 

@@ -1,1 +1,1 @@
-"""Benchmarks: what gossamer and others need for the same work, side by side on one machine."""
+"""Benchmarks: gossamer and other libraries are timed at the same work on the same machine."""

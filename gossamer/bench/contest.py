@@ -1,4 +1,4 @@
-"""One case, all contenders: made ready, checked against the reference, timed in turn."""
+"""Runs one case: every contender is prepared, checked against the reference and timed in turn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gossamer.accuracy import normalised_error
+from gossamer.bench.contender import OWN, AbsentError, Alternative, ReadyContender
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, ReadyContender
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import GossamerError
@@ -16,13 +16,17 @@ from gossamer.measure import Task, Timing, interleave
 
 _WARM_UP = 3
 _BUDGET_US = 2e7
+"""Time for the samples of one contender."""
 
 
 @dataclass
 class Result:
-    """rows: one a contender and precision, its fastest alternative, in the order of speed.
-    absent, failed: the reason for each contender, or alternative, that has no row. seconds: what
-    it took with the making of the case, told by who made that."""
+    """The outcome of a case's run.
+
+    rows: one for each contender and precision, measured with its fastest alternative; the fastest
+    row comes first. absent, failed: the reason for each contender, or alternative, that has no
+    row. seconds: time that the case took with its preparation; the caller fills it in.
+    """
 
     case: Case
     rows: list[ResultRow] = field(default_factory=list)
@@ -31,8 +35,8 @@ class Result:
     seconds: float = 0.0
 
 
-class _Guarded:
-    """A work whose error ends its own part in the contest only."""
+class _GuardedWork:
+    """Work that is skipped after its first error, so that the other contenders go on."""
 
     def __init__(self, work: Callable[[Any], None]) -> None:
         self.work = work
@@ -48,19 +52,26 @@ class _Guarded:
 
 @dataclass
 class _ContestEntry:
+    """A contender that passed its check and is going to be timed.
+
+    error: normalised error against the reference. name: the contender's. label: the name in lists
+    of failures, with the alternative's where there are several.
+    """
+
     ready: ReadyContender
     error: float
-    work: _Guarded
+    work: _GuardedWork
     name: str
     label: str
 
 
 def run(case: Case, peaks: Peaks, stamp: Stamp,
         note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measures a case. note: told what is being done.
+    """Measures a case.
 
-    A contender that is absent or fails is listed with the reason. Raises GossamerError when it
-    is gossamer itself that cannot do the work in any way.
+    note: called with a line on what is being done. A contender that is absent or fails is listed
+    with the reason. Raises GossamerError when gossamer itself has no alternative that can do the
+    work.
     """
     result = Result(case)
     entries = []
@@ -73,7 +84,8 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         text = next(iter(str(error).strip().splitlines()), "")
         result.failed[label] = f"{type(error).__name__}: {text}"
 
-    # with torch 2.11 a CUDA graph captured before torch.compile had compiled faulted when replayed
+    # torch.compile goes first: with torch 2.11 a CUDA graph that was captured before torch.compile
+    # had compiled faulted when it was replayed
     for name in sorted(case.contenders, key=lambda name: not name.startswith("torch-compile")):
         try:
             alternatives = case.contenders[name]()
@@ -95,7 +107,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
     note(f"{case.name}, batch {case.batch}: timing")
     timings = interleave([Task(entry.ready.device, entry.work, entry.ready.captured)
                           for entry in entries], sample_us=case.sample_us, budget_us=_BUDGET_US)
-    timed = [(_of_one(timing, entry.ready.runs), entry)
+    timed = [(_per_execution(timing, entry.ready.runs), entry)
              for timing, entry in zip(timings, entries, strict=True)]
     fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
     for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
@@ -113,30 +125,31 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
 
 
 def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _ContestEntry:
-    """The contender after its warm-up, its output compared. Raises ValueError for a wrong one."""
+    """Warms a contender up and checks its output. Raises ValueError where the output is wrong."""
     ready = alternative.make()
     for _ in range(_WARM_UP):
         ready.device.time(ready.work)
     ready.device.synchronize()
     error = normalised_error(ready.output(len(case.expected)), case.expected)
-    most = case.most_error[ready.precision]
-    if not error <= most:
-        raise ValueError(f"its error is {error:.2g}, more than {most:.0e}: the result is wrong or "
-                         f"not computed in {ready.precision}")
-    return _ContestEntry(ready, error, _Guarded(ready.work), name, label)
+    tolerance = case.most_error[ready.precision]
+    if not error <= tolerance:
+        raise ValueError(f"its error is {error:.2g}, more than {tolerance:.0e}: the result is "
+                         f"wrong or not computed in {ready.precision}")
+    return _ContestEntry(ready, error, _GuardedWork(ready.work), name, label)
 
 
-def _of_one(timing: Timing, runs: int) -> Timing:
+def _per_execution(timing: Timing, runs: int) -> Timing:
+    """The timing of one of the `runs` executions that a call queues."""
     return Timing(timing.median_us / runs, timing.p25_us / runs, timing.p75_us / runs,
                   timing.repeats)
 
 
 def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry) -> ResultRow:
     ready = entry.ready
-    measured = ready.device.name == peaks.device
+    has_peaks = ready.device.name == peaks.device
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
-                                    ready.precision) if measured else None
+                                    ready.precision) if has_peaks else None
     return ResultRow(case.suite, case.name, ready.contender, ready.device.api, ready.precision,
-               ready.layout, ready.config, case.batch, timing.median_us, timing.p25_us,
-               timing.p75_us, entry.error, light, case.density, machine(ready.device),
-               stamp.versions, stamp.command, stamp.commit, stamp.run_id, now())
+                     ready.layout, ready.config, case.batch, timing.median_us, timing.p25_us,
+                     timing.p75_us, entry.error, light, case.density, machine(ready.device),
+                     stamp.versions, stamp.command, stamp.commit, stamp.run_id, now())

@@ -1,4 +1,5 @@
-/* Independent chains of multiply-adds in registers: the rate at which a device computes. */
+/* Measures the rate at which a device computes: each work-item runs independent chains of
+ * multiply-adds in registers. */
 
 #define CHAINS 8
 #define STEPS 16

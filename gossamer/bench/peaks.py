@@ -1,4 +1,4 @@
-"""A device's peak rates, measured: what the speed of light is reckoned from."""
+"""Measures a device's peak rates of arithmetic and copies, which bound the time of any work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Task, Timing, interleave, measure
 from gossamer.ops.algorithm import Algorithm, Variant
@@ -20,18 +21,24 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.tensor import to_memory
 
-GROUP_SIZE = 256
+WORK_GROUP_SIZE = 256
 CHAINS, STEPS = 8, 16
+"""Independent chains of multiply-adds of a work-item, and unrolled steps: as in peaks.cl."""
 _SOURCE = KernelSource.of(Path(__file__).with_suffix(".cl"), "multiply_add")
 _MATRIX, _LARGE = 1536, 8192
+"""Side of the matrices on the host, and of those that tensor cores multiply."""
 _MOST_TRIED = 4
+"""Variants of each vendor's algorithm that are timed."""
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of a device, by its name. flops: operations a second (a multiply-add counts as two), of
-    each precision that is known. bandwidth: bytes a second of a copy, read plus written. unknown:
-    for each other precision why it is not."""
+    """The peak rates of a device.
+
+    device: name of the device. flops: operations a second (a multiply-add counts as two) by
+    precision. bandwidth: bytes a second of a copy, read plus written. unknown: reason for each
+    precision whose rate could not be measured.
+    """
 
     device: str
     flops: Mapping[str, float]
@@ -39,17 +46,21 @@ class Peaks:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     def speed_of_light_us(self, flops: int, nbytes: int, precision: str) -> float | None:
-        """The microseconds below which no algorithm can compute and move so much here; None
-        where the precision's rate is not known."""
+        """Returns the least microseconds in which the device can do so many operations and move so
+        many bytes; None where the precision's rate is not known."""
         if precision not in self.flops:
             return None
         return max(flops / self.flops[precision], nbytes / self.bandwidth) * 1e6
 
 
 def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peaks:
-    """By a copy far larger than the caches, and by multiply-adds in registers (on the host by
-    NumPy's matrix product); tf32 and fp16, which need tensor cores, by a vendor's or torch's
-    product of large matrices (all ones, which draws less power than numbers do)."""
+    """Measures the peak rates of a device.
+
+    The copy is far larger than the caches. The rate of float32 is that of multiply-adds in
+    registers, on the host that of NumPy's matrix product. The rates of tf32 and fp16, which need
+    tensor cores, are those of a vendor's or torch's product of large matrices; these are all ones,
+    which draws less power than random numbers do.
+    """
     nbytes = max(64 << 20, 16 * device.limits.cache_bytes)
     nbytes = min(nbytes, 1 << 30, device.limits.memory_bytes // 8) // 1024 * 1024
     source = device.upload(np.ones(nbytes, np.uint8), "the measurement of the copy rate")
@@ -66,35 +77,39 @@ def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peak
         if precision not in rates:
             try:
                 rates[precision] = _tensor_core_rate(device, precision)
-            except Exception as error:  # a library may fail in any way
+            except Exception as error:  # a library may raise any exception
                 unknown[precision] = next(iter(str(error).strip().splitlines()),
                                           type(error).__name__)
     return Peaks(device.name, rates, _rate(2 * nbytes, copied), unknown)
 
 
 def _rate(amount: int, timing: Timing) -> float:
+    """The amount a second, by the first quartile of the times."""
     return amount / (timing.p25_us * 1e-6)
 
 
-def multiply_add(device: Device, result: Buffer, groups: int, rounds: int, stream: Any = None, *,
-                 factor: float = 0.5, term: float = 1.0) -> int:
-    """Fills `result`, one float32 a work-item; the operations that took."""
-    device.launch(device.compile(_SOURCE), (groups,), (GROUP_SIZE,),
+def multiply_add(device: Device, result: Buffer, work_groups: int, rounds: int,
+                 stream: Any = None, *, factor: float = 0.5, term: float = 1.0) -> int:
+    """Fills `result`, one float32 for each work-item, and returns the number of operations."""
+    device.launch(device.compile(_SOURCE), (work_groups,), (WORK_GROUP_SIZE,),
                   (result, factor, term, rounds), stream=stream)
-    return 2 * groups * GROUP_SIZE * CHAINS * STEPS * rounds
+    return 2 * work_groups * WORK_GROUP_SIZE * CHAINS * STEPS * rounds
 
 
 def _multiply_adds(device: Device) -> tuple[int, Any]:
-    groups, rounds = 32 * device.limits.compute_units, 64
-    result = device.empty(4 * groups * GROUP_SIZE, "the measurement of the arithmetic rate")
+    """The number of operations, and the work that does them in registers."""
+    work_groups, rounds = 32 * device.limits.compute_units, 64
+    result = device.empty(4 * work_groups * WORK_GROUP_SIZE,
+                          "the measurement of the arithmetic rate")
 
     def compute(stream: Any) -> None:
-        multiply_add(device, result, groups, rounds, stream)
+        multiply_add(device, result, work_groups, rounds, stream)
 
-    return multiply_add(device, result, groups, rounds), compute
+    return multiply_add(device, result, work_groups, rounds), compute
 
 
 def _host_product() -> tuple[int, Any]:
+    """The number of operations, and the work that does them in NumPy's matrix product."""
     a = np.ones((_MATRIX, _MATRIX), np.float32)
     result = np.empty_like(a)
 
@@ -105,7 +120,8 @@ def _host_product() -> tuple[int, Any]:
 
 
 def _tensor_core_rate(device: Device, precision: str) -> float:
-    """Raises UnsupportedError where no library computes products in that precision."""
+    """Returns the operations a second of the fastest library's product. Raises UnsupportedError
+    where no library computes products in this precision."""
     problem = GemmProblem(_LARGE, _LARGE, _LARGE)
     tasks: list[Task] = []
     reasons = []
@@ -132,6 +148,7 @@ def _tensor_core_rate(device: Device, precision: str) -> float:
 
 def _vendor_product(algorithm: Algorithm, variant: Variant, problem: GemmProblem,
                     device: Device) -> Callable[[Any], None]:
+    """The product of two matrices of ones as work to be timed."""
     ones = np.ones((_LARGE, _LARGE), np.float32)
     purpose = "the measurement of the arithmetic rate"
     state = algorithm.prepare(Weights({"weight": ones}, device), problem, variant, device)

@@ -1,4 +1,4 @@
-"""Result rows: what was measured, where, by which command; in files of one JSON object a line."""
+"""Result rows: measurements with their machine and command, in files of one JSON object a line."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ _PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core",
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One contender at one case and batch. Times in microseconds of one execution; error is the
-    normalised one against a float64 reference; the speed of light is None where the precision's
-    peak rate is not known; device is the API it ran through; machine names the chip; all rows of
-    a run share a run_id."""
+    """The measurement of one contender at one case, batch and precision.
+
+    Times are microseconds of one execution. error: normalised error against a float64 reference.
+    speed_of_light_us: lower bound on the time by the device's peak rates, None where the
+    precision's rate is not known. device: API that the contender ran through. machine: name of
+    the chip. run_id: identifier that all rows of a run share.
+    """
 
     suite: str
     case: str
@@ -57,7 +60,7 @@ class ResultRow:
 
     @property
     def share_of_light(self) -> float | None:
-        """Of the speed of light, where that is known."""
+        """The speed of light over the measured time, where it is known."""
         light = self.speed_of_light_us
         return None if light is None else light / self.median_us
 
@@ -67,7 +70,7 @@ KEYS = tuple(field.name for field in fields(ResultRow))
 
 @dataclass(frozen=True)
 class Stamp:
-    """What all rows of a run share."""
+    """The fields that all rows of a run share."""
 
     versions: dict[str, str]
     command: str
@@ -76,22 +79,27 @@ class Stamp:
 
     @staticmethod
     def of(device: Device, command: str, commit: str | None = None) -> Stamp:
-        """commit: for a tree without git; else that of the checkout gossamer runs from."""
+        """Makes the stamp of a run that begins now.
+
+        commit: commit to record where gossamer runs from a tree without git; by default that of
+        the checkout that it runs from.
+        """
         return Stamp(versions(device), command, commit or checkout_commit(), uuid.uuid4().hex[:12])
 
 
 def versions(device: Device) -> dict[str, str]:
-    found = {"gossamer": PACKAGE_VERSION, "python": platform.python_version(),
-             "driver": device.driver}
+    """Returns the versions of gossamer, Python, the driver and the packages that are compared."""
+    result = {"gossamer": PACKAGE_VERSION, "python": platform.python_version(),
+              "driver": device.driver}
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            result[package] = metadata.version(package)
+    return result
 
 
 def checkout_commit() -> str | None:
-    """The commit of the checkout that holds this package, with "-dirty" where files in it differ
-    from it; None when it is no checkout."""
+    """Returns the commit of the checkout that holds this package, with "-dirty" where files of the
+    package differ from it; None when this is no checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -107,18 +115,19 @@ def checkout_commit() -> str | None:
 
 
 def machine(device: Device) -> str:
-    """The chip's name, without what the API adds to it."""
+    """Returns the chip's name without the suffix that the API adds."""
     text = device.description
     return text if device.api == "host" else text.rsplit(" (", 1)[0]
 
 
 def now() -> str:
+    """Returns the time in UTC, to the second, as ISO 8601 writes it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_rows(path: Path) -> list[ResultRow]:
-    """The rows of a file, or of every .jsonl file below a folder. Raises InputError that names
-    file and line where one is not a row."""
+    """Reads the rows of a file, or of every .jsonl file below a folder. Raises InputError that
+    names file and line where a line is no row."""
     if path.is_dir():
         return [row for file in sorted(path.rglob("*.jsonl")) for row in read_rows(file)]
     try:
@@ -139,14 +148,14 @@ def read_rows(path: Path) -> list[ResultRow]:
 
 
 def check_appendable(path: Path) -> None:
-    """Raises InputError when append_rows could not work here: said before the work."""
+    """Raises InputError when append_rows could not write here; called before measurements begin."""
     check_writable("-o", path, ".jsonl")
     if path.exists():
         read_rows(path)
 
 
 def check_writable(option: str, path: Path, suffix: str) -> None:
-    """Raises InputError, which names the option, when a file of that name cannot be made."""
+    """Raises InputError, which names the option, when no file can be made at this path."""
     if path.suffix != suffix:
         raise InputError(f"{option} {path}: expected a name that ends in {suffix}")
     if path.is_dir():
@@ -157,7 +166,8 @@ def check_writable(option: str, path: Path, suffix: str) -> None:
 
 
 def write_output(option: str, path: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all, its folder made where absent. Raises InputError."""
+    """Writes a file, whole or not at all, and makes its folder where that is absent. Raises
+    InputError, which names the option, when the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_bytes(path, data)
@@ -166,8 +176,8 @@ def write_output(option: str, path: Path, data: bytes) -> None:
 
 
 def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
-    """The rows as CSV under a line of headings: a row's keys, `versions` as JSON, and the share
-    of the speed of light."""
+    """Returns the rows as CSV under a line of headings: the keys of a row, of which `versions` is
+    JSON, and the share of the speed of light."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*KEYS, "share_of_light"])
@@ -179,16 +189,16 @@ def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
 
 
 def append_rows(path: Path, rows: Sequence[ResultRow]) -> None:
-    """Adds lines to a file, made with its folder where absent: all of them or none. Two processes
-    may append to one file. Raises InputError when it cannot be written."""
-    added = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
+    """Adds all rows to a file or none, and makes the file and its folder where they are absent.
+    Two processes may append to one file. Raises InputError when it cannot be written."""
+    lines = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.parent):
             before = path.read_text(encoding="utf-8") if path.exists() else ""
             if before and not before.endswith("\n"):
                 before += "\n"
-            replace_text(path, before + added)
+            replace_text(path, before + lines)
     except OSError as error:
         raise InputError(f"-o {path}: cannot be written: {error.strerror}") from None
 
@@ -205,15 +215,17 @@ def replace_bytes(path: Path, data: bytes) -> None:
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:
+    """The row's fields, with floats to six digits."""
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value
             for key, value in asdict(row).items()}
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    """Holds an exclusive lock on the folder."""
     try:
         import fcntl
-    except ImportError:  # not a POSIX system: appends are whole, but not two at a time
+    except ImportError:  # not a POSIX system: one process at a time may append
         yield
         return
     handle = os.open(folder, os.O_RDONLY)

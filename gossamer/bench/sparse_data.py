@@ -1,4 +1,4 @@
-"""Published sparse weights and masks: the files of the folder that --data names, as layers."""
+"""Reads layers with published sparse weights and masks from the folder that --data names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from gossamer.bench.layer_tables import CAFFENET, ConvLayer, resnet50
 from gossamer.bench.sparse_files import SparseWeightsFile, read_archive, read_sparse
 from gossamer.bench.sparse_weights import drawn, with_values
-from gossamer.bench.suites.layer_tables import CAFFENET, ConvLayer, resnet50
 from gossamer.errors import InputError, ModelError
 
 SHARES = ("0.90", "0.98")
-"""Sparsity of DLMC's masks."""
+"""Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",
@@ -32,22 +32,25 @@ ALL = (SKIMCAFFE, *MASKS, *_ALEXNET, *_FILTERS)
 _COLUMNS = {"C": "channels", "Hin": "size", "M": "out_channels", "K": "kernel",
             "stride": "stride", "pad": "pad", "groups": "groups"}
 _PRUNED = 0.5
-"""SkimCaffe's layers that were pruned have more zeros than this, the others hardly any."""
+"""Share of zeros above which a layer of SkimCaffe counts as pruned; the others have hardly any."""
 _DLMC_LAYER = re.compile(
     r"bottleneck_(1|2|3|projection)_block_group(?:(\d)_(\d)_1|_projection_block_group(\d))")
 
 
 @dataclass(frozen=True)
 class SparseLayer:
-    """weights(): (M, C/groups, R, S) float32; reads the layer's file where it has one, and raises
-    InputError or ModelError for what is no such file."""
+    """A layer and its sparse weights.
+
+    weights: function that returns the weights (M, C/groups, R, S) in float32. It reads the layer's
+    file where it has one, and raises InputError or ModelError where that is no such file.
+    """
 
     layer: ConvLayer
     weights: Callable[[], np.ndarray]
 
 
 def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
-    """The folder, if it has the files. Raises InputError."""
+    """Returns the folder. Raises InputError where none is given or a file is missing."""
     if folder is None:
         kinds = sorted({file.split("/")[0] for file in files})
         raise InputError(f"suite {suite}: needs --data FOLDER, a folder of published sparse "
@@ -62,8 +65,12 @@ def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
 
 
 def published_layers(folder: Path) -> Iterator[SparseLayer]:
-    """Every sparse layer, named network/layer: SkimCaffe's with drawn weights of their density,
-    its real AlexNet, the real 3x3 filters of ResNet-50, and ResNet-50 with DLMC's masks."""
+    """Yields every sparse layer, named network/layer.
+
+    These are the layers of SkimCaffe's networks with random weights of the published density,
+    SkimCaffe's AlexNet with its published weights, the published 3x3 filters of ResNet-50, and
+    ResNet-50 with DLMC's masks.
+    """
     for layer, density in skimcaffe(folder).values():
         if density < 1 - _PRUNED:
             yield SparseLayer(layer, partial(drawn, layer, density))
@@ -75,16 +82,16 @@ def published_layers(folder: Path) -> Iterator[SparseLayer]:
         channels = 32 << int(group)
         layer = ConvLayer(f"resnet50-filters/{share}_bg{group}", channels, 112 >> int(group),
                           channels, 3, 1, 1)
-        yield SparseLayer(layer, partial(_filters, folder / file, layer))
+        yield SparseLayer(layer, partial(_npy_filters, folder / file, layer))
     for share in SHARES:
         yield from masked_resnet50(folder, share).values()
 
 
 @cache
 def skimcaffe(folder: Path) -> dict[str, tuple[ConvLayer, float]]:
-    """The layers of SkimCaffe's networks with their density, by name. Raises InputError."""
+    """Returns the layers of SkimCaffe's networks with their density, by name. Raises InputError."""
     path = folder / SKIMCAFFE
-    found = {}
+    layers = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.DictReader(file), 2):
@@ -98,30 +105,35 @@ def skimcaffe(folder: Path) -> dict[str, tuple[ConvLayer, float]]:
                     raise InputError(f"{path}: line {number} is no layer; expected net, layer, "
                                      f"{', '.join(_COLUMNS)}, Hout and sparsity_pct that agree"
                                      ) from None
-                found[layer.name] = layer, density
+                layers[layer.name] = layer, density
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    return found
+    return layers
 
 
 def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
-    """ResNet-50's layers in order, the classifier as a 1x1 convolution, by their plain names;
-    normal values where DLMC's masks of that sparsity have nonzeros."""
+    """Returns the layers of ResNet-50 in order, by their names without the network's.
+
+    Weights are drawn from a normal distribution where DLMC's mask of this sparsity has nonzeros.
+    The classifier is a 1x1 convolution.
+    """
     network = f"resnet50-dlmc-{share}"
     layers = [replace(layer, name=layer.name.split("/")[1]) for layer in resnet50(halving=3)]
     layers.append(ConvLayer("fc1000", 2048, 1, 1000, 1))
-    found = {}
+    sparse_layers = {}
     for plain in layers:
         layer = replace(plain, name=f"{network}/{plain.name}")
-        found[plain.name] = SparseLayer(layer, partial(_masked, folder, share, layer))
-    return found
+        sparse_layers[plain.name] = SparseLayer(layer, partial(_masked, folder, share, layer))
+    return sparse_layers
 
 
 def _alexnet(path: Path, layer: ConvLayer) -> np.ndarray:
+    """The weights of a layer of SkimCaffe's AlexNet from its MatrixMarket file."""
     return _filters_of(read_sparse(path), layer, "crs")
 
 
-def _filters(path: Path, layer: ConvLayer) -> np.ndarray:
+def _npy_filters(path: Path, layer: ConvLayer) -> np.ndarray:
+    """The 3x3 filters of a .npy file. Raises ModelError."""
     try:
         matrix = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -134,6 +146,7 @@ def _filters(path: Path, layer: ConvLayer) -> np.ndarray:
 
 
 def _masked(folder: Path, share: str, layer: ConvLayer) -> np.ndarray:
+    """Random weights where DLMC's mask of the layer has nonzeros. Raises ModelError."""
     archive = folder / f"resnet50_masks/magnitude_{share}.tar.gz"
     by_layer = {_resnet_name(name): name for name in _archive(archive)}
     plain = layer.name.split("/")[1]
@@ -153,7 +166,7 @@ _archive = cache(read_archive)
 
 @cache
 def _output_pixels(path: Path) -> dict[str, int]:
-    """Of each layer by DLMC's name. Raises InputError."""
+    """Output pixels of each layer by DLMC's name. Raises InputError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return {name: int(count) for name, count in (line.split(",") for line in lines)}
@@ -162,16 +175,17 @@ def _output_pixels(path: Path) -> dict[str, int]:
 
 
 def _resnet_name(name: str) -> str | None:
-    """What the ResNet-50 of layer_tables calls a layer of DLMC."""
+    """The name in layer_tables.resnet50 of a layer that DLMC names so, None where there is none."""
     match = _DLMC_LAYER.fullmatch(name)
     if match is None:
         return {"initial_conv": "conv1", "final_dense": "fc1000"}.get(name)
-    part, group, block, first = match.groups()
-    branch = "1" if part == "projection" else f"2{' abc'[int(part)]}"
-    return f"res{int(group or first) + 1}{'abcdef'[int(block or 0)]}_branch{branch}"
+    conv, group, block, projection_group = match.groups()
+    branch = "1" if conv == "projection" else f"2{' abc'[int(conv)]}"
+    return f"res{int(group or projection_group) + 1}{'abcdef'[int(block or 0)]}_branch{branch}"
 
 
 def _filters_of(weights: SparseWeightsFile, layer: ConvLayer, order: str) -> np.ndarray:
+    """A file's weights in the layer's shape. Raises ModelError where they do not fit it."""
     filters = weights.filters((layer.kernel, layer.kernel), order)
     if filters.shape != layer.weight_shape:
         shapes = [" x ".join(map(str, shape)) for shape in (filters.shape, layer.weight_shape)]

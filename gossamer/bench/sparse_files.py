@@ -1,4 +1,4 @@
-"""Sparse weights as they are published: MatrixMarket files, and the masks of DLMC (.smtx)."""
+"""Reads published sparse weights: MatrixMarket files, and the masks of DLMC (.smtx)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ from gossamer.errors import InputError, ModelError
 SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 
 _MOST = 2**31
+"""Least number of weights that is refused: indices are 32-bit."""
 _ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
+"""Transposition of an array whose axes are M and then these to (M, C, R, S)."""
 _HEADER = re.compile(r"\s*(\d{1,12})\s*,\s*(\d{1,12})\s*,\s*(\d{1,12})\s*")
 _VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
 _ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)
                               + rb"[ \t]*\r?")
             for field in ("real", "double", "integer", "unsigned-integer", "pattern")}
-"""A line of each kind of MatrixMarket file that is read."""
+"""Pattern of an entry's line for each value type of MatrixMarket files that is read."""
 _BLANKS = b" \t\r"
 
 
 @dataclass(frozen=True)
 class SparseWeightsFile:
-    """A file's matrix: float32, one row an output channel (groups stacked), columns ascending.
+    """The weights of a file.
 
-    name: the file, for messages. is_mask: the file has no values, and all are 1.
+    name: name of the file in messages. matrix: float32 weights with a row for each output channel
+    (groups stacked) and ascending columns. is_mask: True where the file holds no values; all are
+    then 1.
     """
 
     name: str
@@ -45,10 +49,11 @@ class SparseWeightsFile:
         return self.matrix.nnz / max(self.matrix.shape[0] * self.matrix.shape[1], 1)
 
     def filters(self, kernel: tuple[int, int], order: str = "crs") -> np.ndarray:
-        """The weights as a dense (M, C/groups, R, S).
+        """Returns the weights as a dense array (M, C/groups, R, S).
 
-        order: how the columns count, "crs" (SkimCaffe) or "rsc" (the 3x3 layers of DLMC).
-        Raises InputError where the columns are no whole number of channels.
+        order: order of the axes that the columns run over, the last fastest: "crs" (SkimCaffe) or
+        "rsc" (the 3x3 layers of DLMC). Raises InputError where the number of columns is no
+        multiple of the number of taps.
         """
         rows, columns = self.matrix.shape
         taps = kernel[0] * kernel[1]
@@ -56,12 +61,12 @@ class SparseWeightsFile:
             raise InputError(f"{self.name}: {columns} columns are no whole number of channels of "
                              f"{kernel[0]}x{kernel[1]} taps; give the kernel of this layer")
         sizes = {"c": columns // taps, "r": kernel[0], "s": kernel[1]}
-        split = self.matrix.toarray().reshape(rows, *(sizes[each] for each in order))
+        split = self.matrix.toarray().reshape(rows, *(sizes[axis] for axis in order))
         return np.ascontiguousarray(split.transpose(_ORDERS[order]))
 
 
 def read_sparse(path: str | Path) -> SparseWeightsFile:
-    """The weights of a .mtx, .mtx.gz (MatrixMarket, coordinate, general) or .smtx file (DLMC).
+    """Reads a .mtx, .mtx.gz (MatrixMarket, coordinate, general) or .smtx file (DLMC).
 
     Raises InputError when the file cannot be read; ModelError that names file and line where it
     is malformed.
@@ -83,30 +88,31 @@ def read_sparse(path: str | Path) -> SparseWeightsFile:
 
 
 def read_archive(path: str | Path) -> dict[str, SparseWeightsFile]:
-    """The .smtx files of a .tar or .tar.gz archive, by their names without the suffix, sorted.
+    """Reads the .smtx files of a .tar or .tar.gz archive, sorted by their names without suffix.
 
     Raises InputError when the archive cannot be read; ModelError where it is damaged, has no
     .smtx file or a malformed one.
     """
     path = Path(path)
-    found = {}
+    files = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is not None and member.name.endswith(".smtx"):
                     name = f"{path}: {member.name}"
-                    found[Path(member.name).stem] = _parse_smtx(name, file.read())
+                    files[Path(member.name).stem] = _parse_smtx(name, file.read())
     except (EOFError, tarfile.TarError, zlib.error) as error:
         raise ModelError(f"{path}: is cut short or no tar archive ({error})") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    if not found:
+    if not files:
         raise ModelError(f"{path}: holds no .smtx file")
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def _parse_matrix_market(name: str, data: bytes) -> SparseWeightsFile:
+    """The weights of a MatrixMarket file. Raises ModelError that names file and line."""
     lines = data.removesuffix(b"\n").split(b"\n")
     try:
         rows, columns, count, kind, field, symmetry = scipy_io.mminfo(io.BytesIO(data))
@@ -118,7 +124,7 @@ def _parse_matrix_market(name: str, data: bytes) -> SparseWeightsFile:
     _check_size(f"{name}: line {_entry_line(lines, 0)}", rows, columns, count)
     _check_entries(name, lines, field, count)
     try:
-        # SciPy 1.17 reads on behind a last line that ends in a blank and no line break
+        # SciPy 1.17 reads beyond the end where the last line ends in a blank without a line break
         matrix = scipy_io.mmread(io.BytesIO(data + b"\n"))
     except (ValueError, OverflowError) as error:
         raise _market_error(name, lines, error) from None
@@ -142,11 +148,11 @@ def _parse_matrix_market(name: str, data: bytes) -> SparseWeightsFile:
 
 
 def _market_error(name: str, lines: list[bytes], error: Exception) -> ModelError:
-    """SciPy's reason in our words; it names the line unless the size is wrong."""
+    """SciPy's error as a ModelError; SciPy names the line unless the sizes are wrong."""
     reason = str(error).strip().rstrip(".") or type(error).__name__
-    stated = re.fullmatch(r"Line (\d+): (.*)", reason)
-    if stated:
-        number, reason = min(int(stated[1]), max(len(lines), 1)), stated[2]
+    match = re.fullmatch(r"Line (\d+): (.*)", reason)
+    if match:
+        number, reason = min(int(match[1]), max(len(lines), 1)), match[2]
     else:
         number = _entry_line(lines, 0)
     return ModelError(f"{name}: line {number}: {reason[:1].lower()}{reason[1:]}; expected a "
@@ -154,7 +160,7 @@ def _market_error(name: str, lines: list[bytes], error: Exception) -> ModelError
 
 
 def _entry_line(lines: list[bytes], entry: int) -> int:
-    """The line, from 1, of the entry, from 1; entry 0 stands for the line of sizes."""
+    """The number of an entry's line; both count from 1, and entry 0 is the line of sizes."""
     remaining = entry
     for number, line in enumerate(lines, start=1):
         if line.strip(_BLANKS) and not line.lstrip().startswith(b"%"):
@@ -165,8 +171,9 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
 
 
 def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
-    """What SciPy would overlook (what follows the numbers of a line, 4.5 for 4 and .5), would find
-    only after it made room for all entries, or would not survive (a NUL behind the last)."""
+    """Raises ModelError for malformed entries that SciPy mishandles: it ignores text behind the
+    numbers of a line, reads 4.5 as 4 and .5, allocates memory for all entries before it counts
+    them, and crashes at a NUL behind the last."""
     expected = "row column" if field == "pattern" else "row column value"
     first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):
@@ -185,6 +192,7 @@ def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> Non
 
 
 def _check_size(where: str, rows: int, columns: int, count: int) -> None:
+    """Raises ModelError where a matrix cannot have these sizes and so many nonzeros."""
     if rows < 1 or columns < 1:
         raise ModelError(f"{where}: the matrix is {rows} x {columns}, expected 1 x 1 or more")
     if rows * columns >= _MOST:
@@ -195,7 +203,8 @@ def _check_size(where: str, rows: int, columns: int, count: int) -> None:
 
 
 def _parse_smtx(name: str, data: bytes) -> SparseWeightsFile:
-    """Line 1 `rows, columns, nonzeros`, line 2 the rows' offsets, line 3 the columns."""
+    """The mask of an .smtx file: line 1 has `rows, columns, nonzeros`, line 2 the rows' offsets and
+    line 3 the columns. Raises ModelError that names file and line."""
     try:
         lines = data.decode("ascii").rstrip().split("\n")
     except UnicodeDecodeError as error:
@@ -212,22 +221,23 @@ def _parse_smtx(name: str, data: bytes) -> SparseWeightsFile:
     # a matrix of zeros has an empty third line
     lines += [""] * (3 - len(lines))
     offsets = _integers(f"{name}: line 2", lines[1], rows + 1, "row offsets", count)
-    places = _integers(f"{name}: line 3", lines[2], count, "columns", columns - 1)
+    column_of = _integers(f"{name}: line 3", lines[2], count, "columns", columns - 1)
     if offsets[0] != 0 or offsets[-1] != count:
         raise ModelError(f"{name}: line 2: the offsets run from {offsets[0]} to {offsets[-1]}, "
                          f"expected 0 to {count}")
     if (falling := np.flatnonzero(np.diff(offsets) < 0)).size:
         raise ModelError(f"{name}: line 2: offset {falling[0] + 2} is less than the one before")
     row_of = np.repeat(np.arange(rows), np.diff(offsets))
-    wrong = np.flatnonzero((np.diff(places) <= 0) & (np.diff(row_of) == 0))
+    wrong = np.flatnonzero((np.diff(column_of) <= 0) & (np.diff(row_of) == 0))
     if wrong.size:
         raise ModelError(f"{name}: line 3: column {wrong[0] + 2} of the list, "
-                         f"{places[wrong[0] + 1]}, does not ascend within its row")
-    matrix = sparse.csr_array((np.ones(count, np.float32), places, offsets), (rows, columns))
+                         f"{column_of[wrong[0] + 1]}, does not ascend within its row")
+    matrix = sparse.csr_array((np.ones(count, np.float32), column_of, offsets), (rows, columns))
     return SparseWeightsFile(name, matrix, True)
 
 
 def _integers(where: str, line: str, count: int, what: str, largest: int) -> np.ndarray:
+    """The numbers of a line, each 0 to `largest`. Raises ModelError that begins with `where`."""
     words = line.split()
     if len(words) != count:
         raise ModelError(f"{where}: has {len(words)} {what}, expected {count}")

@@ -1,4 +1,4 @@
-"""Sparse weights drawn at random, as unevenly spread as those that training leaves."""
+"""Draws random sparse weights whose nonzeros are as unevenly spread as those of pruned networks."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ import zlib
 
 import numpy as np
 
-from gossamer.bench.suites.layer_tables import ConvLayer
+from gossamer.bench.layer_tables import ConvLayer
 
 ROWS, CHANNELS, TAPS = 0.5, 0.6, 0.45
-"""Deviation over mean of how many nonzeros an output channel, an input channel and a tap have: of
-the order of SkimCaffe's AlexNet, whose conv2 to conv5 have 0.28 to 0.60, 0.37 to 0.94 and 0.25 to
-0.57."""
+"""Standard deviation over mean of the number of nonzeros in an output channel, an input channel and
+a tap. conv2 to conv5 of SkimCaffe's AlexNet have 0.28 to 0.60, 0.37 to 0.94 and 0.25 to 0.57."""
 
 
 def drawn(layer: ConvLayer, density: float) -> np.ndarray:
-    """Weights (M, C/groups, R, S) float32 for a layer, the same for the same name and shape.
+    """Returns random weights (M, C/groups, R, S) in float32, the same for the same name and shape.
 
-    Of all weights round(density * size) are nonzero, normal, and keep the size of what they are
-    applied to. Output channels share them out by a gamma distribution, whose largest of 256 is
-    about three times the mean; within one, places are drawn without replacement, likelier in some
-    input channels and taps than in others (gamma distributions too, of each group its own).
+    Of all weights round(density * size) are nonzero and normally distributed, with a variance
+    that keeps the size of activations. The numbers of nonzeros of the output channels follow a
+    gamma distribution, whose largest of 256 values is about three times the mean. Within an
+    output channel positions are drawn without replacement, with odds for each input channel and
+    tap that follow gamma distributions too, drawn for each group.
     """
     rng = np.random.default_rng(zlib.crc32(layer.name.encode()))
     shape = layer.weight_shape
     if density == 1:
         return with_values(np.ones(shape, bool), rng)
     rows, depth = shape[0], math.prod(shape[1:])
-    counts = _shared_out(round(density * rows * depth), _gamma(rng, ROWS, (rows,)), depth)
+    counts = _apportioned(round(density * rows * depth), _gamma(rng, ROWS, (rows,)), depth)
     odds = (_gamma(rng, CHANNELS, (layer.groups, shape[1], 1))
             * _gamma(rng, TAPS, (layer.groups, 1, shape[2] * shape[3])))
-    # the largest of log-odds plus Gumbel noise are a draw without replacement
+    # the positions with the largest sums of log-odds and Gumbel noise are a draw without
+    # replacement
     keys = rng.gumbel(size=(layer.groups, rows // layer.groups, depth))
     keys += np.log(odds).reshape(layer.groups, 1, depth)
     order = np.argsort(-keys.reshape(rows, depth), axis=1)
@@ -41,8 +42,8 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
 
 
 def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Normal values, none of them zero, where a mask (M, ...) says; on average they keep the size
-    of what they are applied to, ReLU behind them."""
+    """Returns normal values, none of them zero, where a mask (M, ...) is set, and zero elsewhere.
+    Their variance keeps the size of activations on average when ReLU follows."""
     values = rng.standard_normal(mask.shape, np.float32)
     values[values == 0] = 1
     nonzeros = max(int(np.count_nonzero(mask)), 1) / len(mask)
@@ -50,18 +51,18 @@ def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _gamma(rng: np.random.Generator, deviation: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Positive numbers with a deviation over mean."""
+    """Positive random numbers of mean one over `deviation`^2 with this deviation over mean."""
     return np.maximum(rng.gamma(deviation**-2, size=shape), 1e-6)
 
 
-def _shared_out(total: int, shares: np.ndarray, most: int) -> np.ndarray:
-    """A number into whole parts in the proportion of the shares, none larger than `most`."""
+def _apportioned(total: int, shares: np.ndarray, most: int) -> np.ndarray:
+    """Splits a number into whole parts in proportion to the shares, none larger than `most`."""
     parts = np.zeros(len(shares))
     while total - parts.sum() > 0.5:
         room = parts < most
         parts[room] += shares[room] * ((total - parts.sum()) / shares[room].sum())
         parts = np.minimum(parts, most)
     counts = np.floor(parts).astype(int)
-    left = total - int(counts.sum())
-    counts[np.argsort(counts - parts, kind="stable")[:left]] += 1
+    remainder = total - int(counts.sum())
+    counts[np.argsort(counts - parts, kind="stable")[:remainder]] += 1
     return counts

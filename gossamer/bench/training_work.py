@@ -1,4 +1,4 @@
-"""What all who train are given, and how each becomes a contender."""
+"""The training work that all contenders are given, and how each becomes a contender."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.bench.peers.peer import ReadyContender
+from gossamer.bench.contender import ReadyContender
 from gossamer.device.base import Device
 from gossamer.measure import Work
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 
 RATE = 0.3
+"""Learning rate of every contender."""
 _LONGEST_US = 250_000.0
-"""Of one execution: who needs longer for the epoch trains on its first samples only."""
+"""Most time of one execution: a contender that needs longer for the epoch trains on its first
+samples only."""
 _ROUND = 100
+"""Number of samples of which such a shortened epoch has a multiple."""
 _WARM_UP = 2
-"""Executions before the one that tells how long a sample takes: the second may record a graph."""
+"""Executions before the one that measures how long a sample takes: the second may record a
+graph."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,11 @@ class EpochWork:
     """One epoch over samples in their order, one sample an update, by one network or more of the
     same sizes: sigmoid units, squared error, learning rate RATE.
 
-    problem: of the whole epoch. x: (samples, inputs), targets: (samples, outputs), start:
-    (networks, weight_count), the parameters before; all float32. checked: the samples after which
-    contenders are compared with the reference, and judged: the networks that are. inputs: what x
-    is, where it is no data that anybody knows.
+    problem: back-propagation problem of the complete epoch. x: samples (samples, inputs).
+    targets: (samples, outputs). start: parameters before training (networks, weight_count). All
+    arrays are float32. checked: number of samples after which contenders are compared with the
+    reference. judged: indices of the networks that are compared. inputs: description of x, empty
+    where it is MNIST.
     """
 
     problem: BackpropProblem
@@ -42,26 +47,27 @@ class EpochWork:
 
     @property
     def layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each layer the weights (networks, units, units before) and the biases (networks,
-        units) to start from: views."""
-        found, first = [], 0
+        """Weights (networks, units, units of the layer before) and biases (networks, units) of each
+        layer before training, as views of `start`."""
+        layers, first = [], 0
         for units, before in self.problem.layer_shapes:
             middle, end = first + units * before, first + units * (before + 1)
-            found.append((self.start[:, first:middle].reshape(-1, units, before),
-                          self.start[:, middle:end]))
+            layers.append((self.start[:, first:middle].reshape(-1, units, before),
+                           self.start[:, middle:end]))
             first = end
-        return found
+        return layers
 
     def settings(self) -> np.ndarray:
-        """As the problem wants them."""
+        """Returns the settings of each network in the form that the problem takes."""
         return np.tile(np.array([RATE, 0, 0], np.float32), (self.problem.networks, 1))
 
     def order(self, samples: int) -> np.ndarray:
-        """The first samples, for each network."""
+        """Returns the numbers of the first samples, once for each network."""
         return np.tile(np.arange(samples, dtype=np.int32), (self.problem.networks, 1))
 
     def expected(self) -> np.ndarray:
-        """(judged networks, weight_count): what the checked samples change, in float64."""
+        """Returns what the checked samples change the parameters of the judged networks by, in
+        float64 (judged networks, weight_count)."""
         judged, count = list(self.judged), self.checked
         problem = BackpropProblem(self.problem.sizes, count, count, networks=len(judged))
         inputs = [self.x[:count], self.targets[:count], self.order(count)[judged],
@@ -71,40 +77,49 @@ class EpochWork:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Networks in place. work trains them on some samples, from where they stand; parameters are
-    then (networks, weight_count)."""
+    """Networks in a contender's memory.
+
+    work: trains them on some samples, from their present parameters. parameters: function that
+    returns their present parameters (networks, weight_count).
+    """
 
     work: Work
     parameters: Callable[[], np.ndarray]
 
 
 def flat(layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """(networks, weight_count), of what EpochWork.layers gives."""
-    return np.concatenate([part.reshape(len(part), -1) for layer in layers for part in layer],
+    """Returns weights and biases as EpochWork.layers has them in one array (networks,
+    weight_count)."""
+    return np.concatenate([array.reshape(len(array), -1) for layer in layers for array in layer],
                           axis=1)
 
 
-def ready(contender: str, device: Device, task: EpochWork, begin: Callable[[int], TrainingRun], layout: str,
-          config: str) -> ReadyContender:
-    """A contender, on the device that times it. begin(samples): networks at their start, to be
-    trained on the first samples in every execution."""
-    few = begin(task.checked)
+def ready(contender: str, device: Device, task: EpochWork, begin: Callable[[int], TrainingRun],
+          layout: str, config: str) -> ReadyContender:
+    """Prepares a contender for timing.
+
+    device: device whose events time the work. begin: function from a number of samples to
+    networks with the parameters before training; every execution trains them on that many of the
+    first samples.
+    """
+    short_run = begin(task.checked)
     for _ in range(_WARM_UP):
-        device.time(few.work)
-    us = device.time(few.work) / task.checked
-    del few
-    most = int(_LONGEST_US / max(us, 1e-3)) // _ROUND * _ROUND
-    samples = min(task.problem.samples, max(most, task.checked))
+        device.time(short_run.work)
+    sample_us = device.time(short_run.work) / task.checked
+    del short_run
+    affordable = int(_LONGEST_US / max(sample_us, 1e-3)) // _ROUND * _ROUND
+    samples = min(task.problem.samples, max(affordable, task.checked))
     run = begin(samples)
 
     def output(count: int) -> np.ndarray:
         judged = list(task.judged)[:count]
-        checked = begin(task.checked)
-        checked.work(None)
+        checked_run = begin(task.checked)
+        checked_run.work(None)
         device.synchronize()
-        return checked.parameters()[judged] - task.start[judged]
+        return checked_run.parameters()[judged] - task.start[judged]
 
-    told = [config, "" if samples == task.problem.samples else f"first {samples} samples",
-            task.inputs]
-    return ReadyContender(contender, device, run.work, output, layout, ", ".join(filter(None, told)),
-                 runs=samples * task.problem.networks)
+    config_texts = [config, "" if samples == task.problem.samples else f"first {samples} samples",
+                    task.inputs]
+    return ReadyContender(contender, device, run.work, output, layout,
+                          ", ".join(filter(None, config_texts)),
+                          runs=samples * task.problem.networks)

@@ -1,5 +1,5 @@
-"""What is measured: a case, stated without saying who does it, where it comes from, and the
-setting of a run."""
+"""The cases that are measured, the items that make them, and the settings that a run's cases
+share."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.peers.peer import Alternative
+from gossamer.bench.contender import Alternative
 from gossamer.device.base import Device
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 
 MOST_ERROR = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3}
-"""Where a contender's error is larger it did not compute in that precision: TF32 has 1e-3."""
+"""Largest normalised error by precision: a contender whose error is larger did not compute in that
+precision. TF32 rounds to about 1e-3."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work.
+    """One piece of work that all contenders do.
 
-    flops, least_bytes: what nobody can do without: the arithmetic, and weights, inputs and
-    outputs crossing memory once, as float32; zeros among the weights left out. density: the share
-    of nonzero weights.
-    expected: the output for the first images or rows, in float64.
-    contenders: the alternatives of each, made when called; may raise AbsentError.
-    sample_us: about how long one sample of a contender's time lasts.
-    most_error: by precision, the error beyond which a result is wrong.
+    flops: least number of floating-point operations that the work takes. least_bytes: bytes of
+    weights, inputs and outputs when each crosses memory once as float32. Both leave out zeros
+    among the weights. density: share of nonzero weights.
+    expected: output for the first images or rows, in float64.
+    contenders: functions by contender that make its alternatives; they may raise AbsentError.
+    sample_us: approximate length of one sample of a contender's time.
+    most_error: normalised error by precision beyond which a result is wrong.
     """
 
     suite: str
@@ -46,17 +47,18 @@ class Case:
     most_error: Mapping[str, float] = field(default_factory=lambda: MOST_ERROR)
 
     def bytes_at(self, precision: str) -> int:
-        """The least bytes where that precision is what lies in memory."""
+        """Returns the least bytes when the data in memory have this precision."""
         return self.least_bytes // 2 if precision == "fp16" else self.least_bytes
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the cases of a run share.
+    """The settings that all cases of a run share.
 
-    against: peers and vendors' algorithms, by name. precisions: those that each contender is
-    measured in, the most precise first. tuner: that of a precision, which allows those before it.
-    effort: how much is tried before gossamer's choice.
+    against: names of the peers and vendors' algorithms to compare with. precisions: precisions
+    that each contender is measured in, the most precise first. tuner: function from a precision
+    to the tuner that may use it and more precise ones. effort: how many candidates gossamer
+    measures before it chooses.
     """
 
     device: Device
@@ -68,8 +70,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Item:
-    """A case to be: make(setting) gives it its weights, input and contenders. sparsity: that of
-    its weights, where it can be told beforehand."""
+    """A case that is not prepared yet.
+
+    make: function from the run's settings to the case, with weights, input and contenders.
+    sparsity: function that returns the share of zeros among the weights, None where that is not
+    known before the case is made.
+    """
 
     suite: str
     name: str
@@ -82,15 +88,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Files:
-    """What the command line gave to suites that measure files: networks, and the folder of
-    published sparse weights."""
+    """The files that the command line names for suites that read some.
+
+    models: ONNX files of networks. data: folder of published sparse weights.
+    """
 
     models: tuple[Path, ...] = ()
     data: Path | None = None
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """FLOPs and bytes that a layer cannot do without: its problem's, zero weights left out."""
+    """Returns the least FLOPs and bytes of a layer: those of its problem without zero weights."""
     assert layer.problem is not None
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
@@ -103,14 +111,17 @@ def least_work(layer: Layer) -> tuple[int, int]:
 
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
            kept: TuningCache | None = None) -> Callable[[str], Tuner]:
-    """Of each precision one tuner, all with the same measurements. They try all that vendors'
-    libraries offer, whatever the effort: a peer is measured at its best."""
+    """Returns a function from a precision to its tuner; all tuners share one tuning cache.
+
+    They measure every configuration that vendors' libraries offer, whatever the effort, so that
+    each peer is measured at its best.
+    """
     stored = TuningCache(device) if kept is None else kept
 
     @cache
     def tuner(precision: str) -> Tuner:
-        made = Tuner(device, effort, precision=precision, cache=stored, note=note)
-        made.vendor_configs = None
-        return made
+        result = Tuner(device, effort, precision=precision, cache=stored, note=note)
+        result.vendor_configs = None
+        return result
 
     return tuner

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
-from gossamer.cli import show
+from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.errors import InputError
+from gossamer.io import terminal
 from gossamer.ops.algorithm import PRECISIONS
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def bench(
                                   "or several such as conv3,conv4.")] = None,
     sparsity: Annotated[float | None, typer.Option(
         help="Of sparse-layers only those with at least this share of zeros, like 0.85.")] = None,
-    device: Annotated[str | None, typer.Option(
-        help="host, opencl:N or cuda:N (default: the best one).")] = None,
+    device: DeviceOption = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, one measurement each.")] = "1,64",
     precision: Annotated[str, typer.Option(
         help="fp32 (strict float32 everywhere), tf32, fp16: the best of each contender in each.")
@@ -72,7 +72,7 @@ def bench(
                                "folder, with a summary; needs matplotlib.")] = None,
     as_markdown: Annotated[bool, typer.Option(
         "--markdown", help="Print Markdown tables instead of text.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure gossamer beside others, in one process on one machine."""
     if as_json and as_markdown:
@@ -102,20 +102,24 @@ def _check_files(csv: Path | None, plot: Path | None) -> None:
         plots.check_available()
 
 
-def _write_files(rows: Sequence[ResultRow], csv: Path | None, plot: Path | None, told: TextIO) -> None:
+def _write_files(rows: Sequence[ResultRow], csv: Path | None, plot: Path | None,
+                 messages: TextIO) -> None:
+    """Writes the rows to the files of --csv and --plot, and their names to `messages`."""
     from gossamer.bench.report import plots
     from gossamer.bench.rows import csv_bytes, write_output
 
     if csv is not None:
         write_output("--csv", csv, csv_bytes(rows))
-        print(f"written: {csv}", file=told)
+        print(f"written: {csv}", file=messages)
     if plot is not None:
         write_output("--plot", plot, plots.png(rows))
-        print(f"written: {plot}", file=told)
+        print(f"written: {plot}", file=messages)
 
 
 def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | None,
             csv: Path | None, plot: Path | None, folder: Path | None) -> None:
+    """Makes what the options ask for of the result rows in a file or folder: Markdown tables,
+    figures, CSV or a plot."""
     from gossamer.bench.report import figures, tables
     from gossamer.bench.rows import read_rows
     from gossamer.bench.suites.catalogue import named
@@ -128,21 +132,21 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
         return
     rows = read_rows(path)
     chosen = [row for row in rows if row.suite in (suites or (row.suite,))]
-    wanted = named({row.case for row in chosen}, case)
-    chosen = [row for row in chosen if row.case in wanted]
+    case_names = named({row.case for row in chosen}, case)
+    chosen = [row for row in chosen if row.case in case_names]
     if rows and not chosen:
-        found = ", ".join(sorted({row.suite for row in rows}))
+        suite_names = ", ".join(sorted({row.suite for row in rows}))
         raise InputError(f"--table {path}: has no rows of "
                          f"{', '.join(suites) or 'any suite'}"
                          + (f" with {case!r} in the case's name" if case is not None else "")
-                         + f"; its suites: {found}")
+                         + f"; its suites: {suite_names}")
     if folder is not None:
         files = figures.write(chosen, folder)
         for written in files:
             print(f"written: {written}")
         if not any(written.suffix == ".png" for written in files):
-            show.notice("no figure could be drawn: they are of strict float32, gossamer's sparse "
-                        "forms and gossamer beside the lowerings by cuBLAS and cuSPARSE")
+            terminal.notice("no figure could be drawn: they are of strict float32, gossamer's "
+                            "sparse forms and gossamer beside im2col with cuBLAS and cuSPARSE")
     elif csv is None and plot is None:
         print(tables.markdown(chosen))
     _write_files(chosen, csv, plot, sys.stdout)
@@ -151,11 +155,14 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
 def _measure(names: list[str], case_parts: str | None, models: list[Path], data: Path | None,
              sparsity: float | None, device_name: str | None, batch: str, precision: str,
              against: str | None, effort: str, output: Path | None, commit: str | None,
-             form: str) -> list[ResultRow]:
+             output_format: str) -> list[ResultRow]:
+    """Measures the cases of the suites and returns their rows, which are printed as text, JSON or
+    Markdown."""
     from gossamer.bench import contest
     from gossamer.bench.peaks import measure_peaks
-    from gossamer.bench.peers.peer import release
-    from gossamer.bench.report import tables, terminal
+    from gossamer.bench.peers.inference import release
+    from gossamer.bench.report import tables
+    from gossamer.bench.report import terminal as report
     from gossamer.bench.rows import Stamp, append_rows, check_appendable
     from gossamer.bench.suites.catalogue import select
     from gossamer.bench.work import Setting, tuners
@@ -176,13 +183,13 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
     results: list[dict[str, Any]] = []
     rows: list[ResultRow] = []
-    said: set[str] = set()
+    printed_lines: set[str] = set()
     status = Console(stderr=True).status("measuring the device's peak rates")
     with status:
         peaks = measure_peaks(device, precisions)
     tuner = tuners(device, effort, status.update)
-    if form == "text":
-        terminal.print_peaks(device.name, device.description, peaks)
+    if output_format == "text":
+        report.print_peaks(device.name, device.description, peaks)
     for item in items:
         start = time.perf_counter()
         with status:
@@ -193,20 +200,20 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
         rows += result.rows
         if output is not None:
             append_rows(output, result.rows)
-        if form == "text":
-            terminal.print_result(result, said)
-        elif form == "json":
-            results.append(terminal.result_dict(result))
+        if output_format == "text":
+            report.print_result(result, printed_lines)
+        elif output_format == "json":
+            results.append(report.result_dict(result))
         del case, result
         release()
-    for notice in dict.fromkeys(line for each in precisions for line in tuner(each).notices):
-        show.notice(notice)
-    if form == "json":
-        show.print_json({"device": device.name, "description": device.description,
+    for notice in dict.fromkeys(line for name in precisions for line in tuner(name).notices):
+        terminal.notice(notice)
+    if output_format == "json":
+        terminal.print_json({"device": device.name, "description": device.description,
                          "peak_flops": peaks.flops, "peak_bandwidth": peaks.bandwidth,
                          "results": results})
         return rows
-    if form == "markdown":
+    if output_format == "markdown":
         print(tables.markdown(rows))
         return rows
     print("", *tables.summary_lines(rows), sep="\n")
@@ -216,6 +223,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
 
 
 def _batches(text: str) -> list[int]:
+    """Returns the batch sizes that --batch gives."""
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
@@ -226,34 +234,36 @@ def _batches(text: str) -> list[int]:
 
 
 def _precisions(text: str) -> tuple[str, ...]:
-    """The most precise first."""
-    asked = text.split(",")
-    for name in asked:
+    """Returns the precisions that --precision gives, the most precise first."""
+    names = text.split(",")
+    for name in names:
         if name not in PRECISIONS:
             raise InputError(f"--precision {text}: expected some of {', '.join(PRECISIONS)}")
-    return tuple(name for name in PRECISIONS if name in asked)
+    return tuple(name for name in PRECISIONS if name in names)
 
 
 def _kind(item: Item) -> tuple[bool, bool]:
-    """Which peers it has: those of single layers, of networks or of training."""
+    """Returns what decides which peers run an item: whether it is a single layer, and whether it
+    is a training."""
     return item.is_layer, item.is_training
 
 
 def _peers(text: str | None, api: str,
            items: Sequence[Item]) -> dict[tuple[bool, bool], tuple[str, ...]]:
-    """Those that are named, or the defaults, for each kind of item."""
+    """Returns the peers that --against names, or the defaults, for each kind of item."""
     from gossamer.bench.peers import training_peers
-    from gossamer.bench.peers.peer import PEERS, defaults, vendors
+    from gossamer.bench.peers.inference import PEERS, defaults, vendors
 
-    able = {kind: list(training_peers.TRAINING_PEERS if kind[1] else [*PEERS, *vendors()])
-            for kind in map(_kind, items)}
+    peers_of = {kind: list(training_peers.TRAINING_PEERS if kind[1] else [*PEERS, *vendors()])
+                for kind in map(_kind, items)}
     if text is None:
         return {kind: tuple(training_peers.defaults(api) if kind[1] else defaults(api, kind[0]))
-                for kind in able}
-    named = [] if text == "none" else text.split(",")
-    known = list(dict.fromkeys(name for names in able.values() for name in names))
-    for name in named:
+                for kind in peers_of}
+    chosen = [] if text == "none" else text.split(",")
+    known = list(dict.fromkeys(name for names in peers_of.values() for name in names))
+    for name in chosen:
         if name not in known:
             raise InputError(f"--against {text}: no peer {name!r}; expected some of "
                              f"{', '.join(known)}, or none")
-    return {kind: tuple(name for name in named if name in names) for kind, names in able.items()}
+    return {kind: tuple(name for name in chosen if name in names)
+            for kind, names in peers_of.items()}

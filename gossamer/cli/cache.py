@@ -1,4 +1,4 @@
-"""The verbs `cache list` and `cache clear`: what is kept on disk."""
+"""The verbs `cache list` and `cache clear`: stored measurements and compiled kernels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gossamer.cli import show
+from gossamer.cli.options import JsonOption
 from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
 from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.io.text import bytes_text
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder
 from gossamer.plan.store.tuning_file import BadFile, count, counted, locked, parse
 
@@ -29,36 +31,33 @@ class StoredFile:
     problem: str | None = None
 
 
-def list_caches(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
-) -> None:
+def list_caches(as_json: JsonOption = False) -> None:
     """List the stored measurements of each device, and the compiled kernels."""
     files = [_stored(path) for path in _tuning_files()]
     kernels = _kernel_files()
     size = sum(path.stat().st_size for path in kernels)
     if as_json:
-        show.print_json({"folder": str(cache_folder()), "measurements": list(map(asdict, files)),
-                         "kernels": {"number": len(kernels), "bytes": size,
-                                     "most_bytes": MOST_BYTES}})
+        terminal.print_json({
+            "folder": str(cache_folder()), "measurements": list(map(asdict, files)),
+            "kernels": {"number": len(kernels), "bytes": size, "most_bytes": MOST_BYTES}})
         return
     print(f"folder: {cache_folder()}")
     rows = []
     for stored in files:
-        common: dict[str, Any] = {"file": stored.file, "size": show.bytes_text(stored.bytes)}
+        common: dict[str, Any] = {"file": stored.file, "size": bytes_text(stored.bytes)}
         for section in stored.sections:
             rows.append({**common, **section, "device": stored.device})
             common = {}
         if not stored.sections:
             rows.append({**common, "device": stored.device, "made_by": stored.problem})
     if rows:
-        show.print_table({"device": "device", "layers": "layers", "candidates": "candidates",
-                          "plans": "plans", "size": "size", "made_by": "made by",
-                          "file": "file"}, rows,
-                        spare=("made_by",))
+        terminal.print_table({"device": "device", "layers": "layers", "candidates": "candidates",
+                              "plans": "plans", "size": "size", "made_by": "made by",
+                              "file": "file"}, rows, spare=("made_by",))
     else:
         print("no measurements")
-    print(f"{counted(len(kernels), 'compiled kernel')}, {show.bytes_text(size)} of at most "
-          f"{show.bytes_text(MOST_BYTES)}")
+    print(f"{counted(len(kernels), 'compiled kernel')}, {bytes_text(size)} of at most "
+          f"{bytes_text(MOST_BYTES)}")
 
 
 def clear(
@@ -76,23 +75,24 @@ def clear(
         with locked(path.parent):  # no writer may bring back what it has read
             stored = _stored(path)
             _remove(path)
-        held = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"),
-                counted(stored.plans, "plan"))
-        print(f"removed {path}: {stored.problem or ', '.join(held)}")
+        contents = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"),
+                    counted(stored.plans, "plan"))
+        print(f"removed {path}: {stored.problem or ', '.join(contents)}")
     if kernels:
         files = _kernel_files()
         size = sum(path.stat().st_size for path in files)
         for path in files:
             _remove(path)
-        print(f"removed {counted(len(files), 'compiled kernel')}, {show.bytes_text(size)}")
+        print(f"removed {counted(len(files), 'compiled kernel')}, {bytes_text(size)}")
 
 
 def _chosen(device: str | None) -> list[Path]:
+    """Returns the files of measurements of a device, or the file of that name; all for None."""
     files = _tuning_files()
     if device is None:
         return files
-    if named := [path for path in files if path.name == device]:
-        return named
+    if paths := [path for path in files if path.name == device]:
+        return paths
     from gossamer.device.registry import find
 
     name = file_name(find(device))
@@ -100,6 +100,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
+    """Returns what a file of measurements holds, or why it is not used."""
     name = path.name
     try:
         size = path.stat().st_size
@@ -122,9 +123,10 @@ def _stored(path: Path) -> StoredFile:
             f"{key} {value}" for key, value in section["made_by"].items() if value),
             "layers": layers, "candidates": candidates, "plans": plans})
     return StoredFile(
-        name, size, content["device"]["description"], sum(each["layers"] for each in sections),
-        sum(each["candidates"] for each in sections),
-        sum(each["plans"] for each in sections), sections)
+        name, size, content["device"]["description"],
+        sum(section["layers"] for section in sections),
+        sum(section["candidates"] for section in sections),
+        sum(section["plans"] for section in sections), sections)
 
 
 def _tuning_files() -> list[Path]:
@@ -136,7 +138,7 @@ def _kernel_files() -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """The files of a folder, without locks and what is only half written."""
+    """Returns the files of a folder, without locks and files that are only half written."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,5 @@
-"""The verb `compile`: measure every layer's candidates, show why each was taken, save the plan."""
+"""The verb `compile`: measures every layer's candidates, shows why one was taken, and saves the
+plan."""
 
 from __future__ import annotations
 
@@ -12,12 +13,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gossamer.cli import arguments, show
-from gossamer.cli.run import JsonOption, ModelArgument, ShapeOption, load_graph
+from gossamer.cli import arguments
+from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption
+from gossamer.cli.report import report_dict
+from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.io import output_files
+from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
+from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.plan import Plan
@@ -38,8 +42,7 @@ from gossamer.plan.tune.tuner import EFFORTS, Tuner
 
 def compile_(
     model: ModelArgument,
-    device: Annotated[str | None, typer.Option(
-        help="host, opencl:N or cuda:N (default: the best one).")] = None,
+    device: DeviceOption = None,
     batch: Annotated[str, typer.Option(
         metavar="1,8", help="Batch sizes to plan for.")] = "1",
     effort: Annotated[str, typer.Option(
@@ -68,6 +71,48 @@ def compile_(
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest algorithm for every layer of a network, and save the plan."""
+    _check_options(effort, precision, sparse_threshold, output, html)
+    sizes = _batches(batch)
+    graph = arguments.load_graph(model, shape)
+    if sizes != [1] and not arguments.has_batch(graph):
+        raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+    if tolerance is not None and not calibration:
+        raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
+    explained = explain or []
+    calibrated = _calibration(graph, calibration, tolerance, sizes) if calibration else None
+    target = find(device)
+    with _progress() as counter:
+        tuner = Tuner(target, effort, precision=precision, note=counter.note)
+        plan = Plan(graph, target, strict=strict, tuner=tuner, calibration=calibrated,
+                    sparse_threshold=sparse_threshold, note=counter.note)
+        reports = _measure(plan, tuner, sizes, explained, counter)
+    for name in explained:
+        _check_layer(name, [row["layer"] for report in reports for row in report.rows])
+    for notice in tuner.notices:
+        terminal.notice(notice)
+    if output is not None:
+        plan.save(output)
+    facts = {"model": model, "device": target.name, "description": target.description,
+             "effort": effort, "precision": precision, "sparse_threshold": sparse_threshold,
+             "measured": tuner.measured, "reused": tuner.reused}
+    if html is not None:
+        with replacing(html) as file:
+            # names of files and layers may hold what UTF-8 lacks
+            file.write(page(facts, reports).encode(errors="backslashreplace"))
+    if as_json:
+        terminal.print_json({**facts, "notices": tuner.notices,
+                             "reports": [report_dict(report) for report in reports]})
+        return
+    _print_reports(target, reports, tuner, explained, precision)
+    for path in (output, html):
+        if path is not None:
+            print(f"written: {path}")
+
+
+def _check_options(effort: str, precision: str, sparse_threshold: float | None,
+                   output: Path | None, html: Path | None) -> None:
+    """Raises InputError where an option has an impossible value or names a file that cannot be
+    written."""
     if effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
     if precision not in PRECISIONS:
@@ -78,82 +123,63 @@ def compile_(
     for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
         if path is not None:
             output_files.check_file(option, path, suffix)
-    sizes = _batches(batch)
-    graph = load_graph(model, shape)
-    if sizes != [1] and not arguments.has_batch(graph):
-        raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
-    if tolerance is not None and not calibration:
-        raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
-    wanted = explain or []
-    checked = None
-    if calibration:
-        checked = Calibration(graph, arguments.read_inputs(calibration, graph, "--calibration"),
+
+
+def _calibration(graph: Graph, files: list[str], tolerance: float | None,
+                 sizes: list[int]) -> Calibration:
+    """Returns the inputs of --calibration, checked for each batch size."""
+    calibration = Calibration(graph, arguments.read_inputs(files, graph, "--calibration"),
                               tolerance)
+    for size in sizes:
+        calibration.check(size)
+    return calibration
+
+
+def _measure(plan: Plan, tuner: Tuner, sizes: list[int], explained: Sequence[str],
+             counter: _CandidateCounter) -> list[Report]:
+    """Measures what the plan needs, and returns its report at each batch size, with the time from
+    end to end. explained: names of the layers that --explain asks for."""
+    layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
+    for name in explained:
+        # a change of layout between layers is known only when their algorithms are chosen
+        if " as " not in name:
+            _check_layer(name, [layer.name for layer in layers])
+    counter.total = len({layer.problem for layer in layers
+                         if layer.problem and tuner.cache.get(layer.problem) is None})
+    reports = []
+    try:
         for size in sizes:
-            checked.check(size)
-    place = find(device)
-    with _progress() as follow:
-        tuner = Tuner(place, effort, precision=precision, note=follow.note)
-        plan = Plan(graph, place, strict=strict, tuner=tuner, calibration=checked,
-                    sparse_threshold=sparse_threshold, note=follow.note)
-        layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
-        for name in wanted:
-            # a change of layout between layers is known when they are chosen
-            if " as " not in name:
-                _check_layer(name, [layer.name for layer in layers])
-        follow.total = len({layer.problem for layer in layers
-                            if layer.problem and tuner.cache.get(layer.problem) is None})
-        try:
-            reports = {size: _measured(plan, size) for size in sizes}
-        except KeyboardInterrupt:
-            follow.stop()
-            for notice in tuner.notices:
-                show.notice(notice)
-            show.notice(_interrupted(tuner), "error")
-            raise typer.Exit(130) from None
-    for name in wanted:
-        _check_layer(name, [row["layer"] for report in reports.values() for row in report.rows])
-    for notice in tuner.notices:
-        show.notice(notice)
-    if output is not None:
-        plan.save(output)
-    facts = {"model": model, "device": place.name, "description": place.description,
-             "effort": effort, "precision": precision, "sparse_threshold": sparse_threshold,
-             "measured": tuner.measured, "reused": tuner.reused}
-    if html is not None:
-        with replacing(html) as file:
-            # names of files and layers may hold what UTF-8 lacks
-            file.write(page(facts, list(reports.values())).encode(errors="backslashreplace"))
-    if as_json:
-        show.print_json({**facts, "notices": tuner.notices,
-                         "reports": [show.report_dict(report) for report in reports.values()]})
-        return
-    print(f"device: {place.name} ({place.description})")
-    for report in reports.values():
-        _print_report(report, [note for note in report.notes if note not in tuner.notices],
-                      precision)
-        for row in report.rows:
-            if row["layer"] in wanted:
-                _print_candidates(row, report.batch)
-    print(f"{counted(tuner.measured, 'candidate')} measured, {tuner.reused} from the cache")
-    for path in (output, html):
-        if path is not None:
-            print(f"written: {path}")
-
-
-def _measured(plan: Plan, batch: int) -> Report:
-    """The report with the times that decided, and the time of the whole."""
-    plan.end_to_end(batch)
-    return plan.report(batch)
+            plan.end_to_end(size)
+            reports.append(plan.report(size))
+    except KeyboardInterrupt:
+        counter.stop()
+        for notice in tuner.notices:
+            terminal.notice(notice)
+        terminal.notice(_interrupted(tuner), "error")
+        raise typer.Exit(130) from None
+    return reports
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """What came of the work so far."""
-    told = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
+    """Returns what was measured before the interruption, and where it is kept."""
+    text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
-        return told
-    return told + (f", kept in {tuner.cache.path} for the next time" if tuner.cache.is_kept else
+        return text
+    return text + (f", kept in {tuner.cache.path} for the next time" if tuner.cache.is_kept else
                    f", not kept: {tuner.cache.path} cannot be written")
+
+
+def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
+                   explained: Sequence[str], precision: str) -> None:
+    """Prints the report at each batch size, with every candidate of the explained layers."""
+    print(f"device: {device.name} ({device.description})")
+    for report in reports:
+        _print_report(report, [note for note in report.notes if note not in tuner.notices],
+                      precision)
+        for row in report.rows:
+            if row["layer"] in explained:
+                _print_candidates(row, report.batch)
+    print(f"{counted(tuner.measured, 'candidate')} measured, {tuner.reused} from the cache")
 
 
 def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
@@ -164,18 +190,17 @@ def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
              "dense": time_text(row.get("best_dense_us")),
              "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
              "error": error_text(row.get("error"))} for row in report.rows]
-    show.print_table({"layer": "layer", "problem": "problem", "density": "density",
-                      "algorithm": "algorithm", "config": "config", "us": "us",
-                      "spread": "quartiles", "dense": "dense us", "speedup": "speed-up",
-                      "error": "error"}, rows,
-                     spare=("config", "error", "spread", "problem", "density"))
+    terminal.print_table(
+        {"layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
+         "config": "config", "us": "us", "spread": "quartiles", "dense": "dense us",
+         "speedup": "speed-up", "error": "error"}, rows,
+        spare=("config", "error", "spread", "problem", "density"))
     if report.plans:
         print()
-        show.print_table({"plan": "plan", "us": "us end to end", "spread": "quartiles",
-                          "outcome": "outcome"},
-                         [{**plan, "us": time_text(plan["median_us"]),
-                           "spread": quartiles_text(plan)} for plan in report.plans],
-                         spare=("spread",))
+        terminal.print_table(
+            {"plan": "plan", "us": "us end to end", "spread": "quartiles", "outcome": "outcome"},
+            [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
+             for plan in report.plans], spare=("spread",))
         print()
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
           + (" (from the cache)" if report.end_to_end_cached else ""))
@@ -186,29 +211,31 @@ def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
             print(line)
     print(*notes, sep="\n")
     if precision != "fp32" and report.accuracy is None:
-        less = sum(row["precision"] != "fp32" for row in report.rows)
-        print(f"precision {precision} allowed: {less} of {counted(len(report.rows), 'layer')} in "
+        count = sum(row["precision"] != "fp32" for row in report.rows)
+        print(f"precision {precision} allowed: {count} of {counted(len(report.rows), 'layer')} in "
               "less than float32")
 
 
 def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
     print(f"\n{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
           f"{row['algorithm']} on {row['device']}")
-    rows = [{**each, "layouts": " ".join(each["layouts"]), "us": time_text(each["median_us"]),
-             "spread": quartiles_text(each), "cold": time_text(each["cold_us"]),
-             "error": error_text(each["error"]), "build": build_text(each)}
-            for each in by_time(row)]
-    named = {each["algorithm"] for each in rows}
+    rows = [{**candidate, "layouts": " ".join(candidate["layouts"]),
+             "us": time_text(candidate["median_us"]), "spread": quartiles_text(candidate),
+             "cold": time_text(candidate["cold_us"]), "error": error_text(candidate["error"]),
+             "build": build_text(candidate)}
+            for candidate in by_time(row)]
+    measured = {candidate["algorithm"] for candidate in rows}
     rows += [{"algorithm": name, "reason": reason} for name, reason in row["rejected"].items()
-             if name not in named]
-    show.print_table({"algorithm": "algorithm", "config": "config", "layouts": "layouts",
-                      "precision": "precision", "us": "us", "spread": "quartiles",
-                      "cold": "cold us", "error": "error", "build": "build",
-                      "reason": "outcome"}, rows,
-                     spare=("cold", "precision", "layouts", "build", "error", "spread", "config"))
+             if name not in measured]
+    terminal.print_table(
+        {"algorithm": "algorithm", "config": "config", "layouts": "layouts",
+         "precision": "precision", "us": "us", "spread": "quartiles", "cold": "cold us",
+         "error": "error", "build": "build", "reason": "outcome"}, rows,
+        spare=("cold", "precision", "layouts", "build", "error", "spread", "config"))
 
 
 def _batches(text: str) -> list[int]:
+    """Returns the batch sizes that --batch gives."""
     try:
         sizes = sorted({int(part) for part in text.split(",")})
     except ValueError:
@@ -219,29 +246,30 @@ def _batches(text: str) -> list[int]:
 
 
 def _check_layer(name: str, names: Sequence[str]) -> None:
+    """Raises InputError where no layer has the name that --explain gives."""
     if name in names:
         return
     close = difflib.get_close_matches(name, dict.fromkeys(names), 5, 0.4)
-    near = [each for each in dict.fromkeys(names) if name.lower() in each.lower()][:5]
-    listed = ", ".join(map(repr, dict.fromkeys([*near, *close])))
+    containing = [layer for layer in dict.fromkeys(names) if name.lower() in layer.lower()][:5]
+    listed = ", ".join(map(repr, dict.fromkeys([*containing, *close])))
     raise InputError(f"--explain {name}: the network has no such layer; "
                      + (f"close to it: {listed}" if listed else
                         "`gossamer compile` without --explain lists them"))
 
 
 class _CandidateCounter:
-    """A bar that counts what it is told of."""
+    """A bar that counts the candidates that are prepared or measured."""
 
     def __init__(self, progress: Progress) -> None:
         self.total = 0
         self._progress = progress
         self._task = progress.add_task("preparing", total=None)
-        self._done = -1
+        self._completed = -1
 
     def note(self, line: str) -> None:
-        self._done += 1
-        self._progress.update(self._task, description=line, completed=self._done,
-                              total=max(self.total, self._done + 1))
+        self._completed += 1
+        self._progress.update(self._task, description=line, completed=self._completed,
+                              total=max(self.total, self._completed + 1))
 
     def stop(self) -> None:
         self._progress.stop()
@@ -249,7 +277,7 @@ class _CandidateCounter:
 
 @contextmanager
 def _progress() -> Iterator[_CandidateCounter]:
-    """A bar on stderr, where that is a terminal; gone when done."""
+    """Shows a bar on stderr, where that is a terminal; it is gone at the end."""
     console = Console(stderr=True)
     with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   TextColumn("{task.description}", markup=False), console=console,

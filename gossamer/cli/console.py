@@ -1,6 +1,6 @@
 """The entry point of the console script: streams, usage errors and exit codes.
 
-Imports nothing heavy at the top, so that Ctrl-C is answered from the start.
+This module imports nothing heavy at the top, so that Ctrl-C is answered from the start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """The console script `gossamer`."""
+    """Runs the console script `gossamer`, and ends the process with its exit code."""
     code: Any = 0
     try:
         _open_streams()
@@ -41,23 +41,23 @@ def main() -> NoReturn:
 
 @contextmanager
 def _interruptible_at_once() -> Iterator[None]:
-    """Ctrl-C ends the process here and now: within imports Python may lose a KeyboardInterrupt,
-    or print it and go on."""
+    """Lets Ctrl-C end the process at once: within imports Python may lose a KeyboardInterrupt, or
+    print it and go on."""
 
     def leave(*_: object) -> None:
         os.write(2, b"error: interrupted\n")
         os._exit(INTERRUPTED)
 
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave)
     yield
-    signal.signal(signal.SIGINT, usual)
+    signal.signal(signal.SIGINT, handler)
 
 
 class _Output(io.FileIO):
-    """Standard output whose failures say that they are its own. After one, what is still
-    buffered goes nowhere: Python must not complain of it at exit."""
+    """Standard output that tells its own failures from others. After a failure, bytes that are
+    still buffered are thrown away, so that Python does not complain of them at exit."""
 
     broken = False
 
@@ -65,9 +65,9 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, self.fileno())
+            os.close(null_device)
             if isinstance(error, BrokenPipeError):
                 _Output.broken = True
                 raise
@@ -75,7 +75,8 @@ class _Output(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Characters that a stream cannot encode are replaced; a closed stream swallows all."""
+    """Makes stdout replace characters that it cannot encode, and report its own failures. A closed
+    stream becomes one that swallows all output."""
     closed = sys.stdout is None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

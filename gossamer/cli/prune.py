@@ -1,4 +1,4 @@
-"""The verb `prune`: the smallest weights of an ONNX model become zero."""
+"""The verb `prune`: it sets the smallest weights of an ONNX model to zero."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Annotated
 import typer
 from google.protobuf.message import EncodeError
 
-from gossamer.cli import show
-from gossamer.cli.run import JsonOption
+from gossamer.cli.options import JsonOption
 from gossamer.errors import InputError, ModelError
-from gossamer.io import output_files
+from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
+from gossamer.io.text import shape_text
 from gossamer.model import zoo
+from gossamer.model.load import FORMATS, load
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
 from gossamer.model.readers.onnx.reader import read_model
-from gossamer.model.readers.registry import FORMATS, load
 
 
 def prune_(
@@ -77,14 +77,14 @@ def prune_(
         file.write(content)
     for layer in layers:
         if not layer.after and layer.before:
-            show.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity with "
-                        "--per-layer", "warning")
+            terminal.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity "
+                            "with --per-layer", "warning")
     _report(model, output, layers, as_json)
 
 
 def read_shares(path: Path) -> dict[str, float]:
-    """The share of zeros by layer, of a .csv or .json file. Raises InputError that names file
-    and line."""
+    """Returns the fraction of zeros for each layer that a .csv or .json file names. Raises
+    InputError, which names file and line."""
     if path.suffix not in (".csv", ".json"):
         raise InputError(f"--per-layer {path}: expected a name that ends in .csv or .json")
     try:
@@ -112,6 +112,7 @@ def read_shares(path: Path) -> dict[str, float]:
 
 
 def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
+    """Yields the place in the file, the layer and the sparsity of each line."""
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     try:
         for row in reader:
@@ -128,8 +129,9 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 
 
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
+    """Yields the file, the layer and the sparsity of each entry."""
     try:
-        # whole numbers of any length, too: those that no float holds become infinite
+        # whole numbers are read as floats: those too long for a float become infinite
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno}: is no JSON: {error.msg}") from None
@@ -144,18 +146,19 @@ def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) -> None:
     pruned = [layer for layer in layers if not layer.kept]
     weights = sum(layer.size for layer in pruned)
-    before, after = (sum(getattr(layer, when) for layer in pruned) for when in ("before", "after"))
+    before = sum(layer.before for layer in pruned)
+    after = sum(layer.after for layer in pruned)
     if as_json:
-        show.print_json({"model": model, "output": str(output), "weights": weights,
-                         "nonzeros_before": before, "nonzeros_after": after,
-                         "layers": [asdict(layer) for layer in layers]})
+        terminal.print_json({"model": model, "output": str(output), "weights": weights,
+                             "nonzeros_before": before, "nonzeros_after": after,
+                             "layers": [asdict(layer) for layer in layers]})
         return
     rows = [{"layer": layer.name, "op": layer.op, "size": layer.size or None,
-             "shape": show.shape_text(layer.shape) if layer.size else None,
+             "shape": shape_text(layer.shape) if layer.size else None,
              "before": _density(layer, layer.before), "after": _density(layer, layer.after),
              "kept": f"as it was: {layer.kept}" if layer.kept else None} for layer in layers]
-    show.print_table({"layer": "layer", "op": "op", "shape": "shape", "size": "weights",
-                      "before": "density before", "after": "after", "kept": "note"}, rows)
+    terminal.print_table({"layer": "layer", "op": "op", "shape": "shape", "size": "weights",
+                          "before": "density before", "after": "after", "kept": "note"}, rows)
     print(f"{len(pruned)} layers: density {before / weights:.2%} before, {after / weights:.2%} "
           f"after; {weights - after} of {weights} weights are zero")
     print(f"written: {output}")

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gossamer.cli import show, train_options, train_output
-from gossamer.cli.run import JsonOption
+from gossamer.cli import train_data, train_options, train_output
+from gossamer.cli.options import DeviceOption, JsonOption
+from gossamer.cli.train_data import DataOptions, TrainingData
+from gossamer.cli.train_output import EpochReporter
 from gossamer.device.registry import find
 from gossamer.errors import InputError, TrainingError
+from gossamer.io import terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.tune.tuner import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
-from gossamer.train.data.dataset import Dataset, prepared, split
-from gossamer.train.data.preparation import Preparation
 from gossamer.train.export import curve
 from gossamer.train.loop.settings import INITIAL
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
                         "shuffle": True}
-"""The published training, sample by sample at rate 0.3, but for orders and a rate that change."""
+"""Settings of the published training, sample by sample at rate 0.3, except that the order changes
+in each epoch and the rate after some."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
 _HALF = 0.5
@@ -40,7 +41,7 @@ def train(
         "--output", "-o", metavar="MODEL.onnx", help="Write the network here.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--lr", help="Learning rate (0.3).")
                              ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the samples (10).")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs (10).")] = None,
     batch: Annotated[int | None, typer.Option(
         min=1, help="Samples an update (1: online training).")] = None,
     activation: Annotated[str | None, typer.Option(
@@ -76,8 +77,7 @@ def train(
         help=f"From where on --binarise makes 1 ({_HALF}).")] = None,
     pad: Annotated[str | None, typer.Option(
         metavar="32x32", help="Centre pictures among zeros, to this height and width.")] = None,
-    device: Annotated[str | None, typer.Option(
-        help="host, opencl:N or cuda:N (default: the best one).")] = None,
+    device: DeviceOption = None,
     effort: Annotated[str | None, typer.Option(
         help=f"Measure the algorithms and take the fastest: {', '.join(EFFORTS)} (default: the "
              "one expected to be).")] = None,
@@ -94,99 +94,102 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train a small fully connected network on labelled samples."""
-    place = find(device)
-    given = {"sizes": train_options.sizes(sizes), "learning_rate": learning_rate, "epochs": epochs,
-             "batch": batch, "activation": activation, "loss": loss, "momentum": momentum,
-             "weight_decay": weight_decay, "schedule": train_options.schedule(schedule),
-             "initial": initial, "target_error": target_error, "shuffle": shuffle,
-             "seed": seed, "effort": effort}
-    mlp = MLP(device=place, **{**(DEMO if demo else {}),
-                               **{name: value for name, value in given.items()
-                                  if value is not None}})
+    training_device = find(device)
+    settings = {
+        "sizes": train_options.sizes(sizes), "learning_rate": learning_rate, "epochs": epochs,
+        "batch": batch, "activation": activation, "loss": loss, "momentum": momentum,
+        "weight_decay": weight_decay, "schedule": train_options.schedule(schedule),
+        "initial": initial, "target_error": target_error, "shuffle": shuffle, "seed": seed,
+        "effort": effort}
+    mlp = MLP(device=training_device, **{
+        **(DEMO if demo else {}),
+        **{name: value for name, value in settings.items() if value is not None}})
     train_options.check_settings(mlp)
-    if threshold is not None:
-        if not 0 < threshold <= 1:
-            raise InputError(f"--threshold {threshold:g}: expected a number above 0, and 1 at most")
-        if not (binarise or demo):
-            raise InputError(f"--threshold {threshold:g}: is for --binarise; give that too")
+    _check_threshold(threshold, binarise or demo)
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
     if demo:
-        if source is not None:
-            raise InputError(f"--demo trains on MNIST: leave {source} or --demo out")
-        training_file, test_file = map(str, sources.mnist())
-        source, validation = training_file, validation or test_file
-        binarise, pad = True, pad or _DEMO_PAD
+        source, test_file = _demo_files(source)
+        validation, binarise, pad = validation or test_file, True, pad or _DEMO_PAD
         outputs = train_options.demo_outputs(output or DEMO_FOLDER, outputs, context)
     if not source:
         raise InputError("give DATA to train on, or --demo for MNIST")
+    _check_outputs(outputs, curve_file)
+    train_options.check_outputs({**outputs, "--checkpoint": checkpoint}, [source, validation])
+    train_options.check_resume(checkpoint, resume)
+    options = DataOptions(source, validation, label, limit, seed, scale,
+                          (threshold or _HALF) if binarise else None,
+                          train_options.padded_shape(pad))
+    with train_output.following(mlp.epochs, rows=not as_json) as reporter:
+        data = train_data.read(options)
+        train_data.check(mlp, data)
+        head = train_output.head(mlp, training_device, data)
+        reporter.begin_training(head, data.held_out is not None, len(data.training.x))
+        _fit(mlp, data, reporter, checkpoint, resume)
+        facts = train_output.facts(mlp, training_device, data, reporter)
+    written, faults = train_output.write(mlp, data.preparation, facts, outputs, data.examples)
+    if as_json:
+        terminal.print_json(facts)
+    else:
+        if not reporter.rows:
+            print("\n".join(head(mlp.device_, mlp.algorithm_)))
+        train_output.print_facts(facts, outputs, written)
+    if "--output" in faults:
+        faults["--output"] += f"; {train_options.checkpoint_hint(checkpoint)}"
+    if faults:
+        raise InputError("; ".join(faults.values()))
+
+
+def _check_threshold(threshold: float | None, binarise: bool) -> None:
+    if threshold is None:
+        return
+    if not 0 < threshold <= 1:
+        raise InputError(f"--threshold {threshold:g}: expected a number above 0, and 1 at most")
+    if not binarise:
+        raise InputError(f"--threshold {threshold:g}: is for --binarise; give that too")
+
+
+def _demo_files(source: str | None) -> tuple[str, str]:
+    """Returns the files of MNIST to train on and to test on. source: the argument DATA, which the
+    demo does not take."""
+    if source is not None:
+        raise InputError(f"--demo trains on MNIST: leave {source} or --demo out")
+    training_file, test_file = map(str, sources.mnist())
+    return training_file, test_file
+
+
+def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None) -> None:
+    """Raises InputError where no file is named for the network, or where the learning curve that
+    the user asked for cannot be drawn; takes the demo's curve out of `outputs` where it cannot be
+    drawn. curve_file: the file that --curve names."""
     if outputs["--output"] is None:
         raise InputError("give -o MODEL.onnx: where the network goes")
     if outputs["--curve"] is not None and (reason := curve.available()):
         if curve_file is not None:
             raise InputError(f"--curve {curve_file}: {reason}")
-        show.notice(f"no learning curve is drawn: {reason}")
+        terminal.notice(f"no learning curve is drawn: {reason}")
         outputs["--curve"] = None
-    train_options.check_outputs({**outputs, "--checkpoint": checkpoint}, [source, validation])
-    train_options.check_resume(checkpoint, resume)
-    side = train_options.side(pad)
-
-    with train_output.following(mlp.epochs, rows=not as_json) as follow:
-        training, held = _read(source, validation, label, limit, seed)
-        scaled = training.pixels if scale is None else scale
-        train_options.tell_of_ranges(training, held, scale, scaled)
-        grey = training.shape is not None and (scaled or training.pixels)
-        preparation = Preparation(scaled, (threshold or _HALF) if binarise else None, side,
-                                  training.shape, grey,
-                                  float(training.x.mean()) if grey else None)
-        some = (training if held is None else held).x[:train_output.SOME]
-        training = prepared(training, preparation)
-        held = None if held is None else prepared(held, preparation)
-        train_options.check_data(mlp, training, held)
-        head = train_output.head(mlp, place, training, preparation)
-        follow.read(head, held is not None, len(training.x))
-        try:
-            mlp.fit(training.x, training.y, on_epoch=follow, checkpoint=checkpoint, resume=resume,
-                    validation=None if held is None else (held.x, held.y))
-        except KeyboardInterrupt:
-            follow.stop()
-            done = getattr(mlp, "n_iter_", 0)
-            show.notice(f"interrupted after {done} of {mlp.epochs} epochs"
-                        + (f"; {train_options.kept(checkpoint)}" if done else ""), "error")
-            raise typer.Exit(130) from None
-        except TrainingError as error:
-            follow.stop()
-            kept = checkpoint is not None and checkpoint.is_file()
-            show.notice(train_options.in_options(error)
-                        + (f"; {checkpoint} keeps it" if kept else ""), "error")
-            raise typer.Exit(1) from None
-        except InputError as error:
-            raise InputError(train_options.in_options(error)) from None
-        facts = train_output.facts(mlp, place, training, held, preparation, follow)
-    written, faults = train_output.write(mlp, preparation, facts, outputs, some)
-    if as_json:
-        show.print_json(facts)
-    else:
-        if not follow.rows:
-            print("\n".join(head(mlp.device_, mlp.algorithm_)))
-        train_output.print_facts(facts, outputs, written)
-    if "--output" in faults:
-        faults["--output"] += f"; {train_options.kept(checkpoint)}"
-    if faults:
-        raise InputError("; ".join(faults.values()))
 
 
-def _read(source: str, validation: str | None, label: str, limit: int | None,
-          seed: int) -> tuple[Dataset, Dataset | None]:
-    """The samples to train on, and those to test on: what --validation says, else what the data
-    keep apart."""
-    training, held = sources.load(source, label=label, limit=limit)
-    if validation is None:
-        return training, held
-    share = train_options.share(validation)
-    if share is not None:
-        return split(training, share, seed)
-    whole, apart = sources.load(validation, label=label, limit=limit)
-    held = apart or whole
-    if training.y.dtype.kind == "U":  # of which some may look like numbers
-        held = replace(held, y=held.y.astype(str))
-    return training, held
+def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path | None,
+         resume: bool) -> None:
+    """Trains the network. An interruption and divergence become a notice and an exit code; wrong
+    input is reported in the words of the command line."""
+    held_out = data.held_out
+    try:
+        mlp.fit(data.training.x, data.training.y, on_epoch=reporter, checkpoint=checkpoint,
+                resume=resume, validation=None if held_out is None else (held_out.x, held_out.y))
+    except KeyboardInterrupt:
+        reporter.stop()
+        epochs = getattr(mlp, "n_iter_", 0)
+        terminal.notice(f"interrupted after {epochs} of {mlp.epochs} epochs"
+                        + (f"; {train_options.checkpoint_hint(checkpoint)}" if epochs else ""),
+                        "error")
+        raise typer.Exit(130) from None
+    except TrainingError as error:
+        reporter.stop()
+        has_checkpoint = checkpoint is not None and checkpoint.is_file()
+        terminal.notice(train_options.in_options(error)
+                        + (f"; {checkpoint} keeps it" if has_checkpoint else ""), "error")
+        raise typer.Exit(1) from None
+    except InputError as error:
+        raise InputError(train_options.in_options(error)) from None

@@ -1,4 +1,5 @@
-"""What the verb `train` shows while it trains, and what it tells and writes at the end."""
+"""The rows that the verb `train` shows while it trains, and what it prints and writes at the
+end."""
 
 from __future__ import annotations
 
@@ -19,29 +20,33 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from gossamer.cli import show
+from gossamer.cli.train_data import TrainingData
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.io.output_files import replacing
+from gossamer.io.text import human, shape_text
 from gossamer.train import MLP, Preparation, Progress
-from gossamer.train.data.dataset import Dataset
 from gossamer.train.export import curve
 from gossamer.train.network import JUDGED
 
 SAMPLES = "samples"
-"""The key of the demo's file of samples to run the network on."""
-SOME = 16
-"""How many these are."""
+"""Key of the demo's file of samples to run the network on, beside the names of options."""
 _MOST_LINES = 20
-
+"""The most epochs that are shown when training ends behind a bar."""
 
 Head = Callable[[str, str], list[str]]
-"""The lines above the rows, of the names of the device and the algorithm that train."""
+"""A function from the names of the device and the algorithm that train to the lines above the
+rows."""
 
 
 class EpochReporter:
-    """Keeps what it is told of each epoch, and shows it: as rows on stdout at once (live), or some
-    of them when stop() ends the bar, or (live None) by the bar alone."""
+    """Keeps the progress of each epoch and shows it.
+
+    bar: the bar on stderr, which always shows the last epoch.
+    epochs: number of epochs to train.
+    live: True prints a row on stdout after each epoch; False prints some rows when stop() ends
+    the bar; None prints no rows.
+    """
 
     def __init__(self, bar: Bar, epochs: int, live: bool | None) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -52,23 +57,23 @@ class EpochReporter:
         self._epochs = epochs
         self._live = live
         self._head: Head
-        self._share = ""
+        self._accuracy_heading = ""
         self._lines: list[str] = []
 
-    def read(self, head: Head, held: bool, samples: int) -> None:
-        """The samples are there, and training begins. held: whether samples are
-        tested on that are not trained on. samples: how many are trained on."""
+    def begin_training(self, head: Head, held_out: bool, samples: int) -> None:
+        """Takes note that the samples are read and training begins. held_out: whether the tests
+        are on samples that are not trained on. samples: number of samples to train on."""
         self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
         self._head = head
-        self._share = "test accuracy" if held else "training accuracy" + (
+        self._accuracy_heading = "test accuracy" if held_out else "training accuracy" + (
             f" (of {JUDGED} samples)" if samples > JUDGED else "")
 
     def __call__(self, progress: Progress) -> None:
-        held = progress.validation_accuracy
+        held_out = progress.validation_accuracy
         row = {"epoch": progress.epoch, "error": progress.loss,
-               "accuracy": progress.accuracy if held is None else None,
-               "held_out_error": progress.validation_loss, "held_out_accuracy": held,
+               "accuracy": progress.accuracy if held_out is None else None,
+               "held_out_error": progress.validation_loss, "held_out_accuracy": held_out,
                "samples_per_second": progress.samples_per_second}
         self.rows.append(row)
         if len(self.rows) == 1:
@@ -76,16 +81,16 @@ class EpochReporter:
         if self._live:
             try:
                 self._print([row])
-            except OSError:  # what nobody reads any more is no reason to lose the network
+            except OSError:  # that nobody reads the rows any more is no reason to lose the network
                 self._live = None
-        share = row["accuracy"] if held is None else held
+        accuracy = row["accuracy"] if held_out is None else held_out
         self._bar.update(
             self._task, completed=progress.epoch,
-            description=f"error {progress.loss:.4g}, accuracy {share:.2%}, "
-                        f"{show.human(progress.samples_per_second)} samples/s")
+            description=f"error {progress.loss:.4g}, accuracy {accuracy:.2%}, "
+                        f"{human(progress.samples_per_second)} samples/s")
 
     def stop(self) -> None:
-        """Ends the bar; shows the epochs that were made where none was shown yet."""
+        """Ends the bar, and shows some of the epochs where none was shown yet."""
         self._bar.stop()
         if self._live is False and self.rows:
             self._live = None
@@ -96,19 +101,20 @@ class EpochReporter:
         width = max(4, len(str(self._epochs)))
         lines, self._lines = self._lines, []
         if lines:
-            lines.append(f"{'epoch':>{width}}  {'error':>10}  {self._share}  samples/s")
+            lines.append(f"{'epoch':>{width}}  {'error':>10}  {self._accuracy_heading}  samples/s")
         for row in rows:
-            share = row["accuracy" if row["held_out_accuracy"] is None else "held_out_accuracy"]
+            accuracy = row["accuracy" if row["held_out_accuracy"] is None
+                           else "held_out_accuracy"]
             lines.append(f"{row['epoch']:>{width}}  {row['error']:>10.6f}  "
-                         f"{share:>{len(self._share)}.2%}  "
-                         f"{show.human(row['samples_per_second']):>9}")
+                         f"{accuracy:>{len(self._accuracy_heading)}.2%}  "
+                         f"{human(row['samples_per_second']):>9}")
         print("\n".join(lines), flush=True)
 
 
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
-    """A bar on stderr, where that is a terminal; gone when done. rows: whether the epochs are
-    shown on stdout too: each at once, but behind the bar where both are terminals."""
+    """Shows a bar on stderr, where that is a terminal; it is gone at the end. rows: whether the
+    epochs are shown on stdout too: each at once, but after the bar where both are terminals."""
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
     # what reads the pipe may write to the terminal that the bar is on
@@ -116,57 +122,60 @@ def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
              TextColumn("{task.description}", markup=False), console=console, transient=True,
              redirect_stdout=False,
              disable=not console.is_terminal or bool(live and _into_pipe())) as bar:
-        follower = EpochReporter(bar, epochs, live)
+        reporter = EpochReporter(bar, epochs, live)
         try:
-            yield follower
+            yield reporter
         finally:
-            follower.stop()
+            reporter.stop()
 
 
 def _into_pipe() -> bool:
+    """Returns whether stdout is a pipe."""
     try:
         return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):
         return False
 
 
-def head(mlp: MLP, place: Device, training: Dataset, preparation: Preparation) -> Head:
-    """What is trained on what, and where."""
-    steps = [word for word, done in (
+def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
+    """Returns the lines that say what is trained, on which samples and on which device."""
+    training, preparation = data.training, data.preparation
+    steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),
         (f"binarised at {preparation.threshold or 0:g}", preparation.threshold is not None),
-        (f"padded to {show.shape_text(preparation.pad or ())}", preparation.pad)) if done]
-    data = (f"data: {len(training.x)} samples of {training.source}, {mlp.sizes[-1]} classes"
-            + "".join(f", {step}" for step in steps))
+        (f"padded to {shape_text(preparation.pad or ())}", preparation.pad)) if applies]
+    data_line = (f"data: {len(training.x)} samples of {training.source}, {mlp.sizes[-1]} classes"
+                 + "".join(f", {step}" for step in steps))
     return lambda device, algorithm: [
-        data, f"network: {_title(mlp.get_params())}",
-        f"device: {device} ({place.description}), algorithm {algorithm}"]
+        data_line, f"network: {_title(mlp.get_params())}",
+        f"device: {device} ({trained_on.description}), algorithm {algorithm}"]
 
 
-def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
-          preparation: Preparation, follow: EpochReporter) -> dict[str, Any]:
-    """What was done and found, as JSON takes it."""
-    tested = training if held is None else held
+def facts(mlp: MLP, trained_on: Device, data: TrainingData,
+          reporter: EpochReporter) -> dict[str, Any]:
+    """Returns the settings and results of the training as plain data for JSON."""
+    training, held_out, tested = data.training, data.held_out, data.tested
+    preparation = data.preparation
     right = int((mlp.predict(tested.x) == tested.y).sum())
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
-    # of epochs that were made before a --resume only the error is known
+    # only the error is known of epochs that were trained before a --resume
     before = [{"epoch": number, "error": error, "accuracy": None, "held_out_error": None,
                "held_out_accuracy": None, "samples_per_second": None}
-              for number, error in enumerate(mlp.loss_curve_[:mlp.n_iter_ - len(follow.rows)], 1)]
+              for number, error in enumerate(mlp.loss_curve_[:mlp.n_iter_ - len(reporter.rows)], 1)]
     goal = mlp.target_error
     return {
         "data": training.source, "samples": len(training.x), "shape": training.shape,
         "classes": [str(name) for name in mlp.classes_],
-        "held_out": None if held is None else held.source,
-        "held_out_samples": 0 if held is None else len(held.x), "prepared": {
+        "held_out": None if held_out is None else held_out.source,
+        "held_out_samples": 0 if held_out is None else len(held_out.x), "prepared": {
             "scale": preparation.scale, "threshold": preparation.threshold,
             "pad": preparation.pad},
-        "settings": settings, "device": mlp.device_, "description": place.description,
-        "algorithm": mlp.algorithm_, "seconds_read": follow.seconds_read,
+        "settings": settings, "device": mlp.device_, "description": trained_on.description,
+        "algorithm": mlp.algorithm_, "seconds_read": reporter.seconds_read,
         "seconds_trained": sum(len(training.x) / row["samples_per_second"]
-                               for row in follow.rows),
-        "seconds": time.perf_counter() - follow.started, "epochs_done": mlp.n_iter_,
-        "errors": mlp.loss_curve_, "rows": [*before, *follow.rows],
+                               for row in reporter.rows),
+        "seconds": time.perf_counter() - reporter.started, "epochs_done": mlp.n_iter_,
+        "errors": mlp.loss_curve_, "rows": [*before, *reporter.rows],
         "goal_reached": None if goal is None else mlp.loss_curve_[-1] <= goal,
         "tested_on": tested.source, "tested": len(tested.x), "right": right,
         "accuracy": right / len(tested.x),
@@ -175,16 +184,17 @@ def facts(mlp: MLP, place: Device, training: Dataset, held: Dataset | None,
 
 def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
           outputs: Mapping[str, Path | None],
-          some: np.ndarray) -> tuple[list[Path], dict[str, str]]:
-    """The network, the curve, the report and some samples to try the network on, where they are
-    wanted. Returns the files that were written, and of each other output why not."""
+          examples: np.ndarray) -> tuple[list[Path], dict[str, str]]:
+    """Writes the network, the curve, the report and some samples to try the network on, where
+    `outputs` names a file for them. Returns the files that were written, and for each output
+    that could not be written the reason."""
     def content(output: str) -> bytes:
         if output == "--curve":
-            return curve.png(_title(facts["settings"]), facts["errors"], _shares(facts))
+            return curve.png(_title(facts["settings"]), facts["errors"], _accuracies(facts))
         if output == "--report":
             return (json.dumps(facts, indent=1) + "\n").encode()
         file = io.BytesIO()
-        np.save(file, some)
+        np.save(file, examples)
         return file.getvalue()
 
     written, faults = [], {}
@@ -206,14 +216,14 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
 
 def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
                 written: Sequence[Path]) -> None:
-    """What stands below the rows of the epochs."""
+    """Prints the lines below the rows of the epochs."""
     kind = "test" if facts["held_out"] is not None else "training"
-    taught = facts["samples"] * sum(row["samples_per_second"] is not None
-                                    for row in facts["rows"])
-    rate = taught / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
-    made = (f"{taught} samples trained in {facts['seconds_trained']:.1f} s, {show.human(rate)} a "
-            "second" if taught else "all were made before, none was left")
-    print(f"{facts['epochs_done']} epochs; {made}; read in {facts['seconds_read']:.1f} s, "
+    trained = facts["samples"] * sum(row["samples_per_second"] is not None
+                                     for row in facts["rows"])
+    rate = trained / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
+    work = (f"{trained} samples trained in {facts['seconds_trained']:.1f} s, {human(rate)} a "
+            "second" if trained else "all were made before, none was left")
+    print(f"{facts['epochs_done']} epochs; {work}; read in {facts['seconds_read']:.1f} s, "
           f"{facts['seconds']:.1f} s in all")
     if (goal := facts["settings"]["target_error"]) is not None:
         print(f"error {facts['errors'][-1]:.4g} after {facts['epochs_done']} of "
@@ -229,13 +239,14 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
 
 
 def _title(settings: Mapping[str, Any]) -> str:
+    """Returns the network and the settings of its training in one line."""
     return (f"{'-'.join(map(str, settings['sizes']))}, {settings['activation']}, "
             f"{settings['loss']}, learning rate {settings['learning_rate']:g}, "
             f"batch {settings['batch']}")
 
 
-def _shares(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """The accuracies of the epochs, by what they are of."""
-    found = {what: {row["epoch"]: row[key] for row in facts["rows"] if row[key] is not None}
-             for what, key in (("training", "accuracy"), ("held out", "held_out_accuracy"))}
-    return {what: points for what, points in found.items() if points}
+def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
+    """Returns the accuracy of each epoch, by the kind of samples that were tested."""
+    curves = {kind: {row["epoch"]: row[key] for row in facts["rows"] if row[key] is not None}
+              for kind, key in (("training", "accuracy"), ("held out", "held_out_accuracy"))}
+    return {kind: points for kind, points in curves.items() if points}

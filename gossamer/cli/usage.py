@@ -1,4 +1,4 @@
-"""Runs the command line; wrong usage is one line like every other error."""
+"""Runs the command line, and turns wrong usage into one line like every other error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _ClickException: Any = typer.BadParameter.__mro__[2]
 
 
 def invoke() -> int:
-    """Runs the verb that the arguments name; the exit code. Raises InputError for wrong usage."""
+    """Runs the verb that the arguments name, and returns the exit code. Raises InputError for
+    wrong usage."""
     try:
         return app(prog_name="gossamer", standalone_mode=False) or 0
     except typer.Abort:
@@ -29,15 +30,16 @@ def invoke() -> int:
 
 
 def _explained(error: Any) -> str:
+    """Returns the message of an error in usage, with the value that the option was given."""
     message = error.format_message()
-    if found := re.match(r"Invalid value for '?([^':]+)'?(?: / '[^']*')*: (.*)", message, re.S):
-        option, reason = found.groups()
-        given = f"{option} {_value(option)}".strip()
+    if match := re.match(r"Invalid value for '?([^':]+)'?(?: / '[^']*')*: (.*)", message, re.S):
+        option, reason = match.groups()
+        option_text = f"{option} {_value(option)}".strip()
         if least := re.search(r"(?:x>=|greater than or equal to )(\d+)", reason):
-            return f"{given}: expected {least[1]} or more"
+            return f"{option_text}: expected {least[1]} or more"
         if kind := re.search(r"valid (integer|number|float)", reason):
-            return f"{given}: expected a {'whole ' if kind[1] == 'integer' else ''}number"
-        return f"{given}: {reason}"
+            return f"{option_text}: expected a {'whole ' if kind[1] == 'integer' else ''}number"
+        return f"{option_text}: {reason}"
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "gossamer"
     message = message.strip().rstrip(".")
@@ -45,7 +47,8 @@ def _explained(error: Any) -> str:
 
 
 def _value(option: str) -> str:
-    """What the command line gives for an option; typer's messages leave it out."""
+    """Returns the value that the command line gives for an option; typer's messages leave it
+    out."""
     for index, word in enumerate(sys.argv):
         if word == option and index + 1 < len(sys.argv):
             return sys.argv[index + 1]

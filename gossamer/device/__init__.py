@@ -1,1 +1,1 @@
-"""Where code runs: NumPy on the host, OpenCL devices and NVIDIA GPUs."""
+"""The devices that run plans: NumPy on the host, OpenCL devices and NVIDIA GPUs."""

@@ -1,4 +1,4 @@
-"""Which library an array is of; imports none of them."""
+"""Finds out to which library an array belongs, without importing any."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import Any
 
 
 def library(array: Any) -> str:
-    """The package an array is of: numpy, torch, cupy, jax..."""
+    """Returns the name of the package that defines an array: numpy, torch, cupy, jax..."""
     package = type(array).__module__.split(".")[0]
     return "jax" if package == "jaxlib" else package

@@ -1,104 +1,82 @@
-"""The interface that every place where code runs implements: Device, Buffer, Kernel."""
+"""The interface that every device implements: Device, Buffer and Kernel."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from gossamer.errors import DeviceError, OutOfMemoryError
-
-DIALECT = tuple(Path(__file__).parent / "dialect" / f"{name}.h"
-                for name in ("opencl", "cuda", "common"))
-"""The headers that make one source OpenCL C and CUDA C++, in the order in which they are put
-before a kernel."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a device offers; kernels are chosen and sized by these."""
-
-    compute_units: int
-    memory_bytes: int
-    shared_bytes: int
-    shared_bytes_opt_in: int
-    work_group_size: int
-    subgroup_size: int
-    cache_bytes: int = 0
-    graph: bool = False
-    mma: bool = False
-    cluster: int = 1
-    """Groups that may reach one another's shared memory."""
-
-
-@dataclass(frozen=True)
-class KernelSource:
-    """One kernel function of one file, specialised by macros.
-
-    path: the `.cl` or `.cu` file; `.cl` files get the headers of DIALECT in front.
-    defines: macros, in order; a value may be any C text (an expression's statements too).
-    architectures: the oldest and newest CUDA architectures it is built for.
-    dynamic_shared: whether it takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
-    headers: files that several kernels share, put before the kernel's own.
-    """
-
-    path: Path
-    function: str
-    defines: tuple[tuple[str, str], ...] = ()
-    architectures: tuple[str, str] = ("sm_75", "sm_100")
-    dynamic_shared: bool = False
-    headers: tuple[Path, ...] = ()
-
-    @staticmethod
-    def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
-           **options: Any) -> KernelSource:
-        items = tuple((name, str(value)) for name, value in (defines or {}).items())
-        return KernelSource(path, function, items, **options)
-
-    def text(self) -> str:
-        """The whole translation unit."""
-        lines = [f"#define {name} {_one_line(value)}" for name, value in self.defines]
-        if self.path.suffix == ".cl":
-            lines += [header.read_text() for header in DIALECT]
-        lines += [path.read_text() for path in (*self.headers, self.path)]
-        return "\n".join(lines)
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", " \\\n")
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
 
 
 class Buffer(abc.ABC):
-    """Device memory. Freed when the last reference goes."""
+    """Device memory, which is freed with the last reference to it.
+
+    Attributes
+    ----------
+    device : Device
+        The device that holds the memory.
+    nbytes : int
+        Size in bytes.
+    """
 
     device: Device
     nbytes: int
 
     @abc.abstractmethod
     def view(self, offset: int, nbytes: int) -> Buffer:
-        """A part of this buffer, `offset` bytes in (a multiple of `Device.alignment`), that
-        keeps the whole alive."""
+        """Return a part of this buffer that keeps the full buffer alive.
+
+        Parameters
+        ----------
+        offset : int
+            First byte of the part, a multiple of `Device.alignment`.
+        nbytes : int
+            Size of the part in bytes.
+
+        Returns
+        -------
+        Buffer
+            The same memory from `offset` on.
+
+        Raises
+        ------
+        ValueError
+            The offset is not aligned, or the part leaves the buffer.
+        """
 
 
 class Kernel(abc.ABC):
-    """A compiled kernel function."""
+    """A compiled kernel function.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function.
+    source : KernelSource
+        The source from which the kernel was built.
+    registers : int or None
+        Registers of each thread, where the compiler reports them.
+    spill_bytes : int or None
+        Bytes of each thread in CUDA's off-chip local memory, where the compiler reports them.
+    code_bytes : int or None
+        Size of the binary, where it is known.
+    from_cache : bool
+        Whether the binary was read from the disk cache.
+    apart_seconds : float
+        Seconds that another process took to build the kernel.
+    """
 
     name: str
     source: KernelSource
     registers: int | None = None
-    """Registers a thread, where the compiler tells."""
     spill_bytes: int | None = None
-    """Bytes a thread keeps in off-chip local memory, where the compiler tells."""
     code_bytes: int | None = None
-    """Of its binary, where that is known."""
     from_cache: bool = False
-    """Whether it was compiled before and read from the disk cache."""
     apart_seconds: float = 0.0
-    """That another process took to build it."""
 
 
 Argument = Buffer | int | float | np.generic | None
@@ -106,7 +84,26 @@ Argument = Buffer | int | float | np.generic | None
 
 
 class Device(abc.ABC):
-    """One place where plans run. Obtain one from `gossamer.device.registry.find`."""
+    """A device that runs plans; `gossamer.device.registry.find` returns instances.
+
+    A parameter `stream` takes None for the device's default stream. All arguments named `array`
+    must be C-contiguous. A copy of a device is the device itself, and pickling keeps its name.
+
+    Attributes
+    ----------
+    api : str
+        "host", "opencl" or "cuda".
+    index : int
+        Number of the device among those of its api.
+    description : str
+        Name of the hardware.
+    driver : str
+        Name and version of the driver.
+    limits : Limits
+        The capabilities of the device.
+    alignment : int
+        Bytes of which the offset of every view of a buffer must be a multiple.
+    """
 
     api: ClassVar[str]
     index: int
@@ -114,152 +111,253 @@ class Device(abc.ABC):
     driver: str
     limits: Limits
     alignment: int = 256
+    reopen: ClassVar[Callable[[str], Device] | None] = None
+    """Function that opens a device by its name in another process; the registry sets it."""
 
     @property
     def name(self) -> str:
-        """What a user types: host, opencl:0, cuda:1."""
+        """The name that a user types: host, opencl:0, cuda:1."""
         return self.api if self.api == "host" else f"{self.api}:{self.index}"
 
     @property
     def compiles(self) -> bool:
-        """Whether kernels can be compiled and launched here (not on the host)."""
+        """True if the device compiles and launches kernels; the host does not."""
         return True
 
     @property
     def on_processors(self) -> bool:
-        """Whether work runs on the host's processors, which other programs use too."""
+        """True if work runs on the host's processors, which other programs use as well."""
         return False
 
     @property
     def builds_side_by_side(self) -> bool:
-        """Whether several threads build kernels in less time than one."""
+        """True if several threads build kernels in less time than one."""
         return False
 
     @abc.abstractmethod
     def compile(self, source: KernelSource) -> Kernel:
-        """The kernel built for this device, from memory or the disk cache when seen before.
+        """Return the kernel built for this device, from memory or the disk cache if possible.
 
-        Raises CompileError with the build log.
+        Parameters
+        ----------
+        source : KernelSource
+            The kernel function.
+
+        Returns
+        -------
+        Kernel
+            The same object for the same source.
+
+        Raises
+        ------
+        CompileError
+            The compiler refused the source; the message carries its log.
         """
 
     @abc.abstractmethod
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
-        """Uninitialised memory. Raises OutOfMemoryError naming the purpose and the bytes.
+        """Allocate uninitialised memory.
 
-        With a stream, memory for work in that stream's order only, dropped before or after the
-        work is done: quick where the device has memory pools (CUDA), the same elsewhere.
+        Parameters
+        ----------
+        nbytes : int
+            Size in bytes.
+        purpose : str
+            Use of the memory, for the error's message.
+        stream : Any
+            The only stream whose work uses the memory, which may be dropped before that work is
+            done. On CUDA such memory comes from a pool, which is faster.
+
+        Returns
+        -------
+        Buffer
+            The memory.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The device has too little memory; the message names the purpose and the bytes.
         """
 
     @abc.abstractmethod
     def upload(self, array: np.ndarray, purpose: str) -> Buffer:
-        """New memory that holds a copy of the array's bytes; complete when it returns."""
+        """Copy an array into new memory; the copy is complete on return.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Array of any shape and dtype.
+        purpose : str
+            Use of the memory, for the error's message.
+
+        Returns
+        -------
+        Buffer
+            Memory of `array.nbytes` bytes.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The device has too little memory.
+        """
 
     @abc.abstractmethod
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
-        """Copies a contiguous array's bytes to the start of the buffer, in the stream's order.
-        The array may be changed once this returns."""
+        """Copy an array's bytes to the start of a buffer, in the stream's order.
+
+        The array may be changed after the return.
+
+        Parameters
+        ----------
+        buffer : Buffer
+            The target, of at least `array.nbytes` bytes.
+        array : numpy.ndarray
+            Array of any shape and dtype.
+        stream : Any
+            The stream that orders the copy.
+
+        Raises
+        ------
+        ValueError
+            The array is not contiguous or does not fit.
+        DeviceError
+            The driver failed.
+        """
 
     @abc.abstractmethod
     def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
-        """Fills a contiguous array from the start of the buffer; complete when it returns."""
+        """Fill an array from the start of a buffer; the copy is complete on return.
+
+        Parameters
+        ----------
+        buffer : Buffer
+            The source, of at least `array.nbytes` bytes.
+        array : numpy.ndarray
+            Array of any shape and dtype, which is overwritten.
+        stream : Any
+            The stream that orders the copy.
+
+        Raises
+        ------
+        ValueError
+            The array is not contiguous or larger than the buffer.
+        DeviceError
+            The driver or a kernel queued before failed.
+        """
 
     @abc.abstractmethod
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
-        """Copies within the device, in the stream's order."""
+        """Copy bytes from one buffer to another of this device, in the stream's order.
+
+        Parameters
+        ----------
+        target, source : Buffer
+            Buffers of at least `nbytes` bytes.
+        nbytes : int
+            Number of bytes, from the start of both.
+        stream : Any
+            The stream that orders the copy.
+        """
 
     @abc.abstractmethod
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
-        """Runs `groups` work-groups of `work_group_size` work-items (one to three dimensions).
-        No launch happens when a dimension is 0. shared_bytes sizes the dynamic shared memory."""
+        """Queue a kernel; nothing is launched where a dimension of `groups` is 0.
+
+        Parameters
+        ----------
+        kernel : Kernel
+            A kernel that this device compiled.
+        groups, work_group_size : sequence of int
+            Number of work-groups, and of work-items in each, along one to three dimensions.
+        arguments : sequence of Argument
+            The kernel's arguments in order.
+        shared_bytes : int
+            Bytes of dynamic shared memory for each work-group.
+        stream : Any
+            The stream that orders the launch.
+
+        Raises
+        ------
+        DeviceError
+            The launch exceeds a limit of the device or the driver failed.
+        """
 
     @abc.abstractmethod
     def synchronize(self, stream: Any = None) -> None:
-        """Waits for all work of the stream (None: the default one).
-        Raises DeviceError when a kernel failed."""
+        """Wait for all work of the stream.
+
+        Parameters
+        ----------
+        stream : Any
+            The stream.
+
+        Raises
+        ------
+        DeviceError
+            A kernel failed.
+        """
 
     @abc.abstractmethod
-    def create_stream(self) -> Any: ...
+    def create_stream(self) -> Any:
+        """Return a new stream of the device; None on the host, which has none."""
 
     @abc.abstractmethod
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Microseconds that the device spends on work(stream), by its own events."""
+        """Return the time that the device spends on some work, by the device's own events.
+
+        Parameters
+        ----------
+        work : callable
+            Queues the work on the stream that it is called with.
+        stream : Any
+            The stream on which the work is timed.
+
+        Returns
+        -------
+        float
+            Microseconds.
+
+        Raises
+        ------
+        DeviceError
+            A kernel failed.
+        """
 
     def capture(self, work: Callable[[Any], None],
                 stream: Any = None) -> Callable[..., None] | None:
-        """work(stream) recorded as a graph: calling the result replays it in the stream's order,
-        or in that of the stream it is called with. None where the device has no graphs."""
+        """Record some work as a graph.
+
+        Parameters
+        ----------
+        work : callable
+            Queues the work on the stream that it is called with.
+        stream : Any
+            The stream on which the graph is replayed where its call names no other.
+
+        Returns
+        -------
+        callable or None
+            A function of an optional stream that replays the work in the stream's order; None
+            where the device has no graphs.
+        """
         return None
 
     def __copy__(self) -> Device:
+        """Return the device itself."""
         return self
 
     def __deepcopy__(self, memo: Any) -> Device:
+        """Return the device itself."""
         return self
 
     def __reduce__(self) -> Any:
-        """By name: another process opens the device itself."""
-        from gossamer.device.registry import find_or_best
-
-        return find_or_best, (self.name,)
+        """Pickle the name only: another process opens the device itself."""
+        if Device.reopen is None:
+            raise TypeError(f"{self.name} cannot be pickled: import gossamer.device.registry first")
+        return Device.reopen, (self.name,)
 
     def __repr__(self) -> str:
+        """Return the name and the description."""
         return f"<{self.name}: {self.description}>"
-
-
-def check_view(buffer: Buffer, offset: int, nbytes: int) -> None:
-    """Raises ValueError unless a view of the buffer may start and end there."""
-    if offset % buffer.device.alignment:
-        raise ValueError(f"a view on {buffer.device.name} starts at a multiple of "
-                         f"{buffer.device.alignment} bytes, got {offset}")
-    if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
-        raise ValueError(f"a view of {nbytes} bytes at {offset} leaves a buffer of "
-                         f"{buffer.nbytes} bytes")
-
-
-def check_transfer(buffer: Buffer, array: np.ndarray) -> None:
-    """Raises ValueError unless the array's bytes can go to or come from the buffer."""
-    if not array.flags.c_contiguous:
-        raise ValueError("only a C-contiguous array is copied to or from a device")
-    if array.nbytes > buffer.nbytes:
-        raise ValueError(f"an array of {array.nbytes} bytes does not fit a buffer of "
-                         f"{buffer.nbytes} bytes")
-
-
-def out_of_memory(device: Device, nbytes: int, purpose: str,
-                  free: int | None = None) -> OutOfMemoryError:
-    """The error for an allocation that failed; `free` where the driver tells it."""
-    have = (f"{free} bytes are free" if free is not None
-            else f"it has {device.limits.memory_bytes} bytes in all")
-    return OutOfMemoryError(f"{device.name} has no room for {nbytes} bytes ({purpose}): {have}; "
-                            "use a smaller batch or another device")
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """One device as discovered: usable, or the reason why not."""
-
-    name: str
-    description: str
-    driver: str
-    compute_units: int
-    memory_bytes: int
-    problem: str | None
-    """None: it built and ran a one-line kernel. Otherwise one line that says why it is not
-    offered."""
-
-
-def self_check(device: Device) -> None:
-    """Builds and runs a one-line kernel and compares its result.
-
-    Raises DeviceError when the result is wrong; compile and launch errors pass through.
-    """
-    source = KernelSource.of(Path(__file__).with_name("self_check.cl"), "self_check")
-    values = np.arange(1, 65, dtype=np.float32)
-    buffer = device.upload(values, "the self-check")
-    device.launch(device.compile(source), (1,), (64,), (buffer, 64))
-    result = np.zeros_like(values)
-    device.read(buffer, result)
-    if not np.array_equal(result, values * 2 + 1):
-        raise DeviceError(f"{device.name} built a one-line kernel but computed wrong numbers")

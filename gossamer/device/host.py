@@ -1,4 +1,5 @@
-"""The host: NumPy on plain memory. Always there, needs no driver, compiles nothing."""
+"""The host as a device: NumPy on plain memory. It always works, needs no driver and compiles no
+kernels."""
 
 from __future__ import annotations
 
@@ -10,17 +11,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gossamer.device.base import (
-    Argument,
-    Buffer,
-    Device,
-    Kernel,
-    KernelSource,
-    Limits,
-    check_transfer,
-    check_view,
-    out_of_memory,
-)
+from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.checks import check_transfer, check_view, out_of_memory
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 from gossamer.tensor import TensorSpec
 
@@ -28,14 +22,17 @@ _ALIGNMENT = 64
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """Returns the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class HostBuffer(Buffer):
-    """Host memory; algorithms see it as NumPy arrays through `array`."""
+    """Host memory, which algorithms use as NumPy arrays through `array`.
+
+    bytes: the memory as a flat uint8 array.
+    """
 
     device: HostDevice
 
@@ -43,7 +40,6 @@ class HostBuffer(Buffer):
         self.device = device
         self.nbytes = data.nbytes
         self.bytes = data
-        """The memory as a flat uint8 array."""
 
     def view(self, offset: int, nbytes: int) -> HostBuffer:
         check_view(self, offset, nbytes)
@@ -51,8 +47,9 @@ class HostBuffer(Buffer):
 
     def array(self, shape: TensorSpec | Sequence[int],
               dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
-        """The start of this memory as a C-contiguous array that shares it: of a shape and dtype
-        (float32 when none is given), or of a spec's stored shape and dtype."""
+        """Returns the start of this memory as a C-contiguous array that shares it. It has the given
+        shape and dtype (default: float32), or a spec's stored shape and dtype.
+        Raises ValueError where the memory is too small."""
         if isinstance(shape, TensorSpec):
             dtype = shape.stored_dtype if dtype is None else dtype
             shape = shape.stored_shape
@@ -65,7 +62,7 @@ class HostBuffer(Buffer):
 
 
 class HostDevice(Device):
-    """NumPy on this machine. Streams do not exist: work is done when a call returns."""
+    """NumPy on this machine. It has no streams: work is done when a call returns."""
 
     api = "host"
     alignment = _ALIGNMENT
@@ -115,7 +112,7 @@ class HostDevice(Device):
         return buffer
 
     def wrap(self, array: np.ndarray) -> HostBuffer:
-        """A buffer that shares a C-contiguous array's memory and keeps it alive."""
+        """Returns a buffer that shares a C-contiguous array's memory and keeps it alive."""
         if not array.flags.c_contiguous:
             raise ValueError("only a C-contiguous array can be wrapped")
         return HostBuffer(self, array.reshape(-1).view(np.uint8))

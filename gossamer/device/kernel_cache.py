@@ -1,4 +1,4 @@
-"""The cache folder: where compiled kernels, and other things dear to make, are kept on disk."""
+"""The cache folder, which stores compiled kernels and other costly results on disk."""
 
 from __future__ import annotations
 
@@ -16,34 +16,37 @@ from gossamer.errors import GossamerWarning
 from gossamer.io.atomic import replacing
 
 MOST_BYTES = 2**30
-"""Of compiled kernels on disk, about; what was used least lately goes first."""
+"""Bytes of compiled kernels on disk, approximately; the least recently used are removed first."""
 
 _DIGEST = hashlib.sha256().digest_size
-_MOST_KEPT = 2**29
-"""Bytes kept in memory of what could not be written; what was used least lately goes first."""
+_MOST_UNWRITTEN = 2**29
+"""Bytes of kernels that stay in memory because they could not be written; the least recently used
+are removed first."""
 _LOOK_EVERY = 2**24
-"""Bytes that a process writes between two looks at how large the folder is."""
+"""Bytes that a process writes between two checks of the folder's size."""
 _ABANDONED_SECONDS = 3600
-"""After which a file that is only half written has lost its writer."""
+"""Seconds after which the writer of a half-written file is taken to have died."""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
 _unseen = _LOOK_EVERY
-"""Bytes written since the last look; a process looks when it first writes."""
+"""Bytes written since the last check of the folder's size; the first write triggers a check."""
 _lock = threading.Lock()
 
 
 def cache_folder() -> Path:
-    """$GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else ~/.cache/gossamer."""
-    if own := os.environ.get("GOSSAMER_CACHE"):
-        return Path(own)
+    """Returns the cache folder: $GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else
+    ~/.cache/gossamer."""
+    if folder := os.environ.get("GOSSAMER_CACHE"):
+        return Path(folder)
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "gossamer"
     return Path(os.path.expanduser("~")) / ".cache" / "gossamer"
 
 
 def write_atomically(path: Path, data: bytes) -> bool:
-    """Replaces a file in the cache folder, or leaves it as it was. False, with one warning a
-    process that names the folder, when it cannot be written."""
+    """Replaces a file in the cache folder, or leaves it unchanged. Returns False where the folder
+    cannot be written; the first such failure in a process gives a warning that names the folder.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -60,20 +63,23 @@ def write_atomically(path: Path, data: bytes) -> bool:
 
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
-    """What build() returned when it was called with this key before, by any process; a missing
-    or damaged entry is built again. What cannot be written is kept by this process; what was used
-    least lately is removed where the folder grows beyond MOST_BYTES."""
+    """Returns the result of build() for a key, from the cache where any process stored it before.
+
+    A missing or damaged entry is built again. An entry that cannot be written stays in the memory
+    of this process. The least recently used entries are removed where the folder grows beyond
+    MOST_BYTES.
+    """
     name = _name(key)
     path = cache_folder() / "kernels" / name
     data = _intact(path)
     if data is None:
-        data = _kept(name)
+        data = _unwritten_entry(name)
     if data is None:
         data = build()
         if write_atomically(path, hashlib.sha256(data).digest() + data):
             _bound(path.parent, len(data))
         else:
-            _keep(name, data)
+            _remember(name, data)
     return data
 
 
@@ -90,17 +96,17 @@ def _name(key: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(key).encode()).hexdigest()
 
 
-def _kept(name: str) -> bytes | None:
+def _unwritten_entry(name: str) -> bytes | None:
     with _lock:
         if name in _unwritten:
             _unwritten.move_to_end(name)
         return _unwritten.get(name)
 
 
-def _keep(name: str, data: bytes) -> None:
+def _remember(name: str, data: bytes) -> None:
     with _lock:
         _unwritten[name] = data
-        while sum(map(len, _unwritten.values())) > _MOST_KEPT:
+        while sum(map(len, _unwritten.values())) > _MOST_UNWRITTEN:
             _unwritten.popitem(last=False)
 
 
@@ -113,14 +119,16 @@ def _intact(path: Path) -> bytes | None:
     if hashlib.sha256(data).digest() != digest:
         return None
     with contextlib.suppress(OSError):
-        # the time of its last use
+        # the time of modification records the last use
         os.utime(path)
     return data
 
 
 def _bound(folder: Path, written: int) -> None:
-    """Removes what was used least lately, where the folder may have outgrown its bound. Other
-    processes may do the same meanwhile, or read: what they find gone they build again."""
+    """Removes the least recently used entries where the folder may exceed its bound.
+
+    Other processes may read or remove entries meanwhile; they build again what is missing.
+    """
     global _unseen
     with _lock:
         _unseen += written
@@ -140,7 +148,8 @@ def _bound(folder: Path, written: int) -> None:
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """When each was last used, its size and path. Half-written ones that were abandoned go."""
+    """Yields the time of last use, the size and the path of each entry, and removes abandoned
+    half-written files."""
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
             with contextlib.suppress(OSError):

@@ -1,4 +1,7 @@
-"""OpenCL devices, through PyOpenCL: any GPU, CPU or simulator with an OpenCL 1.2 driver."""
+"""OpenCL devices, through PyOpenCL: any GPU, CPU or simulator with an OpenCL 1.2 driver.
+
+OpenCL calls shared memory "local memory": its names in that API contain LOCAL.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,10 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from gossamer.device.base import (
-    Argument,
-    Buffer,
-    Device,
-    Kernel,
-    KernelSource,
-    Limits,
-    check_transfer,
-    check_view,
-    out_of_memory,
-)
+from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.checks import check_transfer, check_view, out_of_memory
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
 
 _MEMORY_STATUS = {
@@ -41,9 +37,9 @@ class OpenCLBuffer(Buffer):
         self.nbytes = nbytes
         self.root = root
         self.offset = offset
-        # sub-buffers of sub-buffers do not exist, and none is empty
-        whole = (offset == 0 and nbytes == root.size) or nbytes == 0
-        self.handle: cl.Buffer = root if whole else root.get_sub_region(offset, nbytes)
+        # a sub-buffer has no sub-buffers in OpenCL, and cannot be empty
+        is_root = (offset == 0 and nbytes == root.size) or nbytes == 0
+        self.handle: cl.Buffer = root if is_root else root.get_sub_region(offset, nbytes)
 
     def view(self, offset: int, nbytes: int) -> OpenCLBuffer:
         check_view(self, offset, nbytes)
@@ -51,29 +47,30 @@ class OpenCLBuffer(Buffer):
 
 
 class OpenCLKernel(Kernel):
-    """One kernel function of a built program. Setting arguments is not thread safe in OpenCL,
+    """One kernel function of a built program. Setting arguments is not thread-safe in OpenCL,
     so every thread has its own kernel object."""
 
     def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device) -> None:
         self.name = source.function
         self.source = source
         self._program = program
-        self._own = threading.local()
+        self._per_thread = threading.local()
         info = cl.kernel_work_group_info
         self.work_group_size = self.handle.get_work_group_info(info.WORK_GROUP_SIZE, device)
         self.shared_bytes = self.handle.get_work_group_info(info.LOCAL_MEM_SIZE, device)
 
     @property
     def handle(self) -> cl.Kernel:
+        """The kernel object of the calling thread."""
         try:
-            return self._own.kernel
+            return self._per_thread.kernel
         except AttributeError:
-            self._own.kernel = cl.Kernel(self._program, self.name)
-            return self._own.kernel
+            self._per_thread.kernel = cl.Kernel(self._program, self.name)
+            return self._per_thread.kernel
 
 
 class OpenCLDevice(Device):
-    """One OpenCL device with a context of its own. A stream is an in-order command queue."""
+    """One OpenCL device with its own context. A stream is an in-order command queue."""
 
     api = "opencl"
 
@@ -94,7 +91,7 @@ class OpenCLDevice(Device):
         if handle.single_fp_config & exact_division:
             self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
         if self.is_simulator:
-            # Oclgrind widens vectors of comparisons wrongly, which only optimised code has
+            # Oclgrind computes vectors of comparisons wrongly, which only optimised code contains
             self._options.append("-cl-opt-disable")
 
     @property
@@ -111,7 +108,7 @@ class OpenCLDevice(Device):
         program = cl.Program(self._context, source.text())
         try:
             with warnings.catch_warnings():
-                # some drivers log a line for every build
+                # some drivers write a log for every build
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
                 program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
@@ -123,7 +120,7 @@ class OpenCLDevice(Device):
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> OpenCLBuffer:
         try:
             root = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
-            # drivers put off the allocation until the first use, where nobody knows its purpose
+            # drivers delay the allocation until the first use, where its purpose is unknown
             cl.enqueue_migrate_mem_objects(
                 self._queue, [root], cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
         except (cl.Error, MemoryError) as error:
@@ -161,7 +158,7 @@ class OpenCLDevice(Device):
         if 0 in groups:
             return
         self._check_fit(kernel, work_group_size, shared_bytes)
-        everywhere = tuple(g * s for g, s in zip(groups, work_group_size, strict=True))
+        global_size = tuple(g * s for g, s in zip(groups, work_group_size, strict=True))
 
         def enqueue() -> cl.Event:
             values = [_value(argument) for argument in arguments]
@@ -170,7 +167,7 @@ class OpenCLDevice(Device):
             handle = kernel.handle
             handle.set_args(*values)
             return cl.enqueue_nd_range_kernel(
-                stream or self._queue, handle, everywhere, tuple(work_group_size))
+                stream or self._queue, handle, global_size, tuple(work_group_size))
 
         self._enqueue(f"launching {kernel.name}", enqueue)
 
@@ -180,8 +177,9 @@ class OpenCLDevice(Device):
         for length in work_group_size:
             size *= length
         if size > kernel.work_group_size:
-            raise DeviceError(f"{self.name} runs {kernel.name} with at most {kernel.work_group_size} "
-                              f"work-items a group, asked for {size}")
+            raise DeviceError(f"{self.name} runs {kernel.name} with at most "
+                              f"{kernel.work_group_size} work-items in a work-group, "
+                              f"asked for {size}")
         needed = kernel.shared_bytes + shared_bytes
         if needed > self.limits.shared_bytes:
             raise DeviceError(f"{kernel.name} needs {needed} bytes of shared memory, "
@@ -241,21 +239,22 @@ def _value(argument: Argument) -> Any:
 
 
 def handles() -> list[cl.Device]:
-    """Every OpenCL device of this machine: GPUs first, then other hardware, Oclgrind last."""
+    """Returns every OpenCL device of this machine: GPUs first, then other hardware, Oclgrind
+    last."""
     def rank(device: cl.Device) -> int:
         if is_simulator(device):
             return 2
         return 0 if is_gpu(device) else 1
 
     try:
-        found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
+        devices = [device for platform in cl.get_platforms() for device in platform.get_devices()]
     except cl.Error:
         return []
-    return sorted(found, key=rank)
+    return sorted(devices, key=rank)
 
 
 def drivers() -> list[str]:
-    """The names of the OpenCL drivers that are installed, those that offer no device too."""
+    """Returns the names of all installed OpenCL drivers, including those without a device."""
     try:
         return [platform.name.strip() for platform in cl.get_platforms()]
     except cl.Error:
@@ -263,16 +262,17 @@ def drivers() -> list[str]:
 
 
 def is_simulator(handle: cl.Device) -> bool:
-    """Whether this is Oclgrind, which interprets kernels to find their faults."""
+    """Returns whether a device is Oclgrind, which interprets kernels to find their faults."""
     return handle.platform.name.strip() == "Oclgrind"
 
 
 def is_gpu(handle: cl.Device) -> bool:
-    """Whether this is a GPU, the only kind of OpenCL device that is picked unasked."""
+    """Returns whether a device is a GPU; no other OpenCL device is selected by default."""
     return bool(handle.type & cl.device_type.GPU) and not is_simulator(handle)
 
 
 def describe(handle: cl.Device) -> str:
+    """Returns the name of a device and of its driver."""
     return f"{handle.name.strip()} ({handle.platform.name.strip()})"
 
 

@@ -1,4 +1,4 @@
-"""Where code runs: finding the devices of this machine and keeping one instance of each."""
+"""Finds the devices of this machine and keeps one instance of each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
-from gossamer.device.base import Device, DeviceInfo, self_check
+from gossamer.device.base import Device
+from gossamer.device.checks import self_check
 from gossamer.device.host import HostDevice
+from gossamer.device.limits import DeviceInfo
 from gossamer.errors import DeviceError, GossamerError, GossamerWarning
 
 __all__ = ["devices", "find", "find_or_best"]
 
 
 class _DeviceProbe:
-    """A device that may work: opened and checked once, when somebody asks for it."""
+    """A device that may work; it is opened and checked once, when it is first asked for."""
 
     def __init__(self, name: str, description: str, open_device: Callable[[], Device],
                  preferred: bool) -> None:
@@ -29,7 +31,7 @@ class _DeviceProbe:
         self._checked = False
 
     def check(self) -> Device | None:
-        """The device when it works; else None, and `problem` says why."""
+        """Return the device when it works; else None, and set `problem` to the reason."""
         with self._lock:
             if not self._checked:
                 self._checked = True
@@ -38,12 +40,12 @@ class _DeviceProbe:
                     if device.compiles:
                         self_check(device)
                     self.device = device
-                except Exception as error:  # a driver may fail in any way; it is not offered then
+                except Exception as error:  # a driver may fail in any way
                     self.problem = _one_line(error)
             return self.device
 
     def forked(self) -> None:
-        """In the child of a process that had found it: drivers do not survive that, and hang."""
+        """Mark the device as unusable in a forked child process, where drivers hang."""
         self._lock = threading.Lock()
         if self.name != "host":
             self._checked, self.device = True, None
@@ -51,12 +53,13 @@ class _DeviceProbe:
                             "parent only; start processes by spawn, as "
                             "multiprocessing.get_context('spawn') and joblib do")
 
-    def found(self) -> DeviceInfo:
+    def info(self) -> DeviceInfo:
+        """Check the device and describe it."""
         device = self.check()
         if device is None:
             return DeviceInfo(self.name, self.description, "", 0, 0, self.problem)
         return DeviceInfo(self.name, device.description, device.driver, device.limits.compute_units,
-                     device.limits.memory_bytes, None)
+                          device.limits.memory_bytes, None)
 
 
 _lock = threading.Lock()
@@ -64,41 +67,84 @@ _candidates: list[_DeviceProbe] | None = None
 
 
 def devices() -> list[DeviceInfo]:
-    """Every device of this machine in the order of preference, the unusable ones with the
-    reason. Builds and runs a one-line kernel on each, once a process."""
-    return [candidate.found() for candidate in _all()]
+    """Return every device of this machine in the order of preference.
+
+    Each is checked once in a process by building and running a one-line kernel.
+
+    Returns
+    -------
+    list of DeviceInfo
+        One entry for each device, the unusable ones with the reason as their `problem`.
+    """
+    return [candidate.info() for candidate in _all()]
 
 
 def find(name: str | None = None) -> Device:
-    """The device of that name (host, opencl:0, cuda:1; a name without index means index 0), or
-    the best one: CUDA, else an OpenCL GPU, else the host. The same instance every time.
+    """Return a device, the same instance at every call.
 
-    Raises DeviceError when there is no such device or it cannot be used. Warns when a GPU that
-    is there is passed over because it does not work.
+    Parameters
+    ----------
+    name : str, optional
+        Name of the device, such as host, opencl:0 or cuda:1; a name without an index means index
+        0. Without a name it is the best device: CUDA, else an OpenCL GPU, else the host.
+
+    Returns
+    -------
+    Device
+        The device, which has been checked.
+
+    Raises
+    ------
+    DeviceError
+        There is no such device, or it cannot be used.
+
+    Warns
+    -----
+    GossamerWarning
+        No name was given and a GPU was skipped because it does not work.
     """
     if name is None:
         return _best()
-    wanted = name.strip().lower()
-    if wanted in ("cuda", "opencl"):
-        wanted += ":0"
+    full_name = name.strip().lower()
+    if full_name in ("cuda", "opencl"):
+        full_name += ":0"
     for candidate in _all():
-        if wanted in (candidate.name, f"{candidate.name}:0"):
+        if full_name in (candidate.name, f"{candidate.name}:0"):
             device = candidate.check()
             if device is None:
                 raise DeviceError(f"device {candidate.name} cannot be used: {candidate.problem}")
             return device
-    usable = ", ".join(found.name for found in devices() if found.problem is None)
+    usable = ", ".join(info.name for info in devices() if info.problem is None)
     raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}")
 
 
 def find_or_best(name: str) -> Device:
-    """The device of that name; the best one, with a warning, where it cannot be had here."""
+    """Return a device, or the best one with a warning where that device cannot be used.
+
+    Parameters
+    ----------
+    name : str
+        Name of the device, as `find` takes it.
+
+    Returns
+    -------
+    Device
+        The device, which has been checked.
+
+    Warns
+    -----
+    GossamerWarning
+        Another device is returned.
+    """
     try:
         return find(name)
     except DeviceError as error:
-        found = find()
-        warnings.warn(f"{error}; {found.name} takes its place", GossamerWarning, stacklevel=2)
-        return found
+        device = find()
+        warnings.warn(f"{error}; {device.name} takes its place", GossamerWarning, stacklevel=2)
+        return device
+
+
+Device.reopen = staticmethod(find_or_best)
 
 
 def _best() -> Device:
@@ -143,10 +189,10 @@ def _opencl() -> Iterator[_DeviceProbe]:
         yield _missing("opencl", "any OpenCL device",
                        "PyOpenCL is not installed: pip install 'gossamer[opencl]'")
         return
-    found = opencl.handles()
-    if not found:
+    handles = opencl.handles()
+    if not handles:
         yield _missing("opencl", "any OpenCL device", _no_opencl(opencl.drivers()))
-    for index, handle in enumerate(found):
+    for index, handle in enumerate(handles):
         yield _DeviceProbe(
             f"opencl:{index}", opencl.describe(handle),
             lambda handle=handle, index=index: opencl.OpenCLDevice(handle, index),  # type: ignore[misc]
@@ -157,10 +203,10 @@ def _opencl() -> Iterator[_DeviceProbe]:
 def _no_opencl(drivers: Sequence[str]) -> str:
     if not drivers:
         return "no OpenCL driver found; on Debian: apt-get install pocl-opencl-icd"
-    told = f"the OpenCL driver offers no device: {', '.join(drivers)}"
+    problem = f"the OpenCL driver offers no device: {', '.join(drivers)}"
     if "Portable Computing Language" in drivers:
-        told += "; it needs a folder that it can write: set XDG_CACHE_HOME to one of yours"
-    return told
+        problem += "; it needs a folder that it can write: set XDG_CACHE_HOME to one of yours"
+    return problem
 
 
 def _cuda() -> Iterator[_DeviceProbe]:
@@ -171,13 +217,13 @@ def _cuda() -> Iterator[_DeviceProbe]:
                        "cuda.core is not installed: pip install 'gossamer[cuda]'")
         return
     try:
-        found = cuda.count()
+        count = cuda.count()
     except DeviceError as error:
         yield _missing("cuda", "any NVIDIA GPU", str(error))
         return
-    for index in range(found):
+    for index in range(count):
         yield _DeviceProbe(f"cuda:{index}", "NVIDIA GPU",
-                         lambda index=index: cuda.CudaDevice(index), True)  # type: ignore[misc]
+                           lambda index=index: cuda.CudaDevice(index), True)  # type: ignore[misc]
 
 
 def _missing(name: str, description: str, problem: str) -> _DeviceProbe:

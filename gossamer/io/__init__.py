@@ -1,1 +1,1 @@
-"""Files of users: images, arrays and labels in, and results out, each written whole or not at all."""
+"""Files of the user (images, arrays, class names, results) and text in the terminal."""

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import IO
 
 PARTIAL = ".partial-"
-"""How the name of a file begins that is not written to its end yet; a killed process leaves it."""
+"""Beginning of the name of a file that is not complete yet; a killed process may leave one."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file open for writing that takes the place of `path` when the body ends, and goes away
-    when the body or the writing fails. Raises OSError."""
+    """Yields a file open for writing, which replaces `path` when the body ends, and is removed when
+    the body or the writing fails. Raises OSError."""
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
     try:
         with open(partial, "xb") as file:

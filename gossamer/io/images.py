@@ -1,4 +1,4 @@
-"""Photos in, arrays out: reads image files and prepares them for a network."""
+"""Reads image files and prepares them for a network."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from gossamer.errors import InputError
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
 LONGEST = 16384
-"""Pixels of the longest side that a photo is scaled to."""
+"""The most pixels of a side that a photo is scaled to."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a photo becomes a network's input: y = (v * scale - mean) / std, for v in 0 to 255.
+    """Steps that turn a photo into a network's input: y = (v * scale - mean) / std, for v in 0 to
+    255.
 
-    size: (height, width) of the result; None keeps what resize leaves.
-    resize: length that the short side is scaled to before the centre is cropped to `size`;
-    None scales straight to `size`.
-    channels: "rgb", "bgr" or "grey"; mean and std are given in this order, one number or one a
-    channel.
-    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 from
-    0 up and -1 below.
+    size: (height, width) of the result; None keeps the size that `resize` gives.
+    resize: length that the short side is scaled to before the centre is cropped to `size`; None
+    scales directly to `size`.
+    channels: "rgb", "bgr" or "grey".
+    mean, std: one number, or one a channel in the order of `channels`.
+    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 for 0
+    and more, and -1 below; "none" leaves the numbers as they are.
     """
 
     size: tuple[int, int] | None = None
@@ -68,10 +69,12 @@ class Preprocessing:
             raise InputError(f"resize {self.resize} leaves less than size {size} to crop")
 
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
-        """This preprocessing at the size that a network's input shape asks for: (N, C, H, W), or
-        (N, C * H * W) for a network that takes flat photos, square ones unless they have its size.
-        The length of the short side keeps its proportion to the size. Open dimensions leave things
-        as they are."""
+        """Returns this preprocessing with the size that a network's input shape asks for.
+
+        shape: (N, C, H, W), or (N, C * H * W) for a network that takes flat photos, which are
+        square unless the present size fits. Where dimensions are open, the size stays as it is.
+        The length of the short side keeps its proportion to the size.
+        """
         channels = 1 if self.channels == "grey" else 3
         size = None
         if len(shape) == 4 and shape[2] and shape[3]:
@@ -88,8 +91,8 @@ class Preprocessing:
         return replace(self, size=size, resize=resize)
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
-        """The network's input for one photo: (height, width, 3) uint8 in, (channels, height,
-        width) float32 out."""
+        """Returns the network's input for one photo, (channels, height, width) float32. image: the
+        photo as load_image() returns it, (height, width, 3) uint8."""
         values = np.asarray(self._sized(Image.fromarray(image)), dtype=np.float32)
         if self.channels == "bgr":
             values = values[:, :, ::-1]
@@ -104,13 +107,15 @@ class Preprocessing:
         return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
     def batch(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """The prepared photos, (N, channels, height, width)."""
+        """Returns the prepared photos, (N, channels, height, width). Raises InputError where they
+        have different sizes."""
         prepared = [self(image) for image in images]
         if len({values.shape for values in prepared}) > 1:
             raise InputError("images of different sizes make no batch; give --size")
         return np.stack(prepared)
 
     def _sized(self, image: Image.Image) -> Image.Image:
+        """Returns the photo scaled and cropped, in grey where that is asked for."""
         if self.channels == "grey":
             image = image.convert("L")
         if self.resize is not None:
@@ -142,10 +147,10 @@ PRESETS = {
 
 
 def load_image(path: str | Path) -> np.ndarray:
-    """A photo as (height, width, 3) uint8 in RGB, upright as its EXIF orientation says.
+    """Returns a photo as (height, width, 3) uint8 in RGB, upright as its EXIF orientation says.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
-    Raises InputError for a file that is missing, no image, truncated or too large.
+    Raises InputError for a file that is missing, is no image, is truncated or too large.
     """
     path = Path(path)
     try:
@@ -161,7 +166,7 @@ def load_image(path: str | Path) -> np.ndarray:
     except Image.DecompressionBombError:
         raise InputError(f"{path}: too many pixels; scale it down first") from None
     except (OSError, SyntaxError, ValueError) as error:
-        # Pillow's decoders raise all three for damaged files
+        # Pillow's decoders raise any of these for damaged files
         raise InputError(f"{path}: damaged image ({' '.join(str(error).split())})") from None
 
 
@@ -169,10 +174,10 @@ def _to_rgb(image: Image.Image, path: Path) -> Image.Image:
     if image.mode == "F":
         raise InputError(f"{path}: has floating-point pixels; save it with 8 or 16 bits a channel")
     if image.mode.startswith("I"):
-        wide = np.asarray(image).astype(np.int64)
-        if wide.size and (wide.min() < 0 or wide.max() > 65535):
+        pixels = np.asarray(image).astype(np.int64)
+        if pixels.size and (pixels.min() < 0 or pixels.max() > 65535):
             raise InputError(f"{path}: has pixels outside 0 to 65535; save it with 16 bits")
-        image = Image.fromarray(np.round(wide / 257).astype(np.uint8))
+        image = Image.fromarray(np.round(pixels / 257).astype(np.uint8))
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))

@@ -1,5 +1,5 @@
-"""Files that options name for what is written: checked before the work, written whole after it or
-not at all."""
+"""Output files that options name: checked before the work, and written whole after it or not at
+all."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gossamer.io import atomic
 
 
 def check(name: str, outputs: int, read: Sequence[str]) -> Path:
-    """The file that `name` leads to, through symbolic links. Raises InputError when write()
+    """Returns the file of --output, with symbolic links followed. Raises InputError when write()
     could not put so many outputs there, or when it is one of the files that are read."""
     if not name:
         raise InputError("--output: the name is empty; expected one that ends in .npy or .npz")
-    given, path = Path(name), Path(os.path.realpath(name))
+    named, path = Path(name), Path(os.path.realpath(name))
     try:
         path.exists() or path.parent.stat()
     except OSError as error:
         missing = "" if path.parent.is_dir() else f" (folder {path.parent})"
         raise InputError(f"--output {name}: {error.strerror}{missing}") from None
-    check_named(f"--output {name}", given, (".npy", ".npz"))
-    if given.suffix == ".npy" and outputs > 1:
+    check_named(f"--output {name}", named, (".npy", ".npz"))
+    if named.suffix == ".npy" and outputs > 1:
         raise InputError(f"--output {name}: the network has {outputs} outputs; give a name that "
                          "ends in .npz")
     check_place(f"--output {name}", path, read)
@@ -38,33 +38,34 @@ def check(name: str, outputs: int, read: Sequence[str]) -> Path:
 
 def check_file(option: str, path: Path, suffix: str | None,
                read: Iterable[str | Path] = ()) -> None:
-    """Raises InputError when no file of that suffix (None: of any) could take this place, or when
-    it is one of the files that are read."""
+    """Raises InputError when the file does not have the suffix (None allows any), cannot be
+    written, or is one of the files that are read."""
     if suffix is not None:
         check_named(f"{option} {path}", path, (suffix,))
     check_place(f"{option} {path}", path, read)
 
 
-def check_named(given: str, path: Path, suffixes: Sequence[str]) -> None:
-    """Raises InputError unless the name ends in one of these. given: the option and its value."""
+def check_named(option_text: str, path: Path, suffixes: Sequence[str]) -> None:
+    """Raises InputError unless the name has one of the suffixes. option_text: the option and its
+    value, with which messages begin."""
     if path.suffix not in suffixes:
-        raise InputError(f"{given}: expected a name that ends in {' or '.join(suffixes)}")
+        raise InputError(f"{option_text}: expected a name that ends in {' or '.join(suffixes)}")
 
 
-def check_place(given: str, path: Path, read: Iterable[str | Path]) -> None:
-    """Raises InputError when no file could be put there, or one that is read would go. given: the
-    option and its value."""
+def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
+    """Raises InputError when no file can be written there, or when it would replace one of the
+    files that are read. option_text: the option and its value, with which messages begin."""
     if path.is_dir():
-        raise InputError(f"{given}: is a folder")
+        raise InputError(f"{option_text}: is a folder")
     if not path.parent.is_dir():
-        raise InputError(f"{given}: there is no folder {path.parent}")
+        raise InputError(f"{option_text}: there is no folder {path.parent}")
     if path.exists():
         if not path.is_file():
-            raise InputError(f"{given}: is no regular file")
-        if any(Path(other).exists() and path.samefile(other) for other in read):
-            raise InputError(f"{given}: is a file that this command reads; give another name")
+            raise InputError(f"{option_text}: is no regular file")
+        if any(Path(file).exists() and path.samefile(file) for file in read):
+            raise InputError(f"{option_text}: is a file that this command reads; give another name")
     if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{given}: the folder {path.parent} cannot be written to")
+        raise InputError(f"{option_text}: the folder {path.parent} cannot be written to")
 
 
 def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -73,7 +74,7 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
     with replacing(path, f"--output {name}") as file:
         if name.endswith(".npy"):
             (array,) = arrays.values()
-            # NumPy writes to what it takes for a file by itself and loses the reason of a failure
+            # NumPy writes to a real file by itself, and loses the reason of a failure
             np.lib.format.write_array(SimpleNamespace(write=file.write), array,
                                       allow_pickle=False)
         else:
@@ -81,14 +82,15 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 @contextmanager
-def replacing(path: Path, given: str = "") -> Iterator[IO[bytes]]:
-    """A file that takes the place of the one at the path when all was written, else goes away.
-    given: what the user calls it, where that is not the path. Raises InputError where it fails."""
+def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
+    """Yields a file that replaces the one at the path when the body ends, and is removed when the
+    body fails. option_text: the option and its value, with which messages begin instead of the
+    path. Raises InputError where the file cannot be written."""
     try:
         with atomic.replacing(path) as file:
             yield file
     except OSError as error:
-        raise InputError(f"{given or path}: cannot be written: "
+        raise InputError(f"{option_text or path}: cannot be written: "
                          f"{error.strerror or error}") from None
 
 

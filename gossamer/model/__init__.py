@@ -1,1 +1,1 @@
-"""How a network comes in: readers, the graph, shape inference and passes that rewrite it."""
+"""Networks: readers of files, the graph, shape inference, and passes that rewrite the graph."""

@@ -1,4 +1,4 @@
-"""Whether the rows of a batch may be run in several parts without changing the numbers."""
+"""Tells whether a batch may be run in several parts without changing the numbers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.infer.resolve import resolve
 
-_PROBE = 7  # a batch size that no network repeats by chance
+_PROBE = 7
+"""A batch size that no network has by chance in its other dimensions."""
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:
-    """What makes a row of the outputs depend on the batch it runs in, as text that starts with
-    the node: "ReduceMean 'mean' works across axis 0". None where every row stands for itself.
+    """Returns what makes a row of the outputs depend on the other rows of its batch, as text that
+    starts with the node: "ReduceMean 'mean' works across axis 0". None where every row depends
+    on its own input only.
 
-    Careful rather than exact: a node that moves the batch out of dimension 0 counts, even where
-    another moves it back.
+    The test is careful rather than exact: a node that moves the batch out of dimension 0 counts,
+    even where another moves it back.
     """
     mixing, by_row = along_batch(graph, batch)
     if mixing is not None:
@@ -28,14 +30,15 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
 
 
 def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
-    """The node that mixes a batch, as text, or None; and, where there is none, the outputs that
-    have a row, or several, for each input. The others are the same whatever the batch."""
+    """Returns the node that mixes a batch, as text, or None; and, where there is none, the names
+    of the outputs that have one or several rows for each input. The other outputs are the same
+    whatever the batch is."""
     static = None
     for size in (_PROBE, batch):
         try:
             static = resolve(graph, size)
             break
-        except GossamerError:  # this size does not run; the plan says why if it matters
+        except GossamerError:  # this size cannot run; where it is asked for, the plan says why
             continue
     if static is None:
         return None, {info.name for info in graph.outputs}
@@ -49,20 +52,20 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
 
 
 def _problem(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    """How a node mixes what lies along dimension 0 of its inputs."""
+    """Returns how a node mixes the rows along dimension 0 of its inputs; None where it does not."""
     inputs = [name for name in node.inputs if name]
     batched = [name for name in inputs if name in with_batch]
     if not batched:
         return None
     attributes = node.attributes
     rank = len(static.shapes[node.inputs[0]])
-    first = node.inputs[0] in with_batch
+    first_batched = node.inputs[0] in with_batch
     axis = attributes.get("axis", 0) % rank if rank else 0
     if node.op == "reduce" and 0 in (index % rank for index in attributes["axes"] or (0,)):
         return "reduces axis 0, along which the inputs of a batch lie"
     if node.op in ("softmax", "concat", "split") and axis == 0:
         return "works across axis 0, along which the inputs of a batch lie"
-    if node.op == "gather" and axis == 0 and first:
+    if node.op == "gather" and axis == 0 and first_batched:
         return "picks along axis 0, along which the inputs of a batch lie"
     if node.op == "gather" and axis and node.inputs[1] in with_batch:
         return "moves the batch out of axis 0"
@@ -92,14 +95,15 @@ def _problem(static: StaticGraph, node: Node, with_batch: set[str]) -> str | Non
 
 
 def _product(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    """Returns how a matrix product mixes the rows of a batch; None where it does not."""
     left, right = node.inputs[:2]
     ranks = len(static.shapes[left]), len(static.shapes[right])
-    both = max(ranks)
+    rank = max(ranks)
     mixed = "multiplies the inputs of a batch with each other"
     if node.attributes.get("trans_a") and left in with_batch:
         return mixed
-    if left in with_batch and (ranks[0] < 2 or ranks[0] < both):
+    if left in with_batch and (ranks[0] < 2 or ranks[0] < rank):
         return mixed
-    if right in with_batch and (ranks[1] < 3 or ranks[1] < both):
+    if right in with_batch and (ranks[1] < 3 or ranks[1] < rank):
         return mixed
     return None

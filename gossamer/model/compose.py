@@ -4,40 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gossamer.expression import Expression, ExpressionStep
 
 
 class Composer:
-    """Values are numbers: steps count up from 0, operands down from -1. Equal steps are made
-    once."""
+    """Builds an expression step by step.
+
+    Values are known by numbers: steps count up from 0, operands down from -1. Equal steps are
+    made once.
+    """
 
     def __init__(self) -> None:
         self.operands: list[str] = []
         self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> int:
+        """Returns the value of an operand, which is added if it is new."""
         if name not in self.operands:
             self.operands.append(name)
         return -1 - self.operands.index(name)
 
     def apply(self, function: str, *arguments: int, constants: Sequence[float] = ()) -> int:
+        """Returns the value of a function of other values."""
         step = ExpressionStep(function, arguments, tuple(float(c) for c in constants))
         return self._steps.setdefault(step, len(self._steps))
 
     def constant(self, value: float) -> int:
         return self.apply("constant", constants=(value,))
 
+    def operand_or_constant(self, name: str, array: np.ndarray | None) -> int:
+        """Returns the value of an operand, or a constant step in its place where it is a constant
+        of one element. array: the operand's constant value, None where it has none."""
+        if array is None or array.size != 1:
+            return self.operand(name)
+        return self.constant(array.item())
+
     def inline(self, expression: Expression, arguments: Sequence[int]) -> list[int]:
-        """The values of the expression's outputs when it is given these values."""
-        known = list(arguments)
+        """Returns the values of another expression's outputs for these values of its inputs."""
+        values = list(arguments)
         for step in expression.steps:
-            known.append(self.apply(step.function, *[known[a] for a in step.arguments],
-                                    constants=step.constants))
-        return [known[output] for output in expression.outputs]
+            values.append(self.apply(step.function, *[values[a] for a in step.arguments],
+                                     constants=step.constants))
+        return [values[output] for output in expression.outputs]
 
     def build(self, *outputs: int, first: str | None = None) -> tuple[list[str], Expression]:
-        """The operands that matter and the expression over them; an operand `first` is kept
-        and comes first."""
+        """Returns the operands that the outputs depend on, and the expression over them. An
+        operand `first` comes first, and stays even where nothing depends on it."""
         steps = list(self._steps)
         needed: set[int] = set()
         pending = list(outputs)
@@ -51,10 +65,11 @@ class Composer:
                   if -1 - index in needed and name != first]
         index = {-1 - self.operands.index(name): position
                  for position, name in enumerate(names) if name in self.operands}
-        kept: list[ExpressionStep] = []
+        needed_steps: list[ExpressionStep] = []
         for value, step in enumerate(steps):
             if value in needed:
-                index[value] = len(names) + len(kept)
-                kept.append(ExpressionStep(step.function, tuple(index[a] for a in step.arguments),
-                                 step.constants))
-        return names, Expression(len(names), tuple(kept), tuple(index[o] for o in outputs))
+                index[value] = len(names) + len(needed_steps)
+                needed_steps.append(ExpressionStep(
+                    step.function, tuple(index[a] for a in step.arguments), step.constants))
+        return names, Expression(len(names), tuple(needed_steps),
+                                 tuple(index[o] for o in outputs))

@@ -6,12 +6,12 @@ conv2d            x, weight (M, C/groups, R, S)[, epilogue operands]
                   strides (2), pads (top, left, bottom, right), dilations (2), groups, epilogue
 conv_transpose2d  x, weight (C, M/groups, R, S)[, bias]
                   strides, pads, dilations, output_padding (2), groups
-gemm              a, b[, epilogue operands]  trans_a, trans_b, epilogue   (rank 2, b constant or
-                  not; alpha and beta are folded into b and the epilogue)
+gemm              a, b[, epilogue operands]  trans_a, trans_b, epilogue   (matrices; b need not
+                  be constant; alpha and beta are folded into b and the epilogue)
 matmul            a, b                       any rank, NumPy broadcasting
 batch_norm        x, gamma, beta, mean, variance   epsilon
-elementwise       operands...                expression (see gossamer.expression); several outputs
-                  when the expression has several; operands broadcast
+elementwise       operands...                expression (see gossamer.expression); the node has as
+                  many outputs as the expression; operands broadcast
 pool              x                          kind "max" | "average", kernel (2), strides, pads,
                   dilations, ceil_mode, count_include_pad
 reduce            x                          kind "mean" | "max" | "sum", axes, keepdims
@@ -29,7 +29,7 @@ softmax           x                          axis, log
 gather            x, indices                 axis
 cast              x                          dtype
 
-Truth values are 1 and 0 in the dtype of what was compared.
+Truth values are 1 and 0 in the dtype of the compared values.
 
 A Graph, which serves every batch size, may also hold ops and forms that resolve() (see
 gossamer.model.infer.resolve) turns into those above:
@@ -66,13 +66,16 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "squeeze": ("axes",),
     "unsqueeze": ("axes",),
 }
-"""Attributes that a Graph may give as inputs after the first."""
+"""Attributes of each op that a Graph may give as inputs after the first."""
 
 
 @dataclass
 class Node:
-    """One op. `name` is unique in the graph; `source` is what the file called it, for messages:
-    "Conv 'features.0'"."""
+    """One op of a network, with its inputs, outputs and attributes.
+
+    name: a name that is unique in the graph.
+    source: op and name in the file, for messages: "Conv 'features.0'".
+    """
 
     op: str
     name: str
@@ -84,10 +87,11 @@ class Node:
 
 @dataclass(frozen=True)
 class ValueInfo:
-    """Shape and dtype of a graph's input or output. The first dimension is None where the batch
-    is free, others are None where the file leaves them open.
+    """Shape and dtype of a graph's input or output.
 
-    labels: what the file calls each open dimension, for messages.
+    shape: sizes of the dimensions. The first is None where the batch is free, others are None
+    where the file leaves them open.
+    labels: the file's name of each dimension, for messages; empty where it has none.
     """
 
     name: str
@@ -98,12 +102,14 @@ class ValueInfo:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a network's numbers stand for, where its file says so.
+    """The meaning of a network's numbers, where its file tells it.
 
-    classes: their names, by column of the first output. scores: whether that output is a score of
-    each class, none of which depends on the others; else they are probabilities, or what softmax
-    makes such of. picture: height and width of the grey picture, 0 (black) to 255 (white), that
-    a row of the first input is. brightness: the mean of those that were trained on.
+    classes: name of the class of each column of the first output.
+    scores: whether that output holds one score a class, none of which depends on the others; else
+    it holds probabilities, or numbers that softmax turns into probabilities.
+    picture: height and width of the grey picture that a row of the first input holds, with
+    numbers from 0 (black) to 255 (white).
+    brightness: mean of the pictures that the network was trained on.
     """
 
     classes: tuple[str, ...] = ()
@@ -116,9 +122,9 @@ class ModelMetadata:
 class Graph:
     """A network: nodes in execution order, constants by name.
 
-    file: where it came from, for messages.
-    fixed_batch: the one batch size the file was written for; its inputs' first dimensions are
-    None all the same, and resolve() rewrites the shapes that repeat it.
+    file: path of the file it was read from, for messages.
+    fixed_batch: the only batch size that the file was written for, or None; the inputs' first
+    dimensions are None all the same, and resolve() rewrites the shapes that repeat it.
     """
 
     name: str
@@ -134,8 +140,8 @@ class Graph:
 
 @dataclass
 class StaticGraph:
-    """A graph for one batch size: every value's shape and dtype is known, shape arithmetic is
-    gone, and attributes hold concrete numbers."""
+    """A graph for one batch size. Every value's shape and dtype is known, shape arithmetic is
+    folded into constants, and attributes hold concrete numbers."""
 
     graph: Graph
     batch: int
@@ -146,27 +152,29 @@ class StaticGraph:
 
 
 def add_constant(graph: Graph, name: str, array: np.ndarray) -> str:
-    """Adds a constant under this name, or one like it where the file uses the name already."""
+    """Adds a constant under this name, or a longer one where the graph uses the name already, and
+    returns its name."""
     name = unused_name(names_of(graph), name)
     graph.constants[name] = array
     return name
 
 
 def names_of(graph: Graph) -> set[str]:
-    """The names of all values."""
+    """Returns the names of all values of the graph."""
     names = {value for node in graph.nodes for value in (*node.inputs, *node.outputs)}
     return names.union(graph.constants, (info.name for info in graph.inputs))
 
 
 def unused_name(names: set[str], name: str) -> str:
-    """The name, lengthened until it is none of these."""
+    """Returns the name, lengthened until it is none of `names`."""
     while name in names:
         name += "_"
     return name
 
 
 def absorb_parameters(node: Node, constants: dict[str, np.ndarray]) -> bool:
-    """Turns a node's parameter inputs into attributes if the values of all are known."""
+    """Turns the parameter inputs of a node into attributes if the values of all are known, and
+    returns whether it has."""
     names = PARAMETERS.get(node.op, ())
     values = node.inputs[1:]
     if not names or any(name and name not in constants for name in values):

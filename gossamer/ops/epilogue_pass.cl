@@ -1,7 +1,7 @@
-/* Rewrites a finished result by its epilogue. In memory the result is (outer, channels, inner).
+/* Applies an epilogue to a finished result, which is (outer, channels, inner) in memory.
  * HALVES    the result and the tensor operands are 16-bit floats
- * VECTOR    consecutive elements of a work-item: 1 or 4; a float32 result must be aligned to 16
- *           bytes then, one of halves to 8 */
+ * VECTOR    number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32
+ *           result must be aligned to 16 bytes and a 16-bit one to 8 */
 
 KERNEL void epilogue_pass(GLOBAL REAL *RESTRICT y, int items, DIVISOR(inner),
                           DIVISOR(channels) EPILOGUE_PARAMETERS)

@@ -1,11 +1,12 @@
-"""Epilogues as a kernel of their own, behind results that a library computed."""
+"""Applies an epilogue by a separate kernel to results that a vendor library computed."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, output_buffer
@@ -18,12 +19,12 @@ _SOURCE = Path(__file__).with_name("epilogue_pass.cl")
 
 def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
                            output: TensorSpec, first_tensor_input: int) -> list[Launch]:
-    """Launches that rewrite output 0 in place by the epilogue; none for the identity.
+    """Returns the launches that apply the epilogue to output 0 in place; none for the identity.
 
-    output: float32 or float16 without paddings, of fewer than 2^31 elements: (N, C, H, W) in
-    NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The epilogue's tensor operands
-    have its dtype and layout, and are the inputs from `first_tensor_input` on; channel operands
-    are float32.
+    output: spec of the output, float32 or float16 without paddings and with fewer than 2^31
+    elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
+    epilogue's tensor operands have its dtype and layout and are the inputs from
+    `first_tensor_input` on; channel operands are float32.
     """
     if epilogue.expression.is_identity or output.size == 0:
         return []
@@ -44,6 +45,6 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
 
 
 def _inner(spec: TensorSpec) -> int:
-    """Neighbouring elements in memory that share a channel."""
+    """Returns the number of neighbouring elements in memory that share a channel."""
     pixels = math.prod(spec.shape[2:])
     return {"NCHW": pixels, "CHWN": pixels * spec.shape[0]}.get(spec.layout, 1)

@@ -1,4 +1,4 @@
-"""A kernel launch that is ready but for the run-time buffers."""
+"""Kernel launches in which only the run-time buffers are still missing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ from gossamer.device.base import Argument, Kernel
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch whose arguments are known but for the run-time buffers: a callable
-    argument is called with (inputs, outputs, workspace)."""
+    """One kernel launch whose arguments are known except for the run-time buffers.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        The compiled kernel.
+    work_groups : tuple of int
+        Number of work-groups along each of one to three dimensions.
+    work_group_size : tuple of int
+        Number of work-items in a work-group along each dimension.
+    arguments : tuple
+        The kernel's arguments in order. A callable is called with (inputs, outputs, workspace) at
+        each launch and returns the argument.
+    shared_bytes : int
+        Bytes of dynamic shared memory for each work-group.
+    """
 
     kernel: Kernel
     work_groups: tuple[int, ...]
@@ -21,12 +35,50 @@ class Launch:
 
 
 def input_buffer(index: int) -> Callable[..., Argument]:
+    """Return the argument of a Launch that stands for one run-time input.
+
+    Parameters
+    ----------
+    index : int
+        Position among the inputs.
+
+    Returns
+    -------
+    callable
+        A function of (inputs, outputs, workspace) that returns the input's buffer.
+    """
     return lambda inputs, outputs, workspace: inputs[index]
 
 
 def output_buffer(index: int) -> Callable[..., Argument]:
+    """Return the argument of a Launch that stands for one output.
+
+    Parameters
+    ----------
+    index : int
+        Position among the outputs.
+
+    Returns
+    -------
+    callable
+        A function of (inputs, outputs, workspace) that returns the output's buffer.
+    """
     return lambda inputs, outputs, workspace: outputs[index]
 
 
 def workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
+    """Return the scratch memory of a launch; used itself as an argument of a Launch.
+
+    Parameters
+    ----------
+    inputs, outputs : object
+        Not used.
+    workspace : Buffer or None
+        The scratch memory.
+
+    Returns
+    -------
+    Buffer or None
+        The scratch memory.
+    """
     return workspace

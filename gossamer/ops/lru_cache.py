@@ -1,5 +1,5 @@
-"""What was made of a layer's constants, kept for whoever builds the layer again: its candidate,
-the plans that are compared as a whole, and each context."""
+"""A cache of data derived from a layer's constants. The same layer is built several times: as a
+candidate, in each plan that is compared, and in each context."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """Results by key, at most `most` bytes of them; those used least lately go. size: bytes of
-    one."""
+    """A cache of results by key that drops the least recently used ones.
+
+    most: bytes that all results together may take. size: returns the bytes of one result.
+    """
 
     def __init__(self, most: int, size: Callable[[T], int]) -> None:
         self.most = most
@@ -25,25 +27,25 @@ class LruCache(Generic[T]):
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What make() returned when it was called with this key. Threads that ask for the same at
-        once may each make it."""
+        """Returns the result of a key, calling make() where it is not in the cache. Threads that
+        ask for the same key at once may each call make()."""
         with self._lock:
-            found = self._results.get(key)
-        if found is None:
-            found = make()
+            result = self._results.get(key)
+        if result is None:
+            result = make()
         with self._lock:
-            self._results[key] = found
+            self._results[key] = result
             self._results.move_to_end(key)
             while sum(map(self._size, self._results.values())) > self.most:
                 self._results.popitem(last=False)
-        return found
+        return result
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """64 hexadecimal digits, others for every other content."""
-    found = hashlib.sha256()
+    """Returns the SHA-256 hash of named arrays with dtypes and shapes, in hexadecimal."""
+    sha = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(array.data)
-    return found.hexdigest()
+        sha.update(f"{name} {array.dtype} {array.shape}".encode())
+        sha.update(array.data)
+    return sha.hexdigest()

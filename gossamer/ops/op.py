@@ -1,4 +1,4 @@
-"""What an op's folder declares: its problem class, its reference and its algorithms."""
+"""What the folder of an op declares: its problem class, its reference and its algorithms."""
 
 from __future__ import annotations
 
@@ -11,13 +11,26 @@ import numpy as np
 from gossamer.ops.algorithm import Algorithm, Problem
 
 Reference = Callable[[Any, Sequence[np.ndarray], Mapping[str, np.ndarray]], list[np.ndarray]]
+"""A function of (problem, inputs, weights) that returns the outputs in float64."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """reference(problem, inputs, weights) takes and returns logical arrays (rank-4 activations
-    as N, C, H, W) and computes in float64, whatever the inputs' dtype (integers and booleans
-    stay exact). algorithms: in the order they are tried where nothing was measured."""
+    """An operation of a network with all the ways to compute it.
+
+    Attributes
+    ----------
+    name : str
+        The name under which gossamer.ops.registry lists the op.
+    problem : type of Problem
+        The class of its problems.
+    reference : callable
+        ``reference(problem, inputs, weights)`` takes and returns lists of logical arrays (rank-4
+        activations as N, C, H, W; `weights` maps names to arrays). It computes in float64,
+        whatever the dtype of the inputs; integers and booleans stay exact.
+    algorithms : tuple of Algorithm
+        The algorithms in the order in which they are tried where nothing was measured.
+    """
 
     name: str
     problem: type[Problem]

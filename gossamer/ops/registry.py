@@ -1,4 +1,4 @@
-"""Every op by name."""
+"""Maps the name of every op to its declaration."""
 
 from importlib import import_module
 

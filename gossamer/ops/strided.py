@@ -1,4 +1,5 @@
-"""What the small ops share: layouts, merged dimensions, index limits, and their host side."""
+"""Code that the simple ops share: layouts, merged dimensions, index limits, and base classes of
+their algorithms."""
 
 from __future__ import annotations
 
@@ -17,19 +18,20 @@ from gossamer.tensor import TensorSpec, from_memory
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
 WORK_GROUP_SIZE = 256
-"""Work-items a group of every kernel that walks its elements one by one."""
+"""Number of work-items in a work-group of the kernels whose work-items are independent."""
 
 Strides = tuple[int, ...]
 
 
 def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
-    """The spec in that layout where it has rank 4, else the spec itself."""
+    """Returns the spec in a layout where it has rank 4, else the spec itself."""
     return spec.with_layout(layout) if len(spec.shape) == 4 else spec
 
 
 def layout_variants(problem: Problem, layouts: Sequence[str] = LAYOUTS,
                     config: tuple[tuple[str, int | str], ...] = ()) -> list[Variant]:
-    """One variant a layout, all rank-4 tensors in it; a single one where none has rank 4."""
+    """Returns one variant for each layout, with all rank-4 tensors in it; a single variant where
+    no tensor has rank 4."""
     if all(len(spec.shape) != 4 for spec in (*problem.inputs, *problem.outputs)):
         return [Variant(config, problem.inputs, problem.outputs)]
     return [Variant(config, tuple(in_layout(spec, layout) for spec in problem.inputs),
@@ -40,47 +42,51 @@ def layout_variants(problem: Problem, layouts: Sequence[str] = LAYOUTS,
 def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
           marks: Sequence[Any] | None = None
           ) -> tuple[tuple[int, ...], list[Strides], tuple[Any, ...]]:
-    """The same nest of loops with as few loops as can be: (sizes, walks, marks).
+    """Returns an equivalent nest of loops with as few loops as possible: (sizes, walks, marks).
 
-    sizes: of each dimension, outermost first. walks: for each tensor, its stride along each
-    dimension. Dimensions of size 1 go, and neighbours that every tensor walks as one are merged,
-    but for those whose mark is not None.
+    Dimensions of size 1 are dropped, and neighbouring dimensions that are contiguous in every
+    tensor are merged, except those whose mark is not None.
+
+    sizes: size of each dimension, outermost first. walks: for each tensor, its stride along each
+    dimension. marks: for each dimension any value that must be preserved, or None.
     """
     marks = [None] * len(sizes) if marks is None else marks
-    kept: list[tuple[int, Any, list[int]]] = []
+    loops: list[tuple[int, Any, list[int]]] = []
     for dim, (size, mark) in enumerate(zip(sizes, marks, strict=True)):
         strides = [walk[dim] for walk in walks]
         if size == 1 and mark is None:
             continue
-        if kept and mark is None and kept[-1][1] is None:
-            outer_size, _, outer = kept[-1]
+        if loops and mark is None and loops[-1][1] is None:
+            outer_size, _, outer = loops[-1]
             if all(o == s * size for o, s in zip(outer, strides, strict=True)):
-                kept[-1] = (outer_size * size, None, strides)
+                loops[-1] = (outer_size * size, None, strides)
                 continue
-        kept.append((size, mark, strides))
-    merged = [tuple(strides[i] for _, _, strides in kept) for i in range(len(walks))]
-    return tuple(k[0] for k in kept), merged, tuple(k[1] for k in kept)
+        loops.append((size, mark, strides))
+    merged = [tuple(strides[i] for _, _, strides in loops) for i in range(len(walks))]
+    return tuple(loop[0] for loop in loops), merged, tuple(loop[1] for loop in loops)
 
 
 def memory_order(spec: TensorSpec) -> list[int]:
-    """The logical dimensions in the order in which memory holds them, outermost first."""
+    """Returns the logical dimensions in the order of memory, outermost first."""
     return sorted(range(len(spec.shape)), key=lambda dim: -spec.strides[dim])
 
 
 def dense_strides(sizes: Sequence[int]) -> Strides:
-    """The strides of a row-major array of those sizes."""
+    """Returns the strides of a row-major array of these sizes, in elements."""
     return tuple(int(np.prod(sizes[i + 1:], dtype=np.int64)) for i in range(len(sizes)))
 
 
 def broadcast_strides(spec: TensorSpec, shape: Sequence[int]) -> Strides:
-    """The strides by which a tensor is read over a shape it broadcasts to (0: repeated)."""
+    """Returns the strides by which a tensor is read over a shape to which it broadcasts; the stride
+    of a repeated dimension is 0."""
     missing = len(shape) - len(spec.shape)
     return (0,) * missing + tuple(
         0 if size == 1 else stride for size, stride in zip(spec.shape, spec.strides, strict=True))
 
 
 def divisor(number: int) -> tuple[int, int, int]:
-    """The arguments for the dialect's DIVISOR of a number from 1 to 2^31 - 1."""
+    """Returns the arguments for a kernel's DIVISOR parameter: a number from 1 to 2^31 - 1, and the
+    multiplier and the shift that replace a division by it."""
     shift = (number - 1).bit_length()
     multiplier = -(-(1 << (31 + shift)) // number)
     # the kernel reads the same 32 bits as unsigned
@@ -88,12 +94,13 @@ def divisor(number: int) -> tuple[int, int, int]:
 
 
 def groups_for(items: int) -> tuple[int, ...]:
-    """The work-groups of WORK_GROUP_SIZE that cover so many work-items."""
+    """Returns the number of work-groups of WORK_GROUP_SIZE that cover `items` work-items."""
     return (-(-items // WORK_GROUP_SIZE),)
 
 
 def cannot_compile(problem: Problem, device: Device) -> str | None:
-    """The reason why kernels with 32-bit indices cannot run this problem here; None: they can."""
+    """Returns the reason why kernels with 32-bit indices cannot compute a problem on a device; None
+    where they can."""
     if not device.compiles:
         return "needs a device that compiles kernels"
     for spec in (*problem.inputs, *problem.outputs):
@@ -106,13 +113,16 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
 
 
 class KernelAlgorithm(Algorithm):
-    """One launch of a kernel that works in any layout; on float32, unless supports() is another,
-    which its variants of precision fp16 keep as float16 in memory."""
+    """An algorithm that is one launch of a kernel which works in any layout.
+
+    Its data are float32 unless a subclass overrides `supports`; variants of precision fp16 store
+    them as float16.
+    """
 
     @abc.abstractmethod
     def kernel_launch(self, weights: Weights, problem: Any, variant: Variant,
                       device: Device) -> Launch:
-        """The launch for outputs that are not empty."""
+        """Returns the launch for outputs that are not empty."""
 
     def supports(self, problem: Any, device: Device) -> str | None:
         if problem.inputs[0].dtype != "float32":
@@ -133,14 +143,14 @@ class KernelAlgorithm(Algorithm):
 
 
 class HostAlgorithm(Algorithm):
-    """An op in NumPy: computes on logical views of the buffers, whatever their layout."""
+    """An algorithm in NumPy, which computes on logical views of buffers of any layout."""
 
     name = "numpy"
 
     @abc.abstractmethod
     def compute(self, problem: Any, inputs: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs for logical arrays in the problem's dtypes."""
+        """Returns the outputs for logical arrays in the problem's dtypes."""
 
     def supports(self, problem: Any, device: Device) -> str | None:
         return "runs on the host only" if device.compiles else None
@@ -170,14 +180,15 @@ def _array(buffer: Buffer, spec: TensorSpec) -> np.ndarray:
 
 
 def spatial_inner(spec: TensorSpec) -> int:
-    """A rank-4 tensor without paddings is (outer, H, W, inner) in memory; this is `inner`."""
+    """Returns `inner` of a rank-4 tensor (outer, H, W, inner) in memory, without paddings."""
     n, c = spec.shape[:2]
     return {"NCHW": 1, "NHWC": c, "CHWN": n}[spec.layout]
 
 
 def work_shape(inner: int, out_width: int) -> tuple[int, int]:
-    """How many neighbours a work-item makes of a result (outer, height, width, inner): four along
-    `inner` where that fits, four along the width where there is no `inner`, else one."""
+    """Returns how many results a work-item computes along `inner` and along the width of a result
+    (outer, height, width, inner): four along `inner` where its size is a multiple of 4, four along
+    the width where `inner` is 1 and the width is a multiple of 4, else one."""
     if inner % 4 == 0:
         return 4, 1
     return (1, 4) if inner == 1 and out_width % 4 == 0 else (1, 1)

@@ -1,4 +1,4 @@
-"""A layer's constants, what is known of them, and their packed forms on a device."""
+"""A layer's constants, their density, and their packed forms on a device."""
 
 from __future__ import annotations
 
@@ -16,34 +16,78 @@ from gossamer.ops import lru_cache
 
 @dataclass(frozen=True)
 class WeightsInfo:
-    """What an algorithm may know of the weights when it is chosen."""
+    """Facts about a layer's weights on which the selection of an algorithm may depend.
+
+    Attributes
+    ----------
+    density : float
+        Nonzero weights as a share of all, from 0 to 1.
+    pattern : str
+        Hash of the positions of the nonzero weights; empty when no weight is zero.
+    """
 
     density: float = 1.0
     pattern: str = ""
-    """Hash of which weights are nonzero; empty when none is zero."""
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
-"""A layer's constants in a form of their own: an array, or memory of the device."""
+"""A function that packs a layer's constants into an array, or into memory of the device."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed form of constants on the device, and the seconds that making it took."""
+    """A packed form of constants on the device.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        The device memory that holds it.
+    seconds : float
+        Seconds that packing and uploading took, by `build_clock`.
+    """
 
     buffer: Buffer
     seconds: float
 
 
 def build_clock(device: Device) -> float:
-    """Seconds by which building is timed: of this thread's own work where several build side by
-    side and wait for one another, else as they pass."""
+    """Return the clock by which the building of candidates is timed.
+
+    Parameters
+    ----------
+    device : Device
+        The device for which candidates are built.
+
+    Returns
+    -------
+    float
+        Seconds: the processor time of this thread on a device where several threads build side by
+        side and wait for one another, else wall-clock time.
+    """
     return time.thread_time() if device.builds_side_by_side else time.perf_counter()
 
 
 class Weights:
-    """A layer's constants, and their packed forms on one device, made once and shared by every
-    batch size."""
+    """A layer's constants and their packed forms on one device.
+
+    Each form is made once and shared by the plans of every batch size.
+
+    Parameters
+    ----------
+    arrays : mapping of str to numpy.ndarray
+        The constants by name, in the shapes that the problem states.
+    device : Device
+        The device that holds the packed forms.
+    layer : str
+        Name of the layer, for messages.
+
+    Attributes
+    ----------
+    arrays : dict of str to numpy.ndarray
+        The constants by name.
+    layer : str
+        Name of the layer.
+    """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str = "") -> None:
         self.arrays = dict(arrays)
@@ -53,25 +97,57 @@ class Weights:
         self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Pack) -> Buffer:
-        """The device memory of pack(arrays), made at the first call with this key."""
+        """Return a packed form in device memory; see `form`.
+
+        Parameters
+        ----------
+        key : str
+            Name of the form.
+        pack : callable
+            Makes the form from the constants.
+
+        Returns
+        -------
+        Buffer
+            The device memory that holds the form.
+        """
         return self.form(key, pack).buffer
 
     def form(self, key: str, pack: Pack) -> Packed:
-        """As packed(), with what it took when it was made."""
+        """Return a packed form with the seconds that it took, making it at the first call.
+
+        Parameters
+        ----------
+        key : str
+            Name of the form; later calls with the same name return the same memory.
+        pack : callable
+            Makes the form from `arrays`, as an array that is uploaded or as a Buffer.
+
+        Returns
+        -------
+        Packed
+            The form in device memory.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The device has no room for the form.
+        """
         with self._lock:
             if key not in self._packed:
                 start = build_clock(self._device)
-                made = pack(self.arrays)
-                buffer = made if isinstance(made, Buffer) else self._device.upload(
-                    np.ascontiguousarray(made), f"weights of {self.layer}")
+                result = pack(self.arrays)
+                buffer = result if isinstance(result, Buffer) else self._device.upload(
+                    np.ascontiguousarray(result), f"weights of {self.layer}")
                 self._packed[key] = Packed(buffer, build_clock(self._device) - start)
             return self._packed[key]
 
     @cached_property
     def digest(self) -> str:
-        """Of the constants; see lru_cache.digest."""
+        """Hash of the constants; see lru_cache.digest."""
         return lru_cache.digest(self.arrays)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of device memory that all packed forms take."""
         return sum(packed.buffer.nbytes for packed in self._packed.values())

@@ -1,0 +1,1 @@
+"""How a network becomes a plan: lowered, tuned, chosen, run, stored and reported."""

@@ -1,4 +1,4 @@
-"""From a network to a plan."""
+"""compile: the function that makes a plan for a network and a device."""
 
 from __future__ import annotations
 
@@ -22,28 +22,59 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
             effort: str | None = None, precision: str = "fp32", calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None) -> Plan:
-    """A plan for a network: a graph from `gossamer.load`, or what `load` takes.
+    """Make a plan that runs a network on a device.
 
-    device: "cuda:0", "opencl:1", "host"; None takes CUDA, else an OpenCL GPU, else the host.
-    shapes: of inputs whose file leaves dimensions other than the batch open, without the batch.
-    strict: a layer that the device cannot run is an error instead of running on the host.
-    effort: "quick", "normal" or "max": every batch size's layers are measured when it is first
-    used (once: times are kept on disk), and the fastest plan is taken. None: a fixed order.
-    precision: "fp32", or "tf32" or "fp16" where layers may be computed in that as well, if it is
-    measured to be faster; inputs and outputs of the network stay what they are.
-    calibration: inputs like those of `plan(x)`, an array or a tuple of arrays of any number of
-    images: report() has the largest normalised error of the outputs on them against float64.
-    Where a node mixes the images of a batch, plans are made for as many as these alone.
-    tolerance: the most that error may be: where it is more, layers are kept in float32.
-    only: the name of an algorithm that is taken wherever it can be, as published forms are
-    compared; others elsewhere.
-    sparse_threshold: a sparsity between 0 and 1, such as 0.6: the published rule instead of
-    comparison. Layers with more zeros than that take an algorithm that skips zeros, the
-    others a dense one; with an effort the fastest of those, else the first in a fixed order.
-    Raises ModelError or UnsupportedError for the model, DeviceError for the device, InputError
-    for the other arguments.
+    Parameters
+    ----------
+    model : Graph or str
+        A graph from `gossamer.load`, or a file name or other text that `load` takes.
+    device : str or Device, optional
+        The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device, else an
+        OpenCL GPU, else the host.
+    shapes : mapping of str to sequence of int, optional
+        Shapes, without the batch, of inputs whose file leaves other dimensions than the batch
+        open, by the inputs' names.
+    strict : bool, default False
+        Whether a layer that the device cannot run is an error instead of running on the host.
+    effort : {"quick", "normal", "max"}, optional
+        How many candidates are measured for the layers of a batch size when it is first used; the
+        fastest plan is taken. Times are stored on disk and not measured again. By default nothing
+        is measured and algorithms are taken in a fixed order.
+    precision : {"fp32", "tf32", "fp16"}, default "fp32"
+        The least precise arithmetic that layers may use where it is measured to be faster. The
+        dtypes of the network's inputs and outputs stay the same.
+    calibration : array or tuple of array, optional
+        Inputs like those of `plan(x)`, with any number of images. The report contains the largest
+        normalised error of the outputs on them against float64. Where a node mixes the images of
+        a batch, plans are made for exactly this number of images.
+    tolerance : float, optional
+        The largest normalised error that is allowed on the calibration inputs, such as 1e-3; layers
+        are computed in float32 where it would be exceeded otherwise.
+    only : str, optional
+        The name of an algorithm that is taken wherever it can be, so that published algorithms
+        can be compared; other layers take others.
+    sparse_threshold : float, optional
+        A sparsity between 0 and 1, such as 0.6, that decides instead of a comparison. Layers with
+        a larger share of zeros take an algorithm that skips zeros, the others a dense one: with an
+        effort the fastest of these, else the first in a fixed order.
+
+    Returns
+    -------
+    Plan
+        The plan. What computes a layer is chosen when a batch size is first used.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be read or is wrong.
+    UnsupportedError
+        If the model holds something that gossamer cannot compute.
+    DeviceError
+        If the device is not there or fails.
+    InputError
+        If another argument is wrong.
     """
-    from gossamer.model.readers.registry import load
+    from gossamer.model.load import load
 
     graph = model if isinstance(model, Graph) else load(model)
     graph = with_shapes(graph, shapes or {})
@@ -65,9 +96,9 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
             raise InputError("only and sparse_threshold: both say what is taken; give one of them")
     if tolerance is not None and calibration is None:
         raise InputError("tolerance: the error is measured on calibration inputs; give calibration")
-    checked = None if calibration is None else Calibration(
+    checked_calibration = None if calibration is None else Calibration(
         graph, calibration if isinstance(calibration, (tuple, list)) else [calibration], tolerance)
     opened_device = device if isinstance(device, Device) else find(device)
     return Plan(graph, opened_device, strict=strict, only=only, sparse_threshold=sparse_threshold,
-                calibration=checked,
+                calibration=checked_calibration,
                 tuner=Tuner(opened_device, effort, precision=precision) if effort else None)

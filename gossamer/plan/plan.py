@@ -1,4 +1,4 @@
-"""Plan: the frozen choice for every layer of a network, with its prepared weights."""
+"""Plan: a network with an algorithm and prepared weights for every layer, on one device."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gossamer.ops.weights import Weights
 from gossamer.plan.choose.baseline_plans import EndToEnd, end_to_end
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.planner import Planned, Planner
+from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, check_count, fill
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import callers_stream, holds, is_foreign, like_on_host, on_host
 from gossamer.plan.store import plan_file
-from gossamer.plan.store.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 
@@ -36,10 +36,31 @@ _MOST_PROGRAMS = 64
 
 
 class Plan:
-    """Runs a network on one device. `plan(x)` uses a context of its own for each batch size;
-    `context` gives further ones to threads and streams.
+    """A network that runs on one device.
 
-    Make one with `gossamer.compile` or, from a file, with `Plan.load`.
+    `plan(x)` uses one context for each batch size; `context` makes further ones for threads and
+    streams. Plans are made with `gossamer.compile` or, from a file, with `Plan.load`.
+
+    Parameters
+    ----------
+    graph : Graph
+        The network, as `gossamer.load` returns it.
+    device : Device
+        The device that runs it.
+    strict : bool, default False
+        Whether a layer that the device cannot run is an error instead of running on the host.
+    tuner : Tuner, optional
+        Measures the candidates of every layer; without one nothing is measured.
+    choices : StoredChoices, optional
+        The choices of a saved plan, which are taken instead of new ones.
+    only : str, optional
+        The name of an algorithm that is taken wherever it can be.
+    sparse_threshold : float, optional
+        The sparsity, between 0 and 1, above which layers take an algorithm that skips zeros.
+    calibration : Calibration, optional
+        Inputs on which the error of the outputs is measured.
+    note : callable, optional
+        Called with a line of text for each layer and each plan that is about to be measured.
     """
 
     def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
@@ -47,7 +68,7 @@ class Plan:
                  only: str | None = None, sparse_threshold: float | None = None,
                  calibration: Calibration | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
-        # the graph of stored choices is what was optimised when they were made
+        # stored choices come with the graph that was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
         self.device = device
         self.strict = strict
@@ -63,18 +84,29 @@ class Plan:
         self._planned: OrderedDict[int, Planned] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, list[Timing]] = {}
-        self._wholes: dict[int, EndToEnd] = {}
+        self._end_to_end: dict[int, EndToEnd] = {}
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
+        """Return the names of the network and the device."""
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
     def save(self, path: str | Path) -> None:
-        """Writes the optimised network, with its weights, and the choices of every batch size
-        that was planned so far (batch 1 where none was), whole or not at all.
+        """Write the plan to a file, which is replaced as a whole or left as it was.
 
-        Raises InputError where the file cannot be written.
+        The file holds the optimised network with its weights, and the choices of every batch size
+        that was planned so far (batch 1 where none was).
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
         """
         with self._lock:
             if self._choices is not None:
@@ -82,8 +114,8 @@ class Plan:
             else:
                 if not self._planned:
                     self.program(1)
-                choices = stored({batch: each.program for batch, each in self._planned.items()},
-                                 self.device)
+                choices = stored({batch: planned.program
+                                  for batch, planned in self._planned.items()}, self.device)
             head = plan_file.header(self.device, self.strict,
                                     used_algorithms(choices, self.device))
             plan_file.write(Path(path), head, self.graph, choices)
@@ -91,14 +123,33 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path, device: str | Device | None = None, *,
              strict: bool = False) -> Plan:
-        """The plan that save() wrote, on a device like the one that it was made for (None: the
-        one of the same name). Nothing is measured: batch sizes that were not planned take the
-        choices of the nearest one that was, and report() says so.
+        """Read a plan that save() wrote.
 
-        strict: as for `gossamer.compile`, also where the plan was made without.
-        Raises InputError for a file that is no plan or is damaged, and for a plan made for
-        another device, with another driver, toolkit or gossamer, or with algorithms or libraries
-        that have changed; DeviceError for the device.
+        Nothing is measured: batch sizes that were not planned take the choices of the nearest one
+        that was, and report() says so.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to read.
+        device : str or Device, optional
+            A device like the one that the plan was made for; by default the one of that name.
+        strict : bool, default False
+            Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even
+            where the plan was made without this restriction.
+
+        Returns
+        -------
+        Plan
+            The plan, with the programs of all batch sizes that were planned.
+
+        Raises
+        ------
+        InputError
+            If the file is no plan or is damaged, or if the plan was made for another device, with
+            another driver, toolkit or gossamer, or with algorithms or libraries that have changed.
+        DeviceError
+            If the device is not there.
         """
         path = Path(path)
         head, graph, plain = plan_file.read(path)
@@ -109,11 +160,11 @@ class Plan:
                 device = find(name)
             except DeviceError as error:
                 raise DeviceError(f"{path}: was made for {name} ({description}): {error}") from None
-        place = device if isinstance(device, Device) else find(device)
+        opened_device = device if isinstance(device, Device) else find(device)
         with plan_file.checked(path):
-            plan_file.check_device(path, head, place)
-            plan_file.check_algorithms(path, head, used_algorithms(plain, place))
-            plan = cls(graph, place, strict=strict or head["strict"],
+            plan_file.check_device(path, head, opened_device)
+            plan_file.check_algorithms(path, head, used_algorithms(plain, opened_device))
+            plan = cls(graph, opened_device, strict=strict or head["strict"],
                        choices=StoredChoices(path, plain))
             for batch in plan.planned_batches:
                 plan.program(batch)
@@ -121,27 +172,67 @@ class Plan:
 
     @property
     def planned_batches(self) -> list[int]:
-        """The batch sizes whose layers have choices of their own, in increasing order."""
+        """The batch sizes whose layers have choices of their own.
+
+        Returns
+        -------
+        list of int
+            Numbers of images, in increasing order.
+        """
         with self._lock:
             return sorted(self._planned if self._choices is None else self._choices.batches)
 
     @property
     def inputs(self) -> list[ValueInfo]:
+        """The inputs of the network.
+
+        Returns
+        -------
+        list of ValueInfo
+            Name, shape (None for the batch dimension) and dtype of each input, in order.
+        """
         return self.graph.inputs
 
     @property
     def outputs(self) -> list[ValueInfo]:
+        """The outputs of the network.
+
+        Returns
+        -------
+        list of ValueInfo
+            Name, shape (None for the batch dimension) and dtype of each output, in order.
+        """
         return self.graph.outputs
 
     def __call__(self, *inputs: Any, out: Any = None, stream: Any = None) -> Any:
-        """The network's outputs for inputs in the graph's order: an array, or a tuple where there
-        are several. Any batch size from 0 up.
+        """Compute the network's outputs.
 
-        NumPy in, NumPy out. Arrays of torch, cupy or jax on the plan's CUDA device stay there: the
-        work goes to `stream` (default: the one on which their library works now) and the outputs
-        are arrays of the same library. out: arrays that receive the outputs instead of fresh
-        ones, one or a tuple.
-        Raises InputError for a wrong number, shape or dtype of inputs.
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, in the order, shape and dtype of `inputs`,
+            with any batch size from 0 up. They are NumPy arrays, or arrays of torch, cupy or jax.
+            Those on the plan's CUDA device stay there.
+        out : array or tuple of array, optional
+            Arrays that receive the outputs instead of new ones, of the outputs' shapes and dtypes.
+        stream : optional
+            The CUDA stream on which arrays on the device are computed; by default the one on which
+            their library works now.
+
+        Returns
+        -------
+        array or tuple of array
+            The output, or a tuple where there are several, in the shape and dtype of `outputs`, as
+            arrays of the library of the first input.
+
+        Raises
+        ------
+        InputError
+            If the number, shape or dtype of the inputs, or of `out`, is wrong.
+        UnsupportedError
+            If the plan is strict and the device cannot run a layer.
+        DeviceError
+            If the device fails or has too little memory.
         """
         foreign = bool(inputs) and is_foreign(inputs[0])
         if foreign and holds(self.device, inputs[0]):
@@ -186,20 +277,54 @@ class Plan:
                        for info, array in zip(self.outputs, results, strict=True)}
             self._default_context(batch).run_on_device(sources, targets, stream)
             if current is None or stream is not current:
-                # their library does not know that this stream still reads the inputs
+                # the library of the inputs does not know that this stream still reads them
                 self.device.synchronize(stream)
         return tuple(like(inputs[0], array) for array in results)
 
     def context(self, batch: int, stream: Any = None) -> Context:
-        """A new context with buffers of its own; weights are shared."""
+        """Make a context: buffers of its own for one execution at a time, with shared weights.
+
+        Parameters
+        ----------
+        batch : int
+            The number of images that it computes at once.
+        stream : optional
+            The stream on which it works; by default the device's default stream.
+
+        Returns
+        -------
+        Context
+            The new context.
+
+        Raises
+        ------
+        UnsupportedError
+            If the plan is strict and the device cannot run a layer.
+        DeviceError
+            If the device fails or has too little memory.
+        """
         program = self.program(batch)
         return Context(self.graph.name, program, self.device, self._weights_of, stream)
 
     def program(self, batch: int) -> Program:
-        """The layers and choices at a batch size.
+        """Return the layers of a batch size with what computes them.
 
-        Raises UnsupportedError where the plan is strict and a layer falls back to the host;
-        InputError where the outputs cannot be compared with the calibration's at that batch size.
+        Parameters
+        ----------
+        batch : int
+            The number of images.
+
+        Returns
+        -------
+        Program
+            The steps in order; they are chosen when the batch size is first asked for.
+
+        Raises
+        ------
+        UnsupportedError
+            If the plan is strict and a layer falls back to the host.
+        InputError
+            If the outputs at that batch size cannot be compared with the calibration's.
         """
         return self._plan(batch).program
 
@@ -207,9 +332,10 @@ class Plan:
         with self._lock:
             if batch not in self._planned:
                 planned = self._planner.planned(batch)
-                fallen = [s for s in planned.program.steps if s.device is not self.device]
-                if self.strict and fallen:
-                    step = fallen[0]
+                host_steps = [step for step in planned.program.steps
+                              if step.device is not self.device]
+                if self.strict and host_steps:
+                    step = host_steps[0]
                     raise UnsupportedError(
                         f"{self.device.name} cannot run {step.layer.source or step.layer.name} "
                         f"({'; '.join(step.rejected.values())}) and falling back to the host is "
@@ -218,44 +344,79 @@ class Plan:
                     self._planned.popitem(last=False)
                 self._planned[batch] = planned
                 if planned.comparison is not None:
-                    self._wholes[batch] = planned.comparison.whole
+                    self._end_to_end[batch] = planned.comparison.end_to_end
             return self._planned[batch]
 
     def profile(self, batch: int | None = None) -> Report:
-        """Times every step and the whole by the device's events, then reports."""
+        """Measure the time of every step, and of one execution from end to end.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed, else 1.
+
+        Returns
+        -------
+        Report
+            The report with these times in microseconds, as the device's events give them.
+        """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
-        self._wholes[batch] = EndToEnd(context.end_to_end())
+        self._end_to_end[batch] = EndToEnd(context.end_to_end())
         self._timings[batch] = context.profile()
         return self.report(batch)
 
     def end_to_end(self, batch: int | None = None) -> Timing:
-        """The time of one execution at the given or the last batch size, inputs and outputs on
-        the device; report() has it from then on. With a tuner it is kept on disk like those of
-        its candidates, and measured no second time.
+        """Return the time of one execution, with inputs and outputs on the device.
 
-        Raises DeviceError where the plan does not run.
+        From then on report() contains it. With a tuner it is stored on disk like the times of
+        candidates, and it is not measured a second time.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed, else 1.
+
+        Returns
+        -------
+        Timing
+            Median and quartiles in microseconds.
+
+        Raises
+        ------
+        DeviceError
+            If the plan does not run.
         """
         batch = self._batch_or_last(batch)
         with self._lock:
             program = self.program(batch)
-            if batch not in self._wholes:
-                self._wholes[batch] = EndToEnd(self._default_context(batch).end_to_end()) if (
+            if batch not in self._end_to_end:
+                self._end_to_end[batch] = EndToEnd(self._default_context(batch).end_to_end()) if (
                     self.tuner is None) else end_to_end(
                         self.graph.name, [program], self.device, self.tuner, self._note)[0]
-            whole = self._wholes[batch]
-        if whole.timing is None:
+            result = self._end_to_end[batch]
+        if result.timing is None:
             raise DeviceError(f"{self.graph.name} at batch {batch} on {self.device.name}: "
-                              f"{whole.failure}")
-        return whole.timing
+                              f"{result.failure}")
+        return result.timing
 
     def report(self, batch: int | None = None) -> Report:
-        """What runs where, layer by layer, at the given or the last batch size; with times where
-        that batch was measured or profiled."""
+        """Return what computes each layer, and on which device.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed, else 1.
+
+        Returns
+        -------
+        Report
+            One row for each step, with times where that batch size was measured or profiled.
+        """
         batch = self._batch_or_last(batch)
         planned = self._plan(batch)
         report = make_report(planned.program, self.device, self._timings.get(batch),
-                             self._wholes.get(batch), planned.comparison, planned.accuracy,
+                             self._end_to_end.get(batch), planned.comparison, planned.accuracy,
                              self._contexts[batch].builds if batch in self._contexts else None)
         report.notes.extend(planned.notes)
         if self.tuner is not None:
@@ -267,14 +428,21 @@ class Plan:
         return report
 
     def __reduce__(self) -> NoReturn:
+        """Refuse to pickle or copy the plan, with a TypeError."""
         raise TypeError("a plan holds memory of its device and cannot be pickled or copied; "
                         "plan.save(FILE) and Plan.load(FILE) carry it to another process")
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes on the device: weights in all their packed forms (none on the host, which uses the
-        arrays of the file as they are), and what the contexts that
-        plan(x) made hold: constants (counted as weights), activations and workspace."""
+        """The memory that the plan uses on its device.
+
+        Returns
+        -------
+        dict of str to int
+            Bytes of "weights", in all their packed forms (none on the host, which uses the arrays
+            of the file as they are) and with the constants of contexts, and of the "activations"
+            and "workspace" of the contexts that plan(x) made.
+        """
         with self._lock:
             contexts = list(self._contexts.values())
             return {
@@ -298,11 +466,22 @@ class Plan:
             return self._contexts[batch]
 
     def layers(self, batch: int) -> list[Layer]:
-        """What is to be computed at a batch size, before anything is chosen."""
+        """Return the layers of a batch size, for which nothing is chosen yet.
+
+        Parameters
+        ----------
+        batch : int
+            The number of images.
+
+        Returns
+        -------
+        list of Layer
+            The layers in order.
+        """
         return self._planner.layers(batch)
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
-        """The outputs where all are empty; {} where there is something to compute."""
+        """Return the outputs where all are empty; {} where there is something to compute."""
         static = resolve(self.graph, batch)
         outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
                    for info in self.outputs}

@@ -1,26 +1,26 @@
-"""The program of one batch size: layers with their chosen variants, layout changes included."""
+"""The program of one batch size: layers with the variants that compute them, and layout changes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.plan.candidate import Candidate
 from gossamer.tensor import TensorSpec
-
-if TYPE_CHECKING:
-    from gossamer.plan.tune.tuner import Candidate
 
 
 @dataclass
 class Layer:
-    """One node as a problem. No problem: the output is the input's memory under another shape.
+    """A problem of a node of the network.
 
-    inputs and outputs are names of values; weights are the problem's constants.
+    op: the name of the op that computes the problem. inputs, outputs: names of values.
+    output_specs: the specs of the outputs. problem: the problem; None where the output is the
+    input's memory under another shape. weights: the problem's constants by name. density: the
+    share of nonzero weights, None without weights. source: the node as messages name it.
     """
 
     name: str
@@ -33,13 +33,17 @@ class Layer:
     density: float | None = None
     source: str = ""
     inserted: bool = False
-    """A change of layout that no node of the network asks for."""
+    """Whether the layer is a change of layout or precision that is no node of the network."""
 
 
 @dataclass
 class Step:
-    """A layer with its choice. `device` differs from the plan's where the layer fell back to the
-    host. `rejected` says for each other algorithm why it was not taken."""
+    """A layer with what computes it.
+
+    device: the plan's device, or the host where the layer fell back to it. inputs, outputs: names
+    of values in the layouts of the variant. rejected: for each other algorithm why it was not
+    taken.
+    """
 
     layer: Layer
     algorithm: Algorithm
@@ -49,7 +53,7 @@ class Step:
     outputs: list[str]
     rejected: dict[str, str] = field(default_factory=dict)
     candidates: Sequence[Candidate] = ()
-    """Every candidate that was measured for it; none where the choice was not measured."""
+    """Every candidate that was measured for the layer; none where nothing was measured."""
 
     @property
     def problem(self) -> Problem:
@@ -59,10 +63,11 @@ class Step:
 
 @dataclass
 class Program:
-    """Steps in order over named values.
+    """The steps of one batch size, in order.
 
-    specs: how each value lies in memory. aliases: values that are another value's memory.
-    constants: values that hold uploaded constants. inputs and outputs: values by graph name.
+    specs: shape, dtype and layout of each value by its name. aliases: for each value that uses
+    the memory of another value, the name of that one. constants: the arrays of values that are
+    constants. inputs, outputs: names of values by the names of the graph's inputs and outputs.
     """
 
     batch: int
@@ -74,6 +79,7 @@ class Program:
     outputs: dict[str, str]
 
     def root(self, value: str) -> str:
+        """Returns the name of the value that owns the memory of a value."""
         while value in self.aliases:
             value = self.aliases[value]
         return value

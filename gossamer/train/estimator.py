@@ -1,4 +1,4 @@
-"""What scikit-learn asks of an estimator beside fit and predict."""
+"""The methods that scikit-learn expects of an estimator besides fit and predict."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from gossamer.errors import InputError
 
 
 class Estimator:
-    """Parameters are what the constructor takes, each an attribute of its name."""
+    """An estimator whose constructor stores each of its parameters in an attribute of that name."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """What the constructor was given, by name."""
+        """Returns the parameters of the constructor, by name; `deep` changes nothing."""
         return {name: getattr(self, name) for name in self._defaults()}
 
     def set_params(self, **params: Any) -> Self:
-        """Changes what the constructor was given. Raises InputError for an unknown name."""
-        known = self._defaults()
+        """Changes parameters of the constructor. Raises InputError for an unknown name."""
+        defaults = self._defaults()
         for name, value in params.items():
-            if name not in known:
+            if name not in defaults:
                 raise InputError(f"{type(self).__name__} has no parameter {name!r}: expected one "
-                                 f"of {', '.join(known)}")
+                                 f"of {', '.join(defaults)}")
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        known = self._defaults()
+        defaults = self._defaults()
         changed = [f"{name}={value!r}" for name, value in self.get_params().items()
-                   if repr(value) != repr(known[name])]
+                   if repr(value) != repr(defaults[name])]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, Tags, TargetTags
 
-        # before it is trained, y alone tells: scikit-learn looks at it too
-        labels = hasattr(self, "classes_") or not hasattr(self, "_state")
-        return Tags("classifier" if labels else None, TargetTags(required=True),
-                    classifier_tags=ClassifierTags() if labels else None)
+        # before training it may become either; scikit-learn then decides by y as well
+        is_classifier = hasattr(self, "classes_") or not hasattr(self, "_state")
+        return Tags("classifier" if is_classifier else None, TargetTags(required=True),
+                    classifier_tags=ClassifierTags() if is_classifier else None)
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
-        """The constructor's parameters."""
+        """Returns the default value of each parameter of the constructor."""
         return {name: parameter.default
                 for name, parameter in inspect.signature(cls).parameters.items()}

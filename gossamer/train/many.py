@@ -1,4 +1,4 @@
-"""Many independent networks at once: sweeps, cross-validation, ensembles."""
+"""Training of many independent networks at once: sweeps, cross-validation, ensembles."""
 
 from __future__ import annotations
 
@@ -29,15 +29,28 @@ from gossamer.train.network import TrainedNetwork
 
 @dataclass(frozen=True)
 class ManyResult:
-    """What came of each network.
+    """The networks that train_many() trained, and how well each of them did.
 
-    rows: one for each, in the order of the configs and within a config of the folds: config
-    (index), fold (index or None), network (as text), epochs, loss (mean of the last epoch),
-    train_accuracy (over 10,000 rows spread over those it trained on, where they are more),
-    validation_accuracy (None without validation; both are R^2 for regression), seconds (of the
-    launches it shared with others), and state ("trained", "target reached", how it diverged: it
-    then stands as it was before; or "stopped", or "not begun", where something ended the work).
-    networks: the same as trained estimators.
+    Attributes
+    ----------
+    rows : list of dict
+        One row for each network, by config and within a config by fold, with the keys
+
+        - config (int): index of the config,
+        - fold (int or None): index of the fold,
+        - network (str): the MLP as text,
+        - epochs (int): number of finished epochs,
+        - loss (float): mean loss of the last epoch,
+        - train_accuracy (float or None): accuracy on the training data, of more than 10,000 rows
+          on 10,000 that are spread over them; R^2 for regression,
+        - validation_accuracy (float or None): accuracy, or R^2, on the validation data; None
+          where there are none,
+        - seconds (float): duration of the launches that the network shared with others,
+        - state (str): "trained", "target reached", or a sentence that says how training diverged
+          (the network is then as it was before that epoch); where training was interrupted also
+          "stopped after epoch ..." or "not begun".
+    networks : list of MLP
+        The trained network of each row.
     """
 
     rows: list[dict[str, Any]]
@@ -45,22 +58,37 @@ class ManyResult:
 
     @property
     def scores(self) -> np.ndarray:
-        """(configs, folds): the validation accuracy of each network, or where there is none that
-        of training; NaN where it diverged or was not begun."""
+        """Score of each network: its validation accuracy, else its training accuracy.
+
+        Returns
+        -------
+        numpy.ndarray
+            Float64 of shape (configs, folds); NaN where training diverged or was not begun.
+        """
         folds = 1 + max((row["fold"] or 0 for row in self.rows), default=0)
         return np.array([_score(row) for row in self.rows]).reshape(-1, folds)
 
     @property
     def best(self) -> MLP:
-        """The network with the best score, or the least loss of those; with folds the best one of
-        the config whose mean over the folds is best.
+        """Network with the best score.
 
-        Raises TrainingError where none came through.
+        It belongs to the config with the best mean score over the folds; of equal means the one
+        with the smallest loss wins.
+
+        Returns
+        -------
+        MLP
+            The trained network.
+
+        Raises
+        ------
+        TrainingError
+            If no config was trained without diverging.
         """
         scores = self.scores
         means = scores.mean(axis=1)
-        able = np.flatnonzero(np.isfinite(means))
-        if not len(able):
+        trained_configs = np.flatnonzero(np.isfinite(means))
+        if not len(trained_configs):
             raise TrainingError(f"of {len(self.rows)} networks none came through"
                                 + (" all folds" if scores.shape[1] > 1 else "")
                                 + f"; the first {self.rows[0]['state']}")
@@ -69,7 +97,7 @@ class ManyResult:
         def loss(config: int) -> float:
             return float(np.mean([row["loss"] for row in self.rows[config * folds:][:folds]]))
 
-        config = min(able.tolist(), key=lambda index: (-means[index], loss(index)))
+        config = min(trained_configs.tolist(), key=lambda index: (-means[index], loss(index)))
         return self.networks[config * folds + int(np.argmax(scores[config]))]
 
 
@@ -77,21 +105,48 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                folds: int | None = None, validation: tuple[Any, Any] | None = None,
                device: str | Device | None = None, checkpoint: str | Path | None = None,
                resume: bool = False) -> ManyResult:
-    """Trains each config, an MLP or what its constructor takes, as its fit() would: those of the
-    same sizes, activation, loss and batch at once, each with its own learning rate, schedule,
-    momentum, decay, seed and end.
+    """Train one network for each config (and fold), many of them at once.
 
-    folds: each config is trained so many times, each time without another part of the rows, which
-    it is then validated on; the classes are spread evenly over the parts. validation: x and y to
-    validate all on. device: for all; None takes each config's own. checkpoint: a folder, made
-    where there is none, in which each network has a file that is replaced after epochs. resume:
-    goes on from that folder: what is trained stays, what is not there begins.
-    A network that diverges is marked in the result, and the others go on. What was trained when
-    Ctrl-C comes, or an error, is kept in the checkpoint, and as a ManyResult in the exception's
-    attribute `result`.
+    Each network is trained as MLP.fit() would train it. Networks with the same sizes, activation,
+    loss and batch share launches; each has its own learning rate, schedule, momentum, decay, seed
+    and last epoch. A network that diverges is marked in the result, and the others continue.
 
-    Raises InputError for wrong settings, which names the config, or wrong data, or a checkpoint of
-    others.
+    When Ctrl-C or an error interrupts the training, the finished epochs are kept in the
+    checkpoint, and as a ManyResult in the exception's attribute `result`.
+
+    Parameters
+    ----------
+    configs : sequence of MLP or mapping
+        Networks to train, each as an MLP, which stays as it is, or as the parameters of one.
+    x : array_like of float, shape (n, inputs)
+        Samples.
+    y : array_like, shape (n,) or (n, outputs)
+        Labels or targets, as for MLP.fit().
+    folds : int, optional
+        Number of times that each config is trained. The rows are split into so many parts, over
+        which the classes are spread evenly; each time another part is left out and validated on.
+    validation : pair of array_like, optional
+        x and y to validate all networks on; excludes folds.
+    device : str or Device, optional
+        Device for all networks; None takes that of each config.
+    checkpoint : str or Path, optional
+        Folder, created if it is missing, in which each network has a file that is replaced after
+        epochs.
+    resume : bool
+        True to continue from the checkpoint. Networks that have no file in it begin.
+
+    Returns
+    -------
+    ManyResult
+        The trained networks.
+
+    Raises
+    ------
+    InputError
+        If settings are wrong (the message names the config), data are wrong, or the checkpoint
+        belongs to other networks.
+    OutOfMemoryError
+        If a device has no room.
     """
     if resume and checkpoint is None:
         raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FOLDER")
@@ -109,15 +164,16 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     if not entries:
         raise InputError("configs is empty: expected at least one MLP")
     if checkpoint is not None:
-        _keep(entries, Path(checkpoint), resume)
+        _open_checkpoint(entries, Path(checkpoint), resume)
     groups: dict[tuple[BackpropProblem, Device, str | None, str | None], list[_NetworkEntry]] = {}
     for entry in entries:
-        own = opened_device or device_of(entry.mlp)
+        group_device = opened_device or device_of(entry.mlp)
         problem = entry.state.settings.problem(len(entry.data.x), len(entry.rows))
-        groups.setdefault((problem, own, entry.mlp.effort, entry.mlp.algorithm), []).append(entry)
+        groups.setdefault((problem, group_device, entry.mlp.effort, entry.mlp.algorithm),
+                          []).append(entry)
     try:
-        for (_, own, effort, algorithm), group in groups.items():
-            _train(group, own, effort, algorithm)
+        for (_, group_device, effort, algorithm), group in groups.items():
+            _train(group, group_device, effort, algorithm)
     except BaseException as error:
         vars(error)["result"] = _result(entries)
         error.add_note("what was trained until then is in this exception's attribute `result`"
@@ -128,23 +184,73 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
 
 
 def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
-    """A copy of the base for every combination of the values that the grid has for parameters of
-    MLP; the last parameter changes fastest. Raises InputError for an unknown parameter."""
+    """Return one MLP for every combination of parameter values in a grid.
+
+    Parameters
+    ----------
+    base : MLP
+        Network whose other parameters all of them have.
+    grid : mapping from str to sequence
+        Values to try for each parameter of MLP; the last parameter varies fastest.
+
+    Returns
+    -------
+    list of MLP
+        Networks that are not trained.
+
+    Raises
+    ------
+    InputError
+        If MLP has no such parameter.
+    """
     return [type(base)(**base.get_params()).set_params(**dict(zip(grid, values, strict=True)))
             for values in itertools.product(*grid.values())]
 
 
 def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5, *,
                    checkpoint: str | Path | None = None, resume: bool = False) -> ManyResult:
-    """Trains the network so many times at once, each time without another part of the rows,
-    which it is validated on: `scores` has the accuracies. checkpoint and resume as in
-    train_many(), which says what is raised too."""
+    """Train a network once for each fold, and validate it on the rows of that fold.
+
+    Parameters
+    ----------
+    mlp : MLP
+        Network to train, which stays as it is.
+    x : array_like of float, shape (n, inputs)
+        Samples.
+    y : array_like, shape (n,) or (n, outputs)
+        Labels or targets, as for MLP.fit().
+    folds : int
+        Number of folds, from 2 to n.
+    checkpoint : str or Path, optional
+        Folder of checkpoints, as for train_many().
+    resume : bool
+        True to continue from the checkpoint, as for train_many().
+
+    Returns
+    -------
+    ManyResult
+        The trained networks; its `scores` have the shape (1, folds).
+
+    Raises
+    ------
+    InputError
+        If settings or data are wrong, or the checkpoint belongs to another network.
+    OutOfMemoryError
+        If the device has no room.
+    """
     return train_many([mlp], x, y, folds=folds, checkpoint=checkpoint, resume=resume)
 
 
 @dataclass(eq=False)
 class _NetworkEntry:
-    """One network: which it is, what it is trained on and validated with, and its state."""
+    """One network, the samples for it, and its training state.
+
+    config, fold: indices that name the network; fold is None without folds.
+    rows: (samples,) indices of the rows of `data` that it is trained on.
+    validation_data: samples to validate on; None without any, and with folds, where the rows of
+    `data` that are left out serve.
+    seconds: duration of the launches so far.
+    """
 
     config: int
     fold: int | None
@@ -152,35 +258,36 @@ class _NetworkEntry:
     state: TrainState
     data: Samples
     rows: np.ndarray
-    held: Samples | None
+    validation_data: Samples | None
     seconds: float = 0.0
     checkpointer: Checkpointer | None = None
 
     def row(self) -> dict[str, Any]:
+        """Return the network's row of a ManyResult."""
         state, network = self.state, TrainedNetwork.of(self.state)
         begun = state.epochs_done > 0 or bool(state.failure)
-        held = self.held
+        validation_data = self.validation_data
         if self.fold is not None:
-            held = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
+            validation_data = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
         outcome = ("target reached" if state.reached else "trained" if state.ended
                  else f"stopped after epoch {state.epochs_done}" if begun else "not begun")
         return {
             "config": self.config, "fold": self.fold, "network": repr(self.mlp),
             "epochs": state.epochs_done, "loss": state.curve[-1] if state.curve else math.nan,
             "train_accuracy": network.judged(self.data, self.rows) if begun else None,
-            "validation_accuracy": None if held is None or not begun
-                else network.score(network.outputs(held.x), held),
+            "validation_accuracy": None if validation_data is None or not begun
+                else network.score(network.outputs(validation_data.x), validation_data),
             "seconds": self.seconds, "state": state.failure or outcome}
 
 
 _Data = dict[tuple[int, int], tuple[Samples, Samples | None]]
-"""What was made of x and y, and of those to validate on, by inputs and outputs."""
+"""Samples to train on, and those to validate on, by numbers of inputs and outputs."""
 
 
 def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
              data: _Data, folds: int | None, validation: tuple[Any, Any] | None,
              opened_device: Device | None) -> list[_NetworkEntry]:
-    """A config's networks, one a fold."""
+    """Return the networks of a config, one for each fold."""
     if isinstance(config, Mapping):
         mlp = MLP().set_params(**config)
     elif isinstance(config, MLP):
@@ -191,19 +298,21 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
     settings = Settings.of(mlp)
     ends = settings.sizes[0], settings.sizes[-1]
     if ends not in data:
-        own = samples(x, y, settings.sizes)
-        data[ends] = own, (None if validation is None
-                           else validation_samples(validation, settings.sizes, own))
-    own, held = data[ends]
-    whole = np.arange(len(own.x))
-    parts = [(None, whole)] if folds is None else list(enumerate(_without_parts(own, folds)))
-    memory.check(settings, opened_device or device_of(mlp), len(parts))
-    return [_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()), TrainState.start(settings), own, rows,
-                   held) for fold, rows in parts]
+        training_data = samples(x, y, settings.sizes)
+        data[ends] = training_data, (
+            None if validation is None
+            else validation_samples(validation, settings.sizes, training_data))
+    training_data, validation_data = data[ends]
+    all_rows = np.arange(len(training_data.x))
+    rows_by_fold = ([(None, all_rows)] if folds is None
+                    else list(enumerate(_rows_of_folds(training_data, folds))))
+    memory.check(settings, opened_device or device_of(mlp), len(rows_by_fold))
+    return [_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()), TrainState.start(settings),
+                          training_data, rows, validation_data) for fold, rows in rows_by_fold]
 
 
-def _keep(entries: Sequence[_NetworkEntry], folder: Path, resume: bool) -> None:
-    """Gives each network its file in the folder, and to resume the state that it holds."""
+def _open_checkpoint(entries: Sequence[_NetworkEntry], folder: Path, resume: bool) -> None:
+    """Give each network its file in the folder and, to resume, the state in that file."""
     if resume and not any(_file(entry, folder).exists() for entry in entries):
         raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
                          "another folder, or leave resume out to begin anew")
@@ -229,8 +338,8 @@ def _file(entry: _NetworkEntry, folder: Path) -> Path:
     return folder / f"{entry.config}{fold}.checkpoint"
 
 
-def _without_parts(data: Samples, folds: int) -> list[np.ndarray]:
-    """For each fold the rows that it trains on, in their order."""
+def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
+    """Return the rows that each fold trains on, in their order."""
     count = len(data.x)
     if not isinstance(folds, Integral) or not 2 <= folds <= count:
         raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")
@@ -242,24 +351,24 @@ def _without_parts(data: Samples, folds: int) -> list[np.ndarray]:
 
 def _train(group: Sequence[_NetworkEntry], device: Device, effort: str | None,
            algorithm: str | None) -> None:
-    """Trains networks of one problem to their ends, and fills their MLPs."""
+    """Train the networks of one problem to their last epochs, and fill their MLPs."""
     training = TrainLoop([entry.state for entry in group], group[0].data,
-                        [entry.rows for entry in group], device, effort, algorithm)
+                         [entry.rows for entry in group], device, effort, algorithm)
     throttle = Throttle()
     try:
         while training.active:
-            going = [entry for entry in group if not entry.state.ended]
+            active_entries = [entry for entry in group if not entry.state.ended]
             seconds = training.step()
-            for entry in going:
+            for entry in active_entries:
                 entry.seconds += seconds
             if group[0].checkpointer and throttle.due:
                 with throttle:
-                    training.sync_parameters()
+                    training.fetch_parameters()
                     _write(group)
     except BaseException:
-        # what stopped the work may have stopped the device too
+        # the error that stopped the training may have stopped the device too
         with suppress(GossamerError):
-            training.sync_parameters()
+            training.fetch_parameters()
             _finish(group, training)
         raise
     _finish(group, training)
@@ -281,7 +390,7 @@ def _write(group: Sequence[_NetworkEntry]) -> None:
 def _result(entries: Sequence[_NetworkEntry]) -> ManyResult:
     for entry in entries:
         if entry.state.epochs_done and not hasattr(entry.mlp, "coefs_"):
-            # from a checkpoint, and stopped before it was gone on with
+            # its state comes from a checkpoint, and training stopped before it continued
             become(entry.mlp, entry.state, entry.data, None)
     return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
 
@@ -289,5 +398,5 @@ def _result(entries: Sequence[_NetworkEntry]) -> ManyResult:
 def _score(row: Mapping[str, Any]) -> float:
     if row["state"].startswith("diverged") or row["state"] == "not begun":
         return math.nan
-    found = row["validation_accuracy"]
-    return float(row["train_accuracy"] if found is None else found)
+    accuracy = row["validation_accuracy"]
+    return float(row["train_accuracy"] if accuracy is None else accuracy)

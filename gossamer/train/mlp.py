@@ -1,4 +1,4 @@
-"""MLP: a fully connected network that is trained on one device."""
+"""The class MLP: a fully connected network that is trained on one device."""
 
 from __future__ import annotations
 
@@ -29,32 +29,80 @@ if TYPE_CHECKING:
 
 
 class MLP(Estimator):
-    """A fully connected network, trained sample by sample or in small batches on one device, by
-    the conventions of scikit-learn.
+    """A fully connected network, trained by back-propagation on one device.
 
-    sizes: units of all layers, inputs first: (784, 32, 10). activation: "sigmoid", "tanh" or
-    "relu", of the hidden layers. loss: "squared_error" (the outputs have the activation too, but
-    none for relu) or "cross_entropy" (softmax outputs). learning_rate; schedule: what it is
-    multiplied by in each epoch: "constant", "inverse" (1 / (1 + epochs done)),
-    ("step", every, factor), or a function of the epochs done. momentum, weight_decay: as in
-    BackpropProblem. batch: samples an update. epochs: epochs over the data at most; target_error:
-    the mean loss of a epoch at which training stops before. shuffle: whether each epoch has an
-    order of its own; else it is that of the rows. initial: "uniform" in +-0.05, or "glorot".
-    seed: of the initial parameters and the orders; None for others each time.
-    device: "cuda:0", "opencl:0", "host", or None for the best. effort: "quick", "normal" or "max"
-    to measure all algorithms, seconds to minutes at the first network of these sizes on this
-    device and data about as dense, and take the fastest. Without one that is taken which is
-    expected to be, and nothing is measured: "blocked" where one work-group can train so (samples
-    one by one without momentum, one hidden layer of 64 units at most); else "persistent" where a
-    network fits the shared memory of one work-group; else "blocked" by launches; else "per_step";
-    on the host "numpy". algorithm: the name of one to take.
+    The class follows the conventions of scikit-learn. From the same settings and data every
+    device comes to the same parameters, to rounding.
 
-    From the same settings and data every device comes to the same parameters, to rounding.
+    Parameters
+    ----------
+    sizes : sequence of int
+        Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
+    activation : {"sigmoid", "tanh", "relu"}
+        Activation of the hidden layers.
+    loss : {"squared_error", "cross_entropy"}
+        With "squared_error" the outputs have the activation of the hidden layers, or none where
+        that is "relu"; with "cross_entropy" they are a softmax.
+    learning_rate : float
+        Factor of each change of a parameter, above 0.
+    schedule : str, tuple or callable
+        Factor of the learning rate in each epoch: "constant" (1), "inverse"
+        (1 / (1 + epochs done)), ("step", every, factor) (the factor once more after every so
+        many epochs), or a function of the number of epochs done (int) that returns a float.
+    momentum : float
+        Share of the last change that the next one keeps, at least 0 and below 1.
+    weight_decay : float
+        Share of each weight that is added to its gradient, at least 0; biases do not decay.
+    batch : int
+        Number of samples of an update; 1 is online training.
+    epochs : int
+        Largest number of epochs; an epoch is one run over all samples.
+    target_error : float, optional
+        Mean loss of an epoch at which training stops early.
+    shuffle : bool
+        True to train each epoch in a random order of its own, False in the order of the rows.
+    initial : {"uniform", "glorot"}
+        Distribution of the initial parameters: "uniform" between -0.05 and 0.05, or the weights
+        as "glorot" and the biases 0.
+    seed : int or None
+        Seed of the initial parameters and of the orders; None takes another one each time.
+    device : str, Device or None
+        Device that trains: "cuda:0", "opencl:0", "host", or None for the best device.
+    effort : {"quick", "normal", "max"} or None
+        Effort at which all algorithms are measured, to take the fastest. That takes seconds to
+        minutes at the first network of these sizes on this device with data about as dense.
+        With None nothing is measured, and the algorithm that is expected to be the fastest is
+        taken (see Notes).
+    algorithm : str or None
+        Name of the algorithm to take.
 
-    After training: coefs_ (units before, units) and intercepts_ of each layer, loss_curve_ (mean
-    loss of each epoch), n_iter_ (epochs), classes_ (not for regression), n_features_in_,
-    validation_scores_ (of each epoch of the last fit with validation data: accuracy, or R^2),
-    device_ and algorithm_ (what trained).
+    Attributes
+    ----------
+    coefs_ : list of numpy.ndarray
+        Weights of each layer, float32 of shape (units of the layer before, units).
+    intercepts_ : list of numpy.ndarray
+        Biases of each layer, float32 of shape (units,).
+    loss_curve_ : list of float
+        Mean loss of each epoch, each sample's taken before its update.
+    n_iter_ : int
+        Number of finished epochs.
+    classes_ : numpy.ndarray
+        Labels in the order of the outputs; missing after a regression.
+    n_features_in_ : int
+        Number of inputs.
+    validation_scores_ : list of float
+        Score on the validation data after each epoch of the last fit: the accuracy, or R^2.
+    device_ : str
+        Name of the device that trained.
+    algorithm_ : str
+        Name of the algorithm that trained.
+
+    Notes
+    -----
+    Without an effort the algorithm is "blocked" where one work-group can train a network with it
+    (samples one by one without momentum, one hidden layer of 64 units at most); else "persistent"
+    where a network fits the shared memory of one work-group; else "blocked" with several
+    launches; else "per_step"; and on the host "numpy".
 
     Source: training by back-propagation on a GPU with everything resident (2013): squared error,
     sigmoid, one sample at a time, initial weights uniform in +-0.05.
@@ -99,29 +147,55 @@ class MLP(Estimator):
     def fit(self, x: Any, y: Any, *, validation: tuple[Any, Any] | None = None,
             on_epoch: OnEpoch | None = None, checkpoint: str | Path | None = None,
             resume: bool = False) -> MLP:
-        """Trains from the start: x (n, inputs); y n integer labels or strings to classify, or
-        targets (n, outputs) (or (n,) floats where there is one output).
+        """Train the network from the start.
 
-        validation: x and y to evaluate on after each epoch. on_epoch: called after each epoch.
-        checkpoint: a file that is replaced after epochs, so that training can go on from it.
-        resume: goes on from that file; with the same algorithm on the same device the result has
-        the same bits as without the break.
-        What was trained when Ctrl-C comes, or on_epoch raises, is kept, here and in the
-        checkpoint.
+        Finished epochs are kept, here and in the checkpoint, when Ctrl-C or on_epoch interrupts
+        the training.
 
-        Raises InputError for wrong settings or data, or a checkpoint of others; TrainingError
-        when training diverges, and the network is then as it was before that epoch.
+        Parameters
+        ----------
+        x : array_like of float, shape (n, inputs)
+            Samples; float32 is trained on.
+        y : array_like, shape (n,) or (n, outputs)
+            One integer or string label for each sample to classify, or float targets; targets of
+            a single output may have the shape (n,).
+        validation : pair of array_like, optional
+            x and y to evaluate the network on after each epoch.
+        on_epoch : callable, optional
+            Function that is called with a Progress after each epoch.
+        checkpoint : str or Path, optional
+            File that is replaced after epochs, so that training can continue from it.
+        resume : bool
+            True to continue from the checkpoint. With the same algorithm on the same device the
+            result has the same bits as training without the break.
+
+        Returns
+        -------
+        MLP
+            The network itself.
+
+        Raises
+        ------
+        InputError
+            If settings or data are wrong, or the checkpoint belongs to other settings or data.
+        TrainingError
+            If training diverges; the network is then as it was before that epoch.
+        OutOfMemoryError
+            If the device has no room.
         """
         settings = Settings.of(self)
         memory.check(settings, device_of(self))
         data = samples(x, y, settings.sizes)
-        held = None if validation is None else validation_samples(validation, settings.sizes, data)
+        validation_data = None if validation is None else validation_samples(
+            validation, settings.sizes, data)
         if resume and checkpoint is None:
             raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
-        checkpointer = Checkpointer(Path(checkpoint), data.digest()) if checkpoint is not None else None
-        state = checkpointer.resume(settings) if checkpointer and resume else TrainState.start(settings)
+        checkpointer = (None if checkpoint is None
+                        else Checkpointer(Path(checkpoint), data.digest()))
+        state = (checkpointer.resume(settings) if checkpointer and resume
+                 else TrainState.start(settings))
         training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
-                            self.algorithm)
+                             self.algorithm)
         self.validation_scores_ = []
         throttle = Throttle()
         try:
@@ -129,14 +203,14 @@ class MLP(Estimator):
                 seconds = training.step()
                 if checkpointer and throttle.due:
                     with throttle:
-                        training.sync_parameters()
+                        training.fetch_parameters()
                         checkpointer.write(state)
-                if (held or on_epoch) and not state.failure:
-                    self._tell(training, state, data, held, seconds, on_epoch)
+                if (validation_data or on_epoch) and not state.failure:
+                    self._report(training, state, data, validation_data, seconds, on_epoch)
         except BaseException:
-            # what stopped the work may have stopped the device too
+            # the error that stopped the training may have stopped the device too
             with suppress(GossamerError):
-                training.sync_parameters()
+                training.fetch_parameters()
                 become(self, state, data, training)
                 if checkpointer:
                     checkpointer.write(state)
@@ -148,20 +222,40 @@ class MLP(Estimator):
         return self
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> MLP:
-        """One epoch over the data, from where training stands. classes: all labels that may come,
-        at the first call.
+        """Train for one more epoch, over these samples.
 
-        Raises as fit() does; labels that are new raise InputError.
+        Parameters
+        ----------
+        x : array_like of float, shape (n, inputs)
+            Samples; float32 is trained on.
+        y : array_like, shape (n,) or (n, outputs)
+            Labels or targets, as for fit().
+        classes : array_like, optional
+            All labels that may occur in later calls; only the first call uses it.
+
+        Returns
+        -------
+        MLP
+            The network itself.
+
+        Raises
+        ------
+        InputError
+            If settings or data are wrong, or y has a label that is not among the classes.
+        TrainingError
+            If training diverges; the network is then as it was before that epoch.
+        OutOfMemoryError
+            If the device has no room.
         """
         settings = Settings.of(self)
         memory.check(settings, device_of(self))
-        known = getattr(self, "classes_", None)
-        if known is None and classes is not None:
-            known = np.unique(np.asarray(classes))
-            if len(known) != settings.sizes[-1]:
-                raise InputError(f"classes has {len(known)} different labels, sizes end in "
+        known_classes = getattr(self, "classes_", None)
+        if known_classes is None and classes is not None:
+            known_classes = np.unique(np.asarray(classes))
+            if len(known_classes) != settings.sizes[-1]:
+                raise InputError(f"classes has {len(known_classes)} different labels, sizes end in "
                                  f"{settings.sizes[-1]}: expected as many")
-        data = samples(x, y, settings.sizes, known)
+        data = samples(x, y, settings.sizes, known_classes)
         if not hasattr(self, "_state"):
             state = TrainState.start(settings)
         else:
@@ -175,23 +269,55 @@ class MLP(Estimator):
             state = before.under(settings)
         state.settings = replace(settings, epochs=state.epochs_done + 1, target_error=None)
         training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
-                            self.algorithm)
+                             self.algorithm)
         training.step()
         become(self, state, data, training)
         state.check()
         return self
 
     def predict(self, x: Any) -> np.ndarray:
-        """(n,) the labels of the largest outputs; for regression the outputs, (n, outputs) or
-        (n,) where there is one. Computed on the host; for a device, compile to_graph()."""
+        """Predict labels or, for regression, numbers; compile to_graph() to do so on a device.
+
+        Parameters
+        ----------
+        x : array_like of float, shape (n, inputs)
+            Samples.
+
+        Returns
+        -------
+        numpy.ndarray
+            The label with the largest output for each sample, of shape (n,); for regression the
+            outputs, float32 of shape (n, outputs), or (n,) where there is one output.
+
+        Raises
+        ------
+        InputError
+            If the network is not trained yet, or x is wrong.
+        """
         y = self._outputs(x)
         if hasattr(self, "classes_"):
             return self.classes_[y.argmax(axis=1)]
         return y[:, 0] if y.shape[1] == 1 else y
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """(n, classes) softmax outputs; of another loss the outputs, negative ones as 0, over
-        their sum."""
+        """Predict the probability of each class.
+
+        Parameters
+        ----------
+        x : array_like of float, shape (n, inputs)
+            Samples.
+
+        Returns
+        -------
+        numpy.ndarray
+            Float32 of shape (n, classes): the softmax outputs with the loss "cross_entropy",
+            otherwise the outputs, with 0 for negative ones, divided by their sum.
+
+        Raises
+        ------
+        InputError
+            If the network is not trained yet or was trained on numbers, or x is wrong.
+        """
         if not hasattr(self, "classes_"):
             raise InputError("predict_proba: this network was trained on numbers; expected one "
                              "trained on labels")
@@ -203,22 +329,52 @@ class MLP(Estimator):
         return np.where(total > 0, y / np.where(total > 0, total, 1), np.float32(1 / y.shape[1]))
 
     def score(self, x: Any, y: Any) -> float:
-        """The share of labels that predict() gets right; for regression the coefficient of
-        determination R^2, averaged over the outputs."""
+        """Evaluate the predictions for samples.
+
+        Parameters
+        ----------
+        x : array_like of float, shape (n, inputs)
+            Samples.
+        y : array_like, shape (n,) or (n, outputs)
+            Right labels, or targets.
+
+        Returns
+        -------
+        float
+            The share of labels that predict() gets right; for regression the coefficient of
+            determination R^2, averaged over the outputs.
+
+        Raises
+        ------
+        InputError
+            If the network is not trained yet, or x or y are wrong.
+        """
         network = self._network()
         if not hasattr(self, "classes_"):
             data = samples(x, y, network.sizes)
             return determination(network.outputs(data.x), data.targets)
-        found, labels = self.predict(x), np.asarray(y).reshape(-1)
-        if len(labels) != len(found):
-            raise InputError(f"x has {len(found)} rows, y {len(labels)} labels: expected as many")
-        if len(found) == 0:
+        predictions, labels = self.predict(x), np.asarray(y).reshape(-1)
+        if len(labels) != len(predictions):
+            raise InputError(f"x has {len(predictions)} rows, y {len(labels)} labels: expected "
+                             "as many")
+        if len(predictions) == 0:
             raise InputError("x has no rows: expected at least one sample")
         check_kind(labels, self.classes_, "")
-        return float((found == labels).mean())
+        return float((predictions == labels).mean())
 
     def to_graph(self) -> Graph:
-        """The network as a graph, for gossamer.compile: input x (N, inputs), output y."""
+        """Return the network as a graph, which gossamer.compile() takes.
+
+        Returns
+        -------
+        Graph
+            The network from the input x (N, inputs) to the output y (N, outputs), both float32.
+
+        Raises
+        ------
+        InputError
+            If the network is not trained yet.
+        """
         from gossamer.train.export import onnx_file
 
         network = self._network()
@@ -226,38 +382,53 @@ class MLP(Estimator):
             network.activations, getattr(self, "classes_", None)))
 
     def save_onnx(self, path: str | Path, preparation: Preparation | None = None) -> None:
-        """Writes the network as ONNX: input x (N, inputs), output y (N, outputs), before the
-        label is chosen. The labels are kept in the metadata, as JSON under the key `classes`.
+        """Write the network to an ONNX file.
 
-        preparation: what was done to samples before fit(); the file then takes them as they were.
-        Raises InputError where the file cannot be written.
+        The file has the input x (N, inputs) and the output y (N, outputs), both float32. The
+        labels are in its metadata, as JSON under the key `classes`.
+
+        Parameters
+        ----------
+        path : str or Path
+            Name of the file, which ends in .onnx.
+        preparation : Preparation, optional
+            Steps that were applied to the samples before fit(). The file begins with them, and
+            takes samples that are not prepared.
+
+        Raises
+        ------
+        InputError
+            If the network is not trained yet, the preparation does not end in its inputs, or the
+            file cannot be written.
         """
         from gossamer.train.export import onnx_file, preparation_nodes
 
         network = self._network()
-        made = onnx_file.model(network.layers, network.activations, onnx_file.model_metadata(
+        model = onnx_file.model(network.layers, network.activations, onnx_file.model_metadata(
             network.activations, getattr(self, "classes_", None), preparation))
         if preparation:
-            preparation_nodes.put_before(made, preparation)
-        onnx_file.write(Path(path), made)
+            preparation_nodes.put_before(model, preparation)
+        onnx_file.write(Path(path), model)
 
-    def _tell(self, training: TrainLoop, state: TrainState, data: Samples, held: Samples | None,
-              seconds: float, on_epoch: OnEpoch | None) -> None:
-        """Evaluates on the validation data after a epoch, and calls on_epoch."""
+    def _report(self, training: TrainLoop, state: TrainState, data: Samples,
+                validation_data: Samples | None, seconds: float,
+                on_epoch: OnEpoch | None) -> None:
+        """Evaluate the network on the validation data after an epoch, and call on_epoch."""
         loss = score = None
-        if held is not None:
-            training.sync_parameters()
+        if validation_data is not None:
+            training.fetch_parameters()
             if state.failure:
                 return
             network = TrainedNetwork.of(state)
-            outputs = network.outputs(held.x)
-            loss, score = network.loss(outputs, held.x, held.targets), network.score(outputs, held)
+            outputs = network.outputs(validation_data.x)
+            loss = network.loss(outputs, validation_data.x, validation_data.targets)
+            score = network.score(outputs, validation_data)
             self.validation_scores_.append(score)
         if on_epoch is None:
             return
 
         def accuracy() -> float | None:
-            training.sync_parameters()
+            training.fetch_parameters()
             return None if data.labels is None else TrainedNetwork.of(state).judged(
                 data, np.arange(len(data.x)))
 
@@ -266,7 +437,7 @@ class MLP(Estimator):
                           training.device.name, training.algorithm, accuracy))
 
     def _network(self) -> TrainedNetwork:
-        """Of coefs_ and intercepts_."""
+        """Return the network with the parameters in coefs_ and intercepts_."""
         if not hasattr(self, "_state"):
             raise InputError("this MLP is not trained yet: call fit first")
         return TrainedNetwork.with_layers(self._state.settings, [
@@ -278,12 +449,24 @@ class MLP(Estimator):
 
 
 def device_of(mlp: MLP) -> Device:
-    """Where it is to be trained."""
+    """Return the device that the network is to be trained on."""
     return mlp.device if isinstance(mlp.device, Device) else find(mlp.device)
 
 
 def become(mlp: MLP, state: TrainState, data: Samples, training: TrainLoop | None) -> None:
-    """Gives the MLP what was trained. training: None where it only comes from a checkpoint."""
+    """Give a training state to an MLP, as its attributes.
+
+    Parameters
+    ----------
+    mlp : MLP
+        The network that changes.
+    state : TrainState
+        Its training state.
+    data : Samples
+        The samples that it was trained on.
+    training : TrainLoop or None
+        Loop that trained it; None where the state comes from a checkpoint alone.
+    """
     mlp._state = state
     layers = TrainedNetwork.of(state).layers
     mlp.coefs_ = [weight.T.copy() for weight, _ in layers]

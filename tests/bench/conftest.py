@@ -1,4 +1,4 @@
-"""A run of a suite of one tiny network, made once."""
+"""Fixtures: a case of one tiny network and its result, which all tests share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gossamer.bench import contest
+from gossamer.bench.contender import AbsentError, Alternative
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.peers.peer import AbsentError, Alternative
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.work import Case, Setting, tuners
@@ -35,14 +35,13 @@ def broken(*_: object) -> list[Alternative]:
 
 def setting(device: Device, folder: Path, against: Sequence[str] = (),
             precisions: Sequence[str] = ("fp32",)) -> Setting:
-    kept = TuningCache(device, folder)
-    return Setting(device, tuners(device, "quick", kept=kept), tuple(against), tuple(precisions))
+    cache = TuningCache(device, folder)
+    return Setting(device, tuners(device, "quick", kept=cache), tuple(against), tuple(precisions))
 
 
 @pytest.fixture(scope="session")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """The tiny network at batch 3 on the host, against a peer that is absent and one that
-    fails."""
+    """The tiny network at batch 3 on the host, with a peer that is absent and one that fails."""
     case = network_case("suite", tiny(), 3, setting(
         find("host"), tmp_path_factory.mktemp("tuning"), ["onnxruntime", "torch-eager"]))
     return dataclasses.replace(case, contenders={

@@ -1,4 +1,4 @@
-"""A stand-in for a network of the suites: small, and known to every contender."""
+"""A small network in the forms of every contender, in place of those of the suites."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.peers.peer import PeerNetwork
-from gossamer.bench.suites.layer_tables import ConvLayer, LinearLayer
+from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.layer_tables import ConvLayer, LinearLayer
 from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
 
@@ -18,7 +18,8 @@ PRODUCTS = (LinearLayer("8", 8, 8, bias=False, rows=8), LinearLayer("tiny/fc", 1
 
 
 def tiny() -> PeerNetwork:
-    """Convolution, batch norm, ReLU6; depthwise convolution; mean; linear layer: 3x8x8 to 5."""
+    """Returns a network from 3x8x8 to 5: convolution, batch norm and ReLU6, depthwise convolution,
+    mean, linear layer."""
     random = np.random.default_rng(11)
 
     def values(*shape: int, low: float = -1.0) -> np.ndarray:

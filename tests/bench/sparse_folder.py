@@ -1,4 +1,4 @@
-"""A folder as --data names it, its networks tiny."""
+"""A folder of sparse weights like that of --data, with tiny networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINES = ("tiny,3x3,8,12,3,7,7,1,1,2,80", "tiny,dense,8,12,1,7,7,1,0,1,0.5")
 
 
 def tiny_folder(folder: Path, *lines: str) -> Path:
-    """All files that are expected, empty but for SkimCaffe's layers."""
+    """Creates all files that are expected; all are empty except SkimCaffe's layers."""
     for name in sparse_data.ALL:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()

@@ -1,4 +1,4 @@
-"""A case with all contenders: rows, who is missing, wrong results."""
+"""Tests of a case with all contenders: its rows, absent contenders and wrong results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.peers.peer import PEERS, AbsentError, Alternative, ReadyContender
+from gossamer.bench.contender import AbsentError, Alternative, ReadyContender
+from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.rows import KEYS, ResultRow, Stamp
 from gossamer.bench.suites.networks import network_case, own
 from gossamer.bench.work import Case
@@ -38,7 +39,7 @@ def test_every_contender_has_a_row_or_a_reason(result: contest.Result) -> None:
     assert present | set(result.absent) >= {"gossamer", "onnxruntime", "torch-eager", "somebody"}
 
 
-def test_rows_are_whole(result: contest.Result, case: Case) -> None:
+def test_rows_are_complete(result: contest.Result, case: Case) -> None:
     for row in result.rows:
         assert tuple(vars(row)) == KEYS
         assert all(value is not None for key, value in vars(row).items() if key != "commit")
@@ -52,14 +53,14 @@ def test_rows_are_whole(result: contest.Result, case: Case) -> None:
     assert medians == sorted(medians)
 
 
-def test_what_the_work_needs_is_counted_by_hand(case: Case) -> None:
+def test_the_least_work_is_as_counted_by_hand(case: Case) -> None:
     weights = 4 * 3 * 9 + 4 * 9 + 5 * 4
     zeros = 9
     epilogues = 4 + 5
     assert case.least_bytes == 4 * (weights - zeros + epilogues + 3 * 3 * 64 + 3 * 5)
     assert case.density == (weights - zeros) / weights
     products = 2 * (16 * (4 * 27 - zeros) + 4 * 16 * 9 + 5 * 4) * 3
-    # per image at most five operations for each of the 64 values between the layers
+    # at most five operations per image for each of the 64 values between the layers
     assert products < case.flops < products + 3 * (5 * 64 * 2)
 
 
@@ -71,7 +72,7 @@ def test_speed_of_light_is_the_slower_of_arithmetic_and_memory() -> None:
 
 
 def wrong(error: float, name: str = "peer") -> Alternative:
-    """A contender whose output is off by so much."""
+    """A contender whose output has this relative error."""
     def make() -> ReadyContender:
         host = find("host")
         ready = own(Plan(tiny().graph, host), np.random.default_rng(0).standard_normal(
@@ -187,23 +188,23 @@ def test_a_work_of_many_runs_is_timed_as_one(
 
 
 def test_each_precision_of_a_contender_has_a_row(case: Case) -> None:
-    def other() -> ReadyContender:
+    def fp16() -> ReadyContender:
         return dataclasses.replace(wrong(1e-3).make(), precision="fp16")
 
     case = dataclasses.replace(case, contenders={
         "gossamer": case.contenders["gossamer"],
-        "peer": lambda: [wrong(0.0), Alternative("fp16", other)]})
+        "peer": lambda: [wrong(0.0), Alternative("fp16", fp16)]})
     result = contest.run(case, PEAKS, STAMP)
     assert sorted((row.contender, row.precision) for row in result.rows) == [
         ("gossamer", "fp32"), ("peer", "fp16"), ("peer", "fp32")]
     lights = {row.precision: row.speed_of_light_us for row in result.rows}
-    # bound by bytes, of which float16 has half
+    # the bound is by bytes, of which float16 has half
     assert lights["fp16"] == pytest.approx(lights["fp32"] / 2, rel=1e-3)
 
 
 def test_a_fast_result_of_less_precision_is_wrong(case: Case) -> None:
-    def other() -> ReadyContender:
+    def fp16() -> ReadyContender:
         return dataclasses.replace(wrong(3e-2).make(), precision="fp16")
 
-    case = dataclasses.replace(case, contenders={"peer": lambda: [Alternative("fp16", other)]})
+    case = dataclasses.replace(case, contenders={"peer": lambda: [Alternative("fp16", fp16)]})
     assert "not computed in fp16" in contest.run(case, PEAKS, STAMP).failed["peer"]

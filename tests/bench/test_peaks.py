@@ -1,4 +1,4 @@
-"""Peak rates are made of work that is really done."""
+"""Tests that the measurements of peak rates do the work that they count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gossamer.bench import peaks
-from gossamer.bench.peaks import CHAINS, GROUP_SIZE, STEPS, multiply_add
+from gossamer.bench.peaks import CHAINS, STEPS, WORK_GROUP_SIZE, multiply_add
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.ops.algorithm import Variant
@@ -20,17 +20,17 @@ from gossamer.ops.registry import OPS
 
 @pytest.mark.sanitize
 def test_multiply_adds_are_done(compiled_device: Device) -> None:
-    result = compiled_device.upload(np.zeros(GROUP_SIZE, np.float32), "a test")
+    result = compiled_device.upload(np.zeros(WORK_GROUP_SIZE, np.float32), "a test")
     flops = multiply_add(compiled_device, result, 1, 2, factor=1.0, term=0.5)
-    sums = np.empty(GROUP_SIZE, np.float32)
+    sums = np.empty(WORK_GROUP_SIZE, np.float32)
     compiled_device.read(result, sums)
-    assert flops == 2 * GROUP_SIZE * CHAINS * STEPS * 2
-    starts = np.arange(GROUP_SIZE)[:, None] % 64 + np.arange(CHAINS)
+    assert flops == 2 * WORK_GROUP_SIZE * CHAINS * STEPS * 2
+    starts = np.arange(WORK_GROUP_SIZE)[:, None] % 64 + np.arange(CHAINS)
     np.testing.assert_array_equal(sums, (starts + 0.5 * STEPS * 2).sum(axis=1))
 
 
 class Library(HostGemm):
-    """A vendor's product on the host, which in float16 is one too."""
+    """A vendor's product on the host, which claims to compute in float16 too."""
 
     name = "library"
     vendor = "Library"
@@ -58,10 +58,10 @@ def test_tensor_cores_rates_are_those_of_a_library(
     monkeypatch.setitem(OPS, "gemm", dataclasses.replace(OPS["gemm"], algorithms=(library(),)))
     monkeypatch.setattr(peaks, "_LARGE", 16)
     monkeypatch.setattr(peaks, "_MATRIX", 16)
-    found = peaks.measure_peaks(find("host"), ["fp32", "fp16"])
-    assert found.device == "host" and found.flops["fp32"] > 0
+    measured = peaks.measure_peaks(find("host"), ["fp32", "fp16"])
+    assert measured.device == "host" and measured.flops["fp32"] > 0
     if library is Library:
-        assert set(ran) == {"fp16"} and found.flops["fp16"] > 0 and not found.unknown
+        assert set(ran) == {"fp16"} and measured.flops["fp16"] > 0 and not measured.unknown
     else:
-        assert not ran and found.unknown == {"fp16": Absent().supports(None, None)}
-        assert found.speed_of_light_us(1, 1, "fp16") is None
+        assert not ran and measured.unknown == {"fp16": Absent().supports(None, None)}
+        assert measured.speed_of_light_us(1, 1, "fp16") is None

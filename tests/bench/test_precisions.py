@@ -1,4 +1,4 @@
-"""Contenders in several precisions, and vendors' algorithms beside our own."""
+"""Tests of contenders in several precisions, and of vendors' algorithms as peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.peers.peer import PEERS, AbsentError, defaults, vendors
+from gossamer.bench.contender import AbsentError
+from gossamer.bench.peers.inference import PEERS, defaults, vendors
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites.layers import convolution, layer_case
 from gossamer.bench.work import Setting
@@ -23,9 +24,9 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import buffers_as_arrays
 from gossamer.ops.registry import OPS
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_file import Measured
-from gossamer.plan.tune.tuner import Candidate
+from gossamer.plan.store.tuning_file import Measurement
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import LAYERS, tiny
 
@@ -65,27 +66,28 @@ class Elsewhere(Library):
 
 
 class Costs:
-    """A tuner that was told every time, by algorithm and precision; others take 9 us. None: the
-    candidate is wrong."""
+    """A tuner whose times by algorithm and precision are not measured: other candidates take 9 us,
+    and None stands for wrong results."""
 
     def __init__(self, allowed: str, times: dict[tuple[str, str], float | None]) -> None:
         self.allowed = PRECISIONS[:PRECISIONS.index(allowed) + 1]
         self.times = times
 
-    def measure(self, layer: Layer, algorithms: Sequence[Algorithm], place: Device) -> list[Candidate]:
+    def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
+                device: Device) -> list[Candidate]:
         return [Candidate(algorithm, variant, self._measured(algorithm, variant))
                 for algorithm in algorithms
-                for variant in algorithm.variants(layer.problem, place)
+                for variant in algorithm.variants(layer.problem, device)
                 if variant.precision in self.allowed]
 
     def release(self) -> None:
-        """It keeps no inputs."""
+        """Does nothing, as this tuner holds no inputs."""
 
-    def _measured(self, algorithm: Algorithm, variant: Variant) -> Measured:
+    def _measured(self, algorithm: Algorithm, variant: Variant) -> Measurement:
         time = self.times.get((algorithm.name, variant.precision), 9.0)
         if time is None:
-            return Measured.of(algorithm, variant, failure="wrong numbers (error 1)")
-        return Measured.of(algorithm, variant, Timing(time, time, time, 5), error=0.0)
+            return Measurement.of(algorithm, variant, failure="wrong numbers (error 1)")
+        return Measurement.of(algorithm, variant, Timing(time, time, time, 5), error=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -97,18 +99,18 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(times: dict[tuple[str, str], float | None], against: Sequence[str] = ("library",),
         precisions: Sequence[str] = PRECISIONS) -> contest.Result:
-    place = Setting(find("host"), lambda allowed: Costs(allowed, times),  # type: ignore[arg-type]
-                    tuple(against), tuple(precisions))
-    return contest.run(layer_case("suite", convolution(LAYERS[0]), 3, place), PEAKS, STAMP)
+    settings = Setting(find("host"), lambda allowed: Costs(allowed, times),  # type: ignore[arg-type]
+                       tuple(against), tuple(precisions))
+    return contest.run(layer_case("suite", convolution(LAYERS[0]), 3, settings), PEAKS, STAMP)
 
 
-def found(result: contest.Result) -> dict[tuple[str, str], str]:
+def configs(result: contest.Result) -> dict[tuple[str, str], str]:
     return {(row.contender, row.precision): row.config for row in result.rows}
 
 
 def test_a_contender_has_a_row_in_each_precision() -> None:
     result = run({("host_im2col", "fp32"): 5.0, ("library", "fp16"): 2.0})
-    rows = found(result)
+    rows = configs(result)
     assert rows == {("gossamer", "fp32"): "host_im2col", ("gossamer", "fp16"): "library tile=1",
                     ("gossamer:host_im2col", "fp32"): "host_im2col",
                     ("library", "fp32"): "library", ("library", "fp16"): "library tile=1"} | {
@@ -119,9 +121,9 @@ def test_a_contender_has_a_row_in_each_precision() -> None:
 
 
 def test_what_is_taken_in_two_precisions_has_one_row() -> None:
-    rows = found(run({("host_im2col", "fp32"): 1.0}))
+    rows = configs(run({("host_im2col", "fp32"): 1.0}))
     assert [key for key in rows if key[0] == "gossamer"] == [("gossamer", "fp32")]
-    rows = found(run({("library", "fp16"): 1.0}, precisions=["fp16"]))
+    rows = configs(run({("library", "fp16"): 1.0}, precisions=["fp16"]))
     assert [key for key in rows if key[0] == "gossamer"] == [("gossamer", "fp16")]
     assert ("gossamer:host_im2col", "fp32") not in rows
 
@@ -132,7 +134,7 @@ def test_vendors_are_peers() -> None:
     assert not {"library", "torch-graph"} & set(defaults("host", True))
     result = run({}, ["elsewhere"])
     assert result.absent["elsewhere"].startswith("Elsewhere is not installed: pip install")
-    assert not any(name.startswith("library") for name, _ in found(result))
+    assert not any(name.startswith("library") for name, _ in configs(result))
     assert not {"gossamer:library", "gossamer:elsewhere"} & set(result.case.contenders)
 
 
@@ -144,7 +146,7 @@ def test_torch_compile_of_layers_is_only_compared_when_named() -> None:
 def test_a_precision_that_computes_wrong_numbers_is_listed() -> None:
     result = run({("library", "fp16"): None})
     assert result.failed == {"library (fp16)": "RuntimeError: wrong numbers (error 1)"}
-    assert ("library", "fp32") in found(result)
+    assert ("library", "fp32") in configs(result)
 
 
 def test_an_algorithm_without_the_precision_is_absent() -> None:
@@ -155,7 +157,7 @@ def test_an_algorithm_without_the_precision_is_absent() -> None:
 def test_the_real_tuner_takes_what_is_allowed(tmp_path: Path) -> None:
     case = layer_case("suite", convolution(LAYERS[0]), 3, setting(
         find("host"), tmp_path, ["library"], PRECISIONS))
-    rows = found(contest.run(case, PEAKS, STAMP))
+    rows = configs(contest.run(case, PEAKS, STAMP))
     assert {("library", "fp32"), ("library", "fp16")} <= set(rows)
 
 
@@ -181,10 +183,10 @@ def test_torch_computes_in_half_on_the_host_and_has_no_tf32_there() -> None:
     pytest.importorskip("torch")
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
     peer = PEERS["torch-eager"]
-    made = peer(tiny(), x, find("host"), PRECISIONS)
-    assert [each.label for each in made] == ["fp32, NCHW", "fp32, NHWC", "fp16, NCHW",
-                                             "fp16, NHWC"]
-    single, half = made[1].make(), made[3].make()
+    alternatives = peer(tiny(), x, find("host"), PRECISIONS)
+    assert [alternative.label for alternative in alternatives] == [
+        "fp32, NCHW", "fp32, NHWC", "fp16, NCHW", "fp16, NHWC"]
+    single, half = alternatives[1].make(), alternatives[3].make()
     for ready in (single, half):
         ready.work(None)
     assert half.precision == "fp16" and half.output(1).shape == (1, 5)

@@ -1,4 +1,4 @@
-"""Files of result rows: whole or untouched, and read strictly."""
+"""Tests of files of result rows, which are written completely or not at all and read strictly."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_where_rows_cannot_go(tmp_path: Path, name: str, reason: str) -> None:
 
 
 def test_commit_is_that_of_the_checkout() -> None:
-    root = Path(rows.gossamer.__file__).resolve().parents[1]
+    root = Path(rows.__file__).resolve().parents[2]
     commit = rows.checkout_commit()
     if not (root / ".git").exists():
         assert commit is None

@@ -1,4 +1,4 @@
-"""Published sparse weights: the folder, its files, and what is wrong with others."""
+"""Tests of published sparse weights: the folder, its files, and errors in them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_a_line_that_is_no_layer_is_named(tmp_path: Path, line: str, number: int
 
 
 def test_layers_that_were_not_pruned_are_left_out(tmp_path: Path) -> None:
-    names = [each.layer.name for each in published_layers(tiny_folder(tmp_path))]
+    names = [sparse.layer.name for sparse in published_layers(tiny_folder(tmp_path))]
     assert [name for name in names if name.startswith("tiny")] == ["tiny/3x3"]
 
 
 def test_what_does_not_fit_a_layer_is_refused(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
-    layers = {each.layer.name: each for each in published_layers(folder)}
+    layers = {sparse.layer.name: sparse for sparse in published_layers(folder)}
     conv2 = folder / "alexnet_pruned/coo_conv2.mtx"
     conv2.write_text("%%MatrixMarket matrix coordinate real general\n2 25 1\n1 1 1.5\n")
     with pytest.raises(ModelError, match=r"coo_conv2.mtx: holds weights 2 x 1 x 5 x 5, expected "
@@ -85,28 +85,28 @@ def test_masks_are_checked_against_the_layer(tmp_path: Path) -> None:
 
 
 def test_an_order_of_columns_by_hand(tmp_path: Path) -> None:
-    """Column (r * 3 + s) * 64 + c of a 3x3 layer: those of output 0 are tap 0 of channel 5, and
-    tap (1, 2) of channel 0."""
+    """The column of a weight in this layer is (r * 3 + s) * 64 + c, so the nonzeros of output 0 are
+    tap (0, 0) of channel 5 and tap (1, 2) of channel 0."""
     folder = tiny_folder(tmp_path)
     offsets = " ".join(["0"] + ["2"] * 64)
     masks(folder, "0.98", "bottleneck_2_block_group_projection_block_group1,3136\n",
           bottleneck_2_block_group_projection_block_group1=f"64, 576, 2\n{offsets}\n5 320\n")
     weight = masked_resnet50(folder, "0.98")["res2a_branch2b"].weights()
-    assert [tuple(map(int, place)) for place in np.argwhere(weight)] == [(0, 0, 1, 2),
+    assert [tuple(map(int, index)) for index in np.argwhere(weight)] == [(0, 0, 1, 2),
                                                                          (0, 5, 0, 0)]
 
 
 def test_the_published_files_are_the_layers_they_should_be(shared: Path) -> None:
     folder = check("layers", shared / "data", ALL)
     layers = list(published_layers(folder))
-    assert Counter(each.layer.name.split("/")[0] for each in layers) == {
+    assert Counter(sparse.layer.name.split("/")[0] for sparse in layers) == {
         "caffenet": 4, "googlenet": 19, "resnet50": 16, "alexnet": 5, "resnet50-filters": 6,
         "resnet50-dlmc-0.90": 54, "resnet50-dlmc-0.98": 54}
     densities = {}
-    for each in layers:
-        weight = each.weights()
-        assert weight.shape == each.layer.weight_shape and weight.dtype == np.float32
-        densities[each.layer.name] = np.count_nonzero(weight) / weight.size
+    for sparse in layers:
+        weight = sparse.weights()
+        assert weight.shape == sparse.layer.weight_shape and weight.dtype == np.float32
+        densities[sparse.layer.name] = np.count_nonzero(weight) / weight.size
     for name, (layer, density) in sparse_data.skimcaffe(folder).items():
         if name in densities:
             assert densities[name] == pytest.approx(density, abs=1 / np.prod(layer.weight_shape))

@@ -1,3 +1,5 @@
+"""Tests of the readers of MatrixMarket and .smtx files and archives."""
+
 from __future__ import annotations
 
 import gzip
@@ -23,7 +25,8 @@ def saved(folder: Path, name: str, text: str | bytes) -> Path:
 
 
 def message(folder: Path, name: str, text: str | bytes) -> str:
-    """The one line by which a malformed file is refused; it begins with the file's name."""
+    """Returns the one-line message that refuses a malformed file, without the file's name at its
+    start."""
     path = saved(folder, name, text)
     with pytest.raises(ModelError) as error:
         read_sparse(path)
@@ -92,7 +95,7 @@ def test_zeros_nan_and_infinity(tmp_path: Path) -> None:
     (MARKET.replace("2 4 -2", "2 4 -2x"), "line 5: is '2 4 -2x'"),
     (MARKET.replace("2 4 -2", "2 4"), "line 5: is '2 4', expected `row column value`"),
     (MARKET.replace("2 4 -2", "2 4 two"), "line 5: is '2 4 two'"),
-    # of these SciPy 1.17 crashes
+    # SciPy 1.17 crashes at these
     (MARKET.replace("3e-2\n", "3e-2\0\n"), "line 6: is '2 3 3e-2\\x00'"),
     (MARKET.replace("3e-2\n", "3e-2\f"), "line 6: is '2 3 3e-2\\x0c'"),
     (MARKET.replace("3e-2\n", "3e-2\r2 2 1"), "line 6: is '2 3 3e-2\\r2 2 1'"),
@@ -113,8 +116,8 @@ def test_the_line_of_an_entry_far_down(tmp_path: Path) -> None:
 
 
 def test_a_damaged_gz(tmp_path: Path) -> None:
-    whole = gzip.compress(MARKET.encode())
-    assert "is cut short" in message(tmp_path, "w.mtx.gz", whole[:-9])
+    content = gzip.compress(MARKET.encode())
+    assert "is cut short" in message(tmp_path, "w.mtx.gz", content[:-9])
     assert "not compressed by gzip" in message(tmp_path, "w.mtx.gz", MARKET)
 
 
@@ -177,12 +180,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["crs", "rsc"])
 def test_filters(tmp_path: Path, order: str) -> None:
-    """Column 7 of 2 channels of 2x3 taps: (c, r, s) = (1, 0, 1), or (r, s, c) = (1, 0, 1)."""
+    """Column 7 of 2 channels of 2x3 taps is (c, r, s) = (1, 0, 1), or (r, s, c) = (1, 0, 1)."""
     weights = read_sparse(saved(tmp_path, "m.smtx", "1, 12, 1\n0 1\n7\n"))
     filters = weights.filters((2, 3), order)
     assert filters.shape == (1, 2, 2, 3) and filters.dtype == np.float32
-    place = {"crs": (0, 1, 0, 1), "rsc": (0, 1, 1, 0)}[order]
-    assert filters[place] == 1 and filters.sum() == 1
+    index = {"crs": (0, 1, 0, 1), "rsc": (0, 1, 1, 0)}[order]
+    assert filters[index] == 1 and filters.sum() == 1
     with pytest.raises(InputError, match=r"m.smtx: 12 columns .* 5x5 taps"):
         weights.filters((5, 5))
 
@@ -197,9 +200,9 @@ def packed(path: Path, **texts: str) -> Path:
 
 
 def test_archives(tmp_path: Path) -> None:
-    found = read_archive(packed(tmp_path / "a.tar.gz", b__smtx=SMTX, a__smtx="1, 1, 0\n0 0\n\n",
+    files = read_archive(packed(tmp_path / "a.tar.gz", b__smtx=SMTX, a__smtx="1, 1, 0\n0 0\n\n",
                                 README="not read"))
-    assert list(found) == ["a", "b"] and found["b"].matrix.nnz == 4
+    assert list(files) == ["a", "b"] and files["b"].matrix.nnz == 4
 
 
 def test_malformed_archives(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Drawn sparse weights: as many as asked for, as uneven as real ones."""
+"""Tests that random sparse weights have the requested density and the spread of real ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossamer.bench.layer_tables import CAFFENET, ConvLayer
 from gossamer.bench.sparse_data import published_layers
 from gossamer.bench.sparse_weights import CHANNELS, ROWS, TAPS, drawn
-from gossamer.bench.suites.layer_tables import CAFFENET, ConvLayer
 
 LAYER = ConvLayer("net/layer", 256, 13, 256, 3, 1, 1)
 
 
 def spread(counts: np.ndarray) -> float:
+    """Returns the standard deviation over the mean."""
     return float(counts.std() / counts.mean())
 
 
@@ -43,8 +44,8 @@ def test_rows_channels_and_taps_are_uneven() -> None:
     mask = drawn(LAYER, 0.1) != 0
     rows, channels, taps = (mask.sum(axes) for axes in ((1, 2, 3), (0, 2, 3), (0, 1)))
     assert 2 < rows.max() / rows.mean() < 3.7
-    for counts, asked in ((rows, ROWS), (channels, CHANNELS)):
-        assert 0.7 * asked < spread(counts) < 1.3 * asked
+    for counts, expected in ((rows, ROWS), (channels, CHANNELS)):
+        assert 0.7 * expected < spread(counts) < 1.3 * expected
     assert spread(taps) > 0.2
 
 
@@ -55,17 +56,17 @@ def test_the_size_of_activations_is_kept() -> None:
 
 
 def test_spreads_are_those_of_real_layers(shared: Path) -> None:
-    """Of SkimCaffe's AlexNet: conv1 apart, which was hardly pruned."""
-    found: dict[float, list[float]] = {ROWS: [], CHANNELS: [], TAPS: []}
-    for each in published_layers(shared / "data"):
-        network, _, name = each.layer.name.partition("/")
+    """The real layers are those of SkimCaffe's AlexNet without conv1, which was hardly pruned."""
+    spreads: dict[float, list[float]] = {ROWS: [], CHANNELS: [], TAPS: []}
+    for sparse in published_layers(shared / "data"):
+        network, _, name = sparse.layer.name.partition("/")
         if network == "alexnet" and name != "conv1":
-            mask = each.weights() != 0
-            found[ROWS].append(spread(mask.sum((1, 2, 3))))
-            for part in np.split(mask, each.layer.groups):
-                found[CHANNELS].append(spread(part.sum((0, 2, 3))))
-                found[TAPS].append(spread(part.sum((0, 1))))
-    assert len(found[ROWS]) == len(CAFFENET) - 1
-    for asked, real in found.items():
-        assert min(real) < asked < max(real)
-        assert np.mean(real) == pytest.approx(asked, rel=0.15)
+            mask = sparse.weights() != 0
+            spreads[ROWS].append(spread(mask.sum((1, 2, 3))))
+            for group in np.split(mask, sparse.layer.groups):
+                spreads[CHANNELS].append(spread(group.sum((0, 2, 3))))
+                spreads[TAPS].append(spread(group.sum((0, 1))))
+    assert len(spreads[ROWS]) == len(CAFFENET) - 1
+    for expected, real in spreads.items():
+        assert min(real) < expected < max(real)
+        assert np.mean(real) == pytest.approx(expected, rel=0.15)

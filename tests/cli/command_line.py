@@ -1,4 +1,4 @@
-"""The command line called from tests, and a small network and a photo for it."""
+"""Calls the command line from tests, and makes a small network and a photo for it."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ WEIGHTS = {"w": RNG.standard_normal((4, 3, 3, 3)), "v": RNG.standard_normal((5, 
 
 def save_network(path, *, nodes=None, inputs=("N", 3, 8, 8), outputs=(("y", ["N", 5]),),
                  weights=WEIGHTS):
-    """A network of one input; unless said otherwise of five classes for 8x8 photos."""
+    """Saves a network of one input, by default with five classes for 8x8 photos."""
     nodes = nodes or [
         helper.make_node("Conv", ["x", "w"], ["c"], name="first", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c"], ["r"]),
@@ -54,7 +54,7 @@ def succeeds(*words):
 
 
 def fails(code, *words):
-    """The one line on stderr of a command that must fail."""
+    """Returns the one line on stderr of a command that must fail."""
     result = gossamer_cli(*words)
     assert result.exit_code == code, result.output
     (line,) = result.stderr.splitlines()
@@ -64,7 +64,7 @@ def fails(code, *words):
 
 
 def script(*words, **options):
-    """The console script, in a process of its own."""
+    """Runs the console script in another process."""
     command = Path(sys.executable).with_name("gossamer")
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.run([command, *map(str, words)], text=True, **streams)

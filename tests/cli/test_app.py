@@ -11,9 +11,9 @@ def test_devices():
     (host,) = [line for line in lines if line.startswith("host ")]
     assert host.split()[1] == "PASS"
     rows = json.loads(succeeds("devices", "--json").stdout)
-    assert {row["name"] for row in rows} == {found.name for found in gossamer.devices()}
-    assert all({"name", "description", "driver", "compute_units", "memory_bytes", "problem"} <= set(row)
-               for row in rows)
+    assert {row["name"] for row in rows} == {device.name for device in gossamer.devices()}
+    keys = {"name", "description", "driver", "compute_units", "memory_bytes", "problem"}
+    assert all(keys <= set(row) for row in rows)
 
 
 def test_version():

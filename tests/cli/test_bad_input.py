@@ -1,4 +1,4 @@
-"""What a user can get wrong in `run` and `inspect`: one line that says so, nothing written."""
+"""Wrong input to `run` and `inspect` gives one line that says so, and no file is written."""
 
 import os
 
@@ -33,8 +33,8 @@ def bad_files(folder):
     np.savez(folder / "many.npz", a=np.zeros(1))
     (folder / "text").write_text("no array, no image, no network")
     (folder / "names.txt").write_text("only\ntwo\n")
-    whole = (folder / "tiny.onnx").read_bytes()
-    (folder / "cut.onnx").write_bytes(whole[: len(whole) // 2])
+    content = (folder / "tiny.onnx").read_bytes()
+    (folder / "cut.onnx").write_bytes(content[: len(content) // 2])
     (folder / "empty.onnx").write_bytes(b"")
     save_network(folder / "unknown.onnx", weights={}, outputs=(("y", None),), nodes=[
         helper.make_node("Frobnicate", ["x"], ["y"], name="odd one")])

@@ -1,4 +1,4 @@
-"""`gossamer bench` on the command line."""
+"""The verb `bench` on the command line."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def bench(*words: object) -> Any:
 def test_rows_table_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/usr/bin/gossamer", "bench", "tiny", "--batch", "1,2"])
     path, readme = tmp_path / "host" / "tiny.jsonl", tmp_path / "README.md"
-    done = bench("tiny", "--device", "host", "--batch", "1,2", "--against",
+    result = bench("tiny", "--device", "host", "--batch", "1,2", "--against",
                  "torch-graph,onnxruntime", "-o", path, "--commit", "abc")
-    assert done.exit_code == 0, done.output
-    (heading,) = [line for line in done.stdout.splitlines() if line.startswith("tiny, batch 2:")]
+    assert result.exit_code == 0, result.output
+    (heading,) = [line for line in result.stdout.splitlines() if line.startswith("tiny, batch 2:")]
     assert float(heading.split(", took ")[1].removesuffix(" s")) > 0
-    assert "absent: torch-graph: " in done.stdout
+    assert "absent: torch-graph: " in result.stdout
     rows = read_rows(path)
     assert {row.batch for row in rows if row.contender == "gossamer"} == {1, 2}
     assert {row.commit for row in rows} == {"abc"} and len({row.run_id for row in rows}) == 1
@@ -60,9 +60,9 @@ def test_rows_table_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_json() -> None:
-    done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--json",
+    result = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--json",
                  "--case", "tin")
-    document = json.loads(done.stdout)
+    document = json.loads(result.stdout)
     ((row,),) = [result["rows"] for result in document["results"]]
     assert tuple(row) == KEYS and document["peak_flops"] == PEAKS.flops
 
@@ -73,19 +73,19 @@ def test_a_bad_file_of_measurements_is_told_once() -> None:
     path = tuning_folder() / file_name(find("host"))
     path.parent.mkdir()
     path.write_text("{")
-    done = bench(*words)
-    assert done.exit_code == 0 and json.loads(done.stdout)["results"]
-    assert done.stderr.count(f"{path} is corrupt or cut short") == 1
+    result = bench(*words)
+    assert result.exit_code == 0 and json.loads(result.stdout)["results"]
+    assert result.stderr.count(f"{path} is corrupt or cut short") == 1
     assert "corrupt" not in bench(*words).stderr
 
 
 def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows, sheet, picture = (tmp_path / name for name in ("rows.jsonl", "rows.csv", "rows.png"))
-    done = bench("tiny", "--device", "host", "--batch", "2", "--against", "onnxruntime", "-o", rows,
-                 "--csv", sheet, "--plot", picture)
-    assert done.exit_code == 0, done.output
-    (line,) = [line for line in done.stdout.splitlines() if "geometric mean" in line]
+    result = bench("tiny", "--device", "host", "--batch", "2", "--against", "onnxruntime",
+                   "-o", rows, "--csv", sheet, "--plot", picture)
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stdout.splitlines() if "geometric mean" in line]
     assert line.startswith("tiny, batch 2, fp32, ") and "over 2 cases" in line
     with open(sheet) as file:
         lines = list(csv.DictReader(file))
@@ -94,8 +94,8 @@ def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
     again, part = tmp_path / "again" / "rows.png", tmp_path / "part.csv"
-    done = bench("--table", rows, "--case", "lit", "--plot", again, "--csv", part)
-    assert done.exit_code == 0 and again.stat().st_size > 0
+    result = bench("--table", rows, "--case", "lit", "--plot", again, "--csv", part)
+    assert result.exit_code == 0 and again.stat().st_size > 0
     with open(part) as file:
         assert {line["case"] for line in csv.DictReader(file)} == {"little"}
     assert "little" not in bench("--table", rows, "--case", "tin").stdout
@@ -107,27 +107,27 @@ def test_csv_plot_filter_and_summary(tmp_path: Path) -> None:
 def test_precisions_come_in_their_order(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "rows.jsonl"
-    done = bench("tiny", "--device", "host", "--batch", "2", "--against", "torch-eager", "--case",
+    result = bench("tiny", "--device", "host", "--batch", "2", "--against", "torch-eager", "--case",
                  "tin", "--precision", "fp16,fp32", "-o", path)
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
     assert [line.split(",")[0] for line in lines if line.startswith("fp")] == ["fp32", "fp16"]
     assert {(row.contender, row.precision) for row in read_rows(path)} == {
         ("gossamer", "fp32"), ("torch-eager", "fp32"), ("torch-eager", "fp16")}
 
 
 def test_markdown_of_what_was_measured() -> None:
-    done = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--markdown")
-    assert done.stdout.startswith("**little, fp32, ") and "**tiny, fp32, " in done.stdout
+    result = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--markdown")
+    assert result.stdout.startswith("**little, fp32, ") and "**tiny, fp32, " in result.stdout
 
 
 def test_without_matplotlib_nothing_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
-    done = bench("tiny", "--device", "host", "--plot", tmp_path / "rows.png")
-    assert done.exit_code == 2 and "pip install matplotlib" in done.stderr
-    assert not done.stdout and not list(tmp_path.iterdir())
+    result = bench("tiny", "--device", "host", "--plot", tmp_path / "rows.png")
+    assert result.exit_code == 2 and "pip install matplotlib" in result.stderr
+    assert not result.stdout and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("words", "reason"), [
@@ -155,9 +155,9 @@ def test_without_matplotlib_nothing_is_measured(
     (("--table", "no-such-file"), "no-such-file: cannot be read"),
 ])
 def test_bad_input_is_one_line(words: tuple[str, ...], reason: str) -> None:
-    done = bench(*words)
-    assert done.exit_code == 2 and not done.stdout
-    (line,) = done.stderr.splitlines()
+    result = bench(*words)
+    assert result.exit_code == 2 and not result.stdout
+    (line,) = result.stderr.splitlines()
     assert line.startswith("error: ") and reason in line
 
 

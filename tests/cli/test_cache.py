@@ -16,11 +16,11 @@ from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 
 NAME = OPS["gemm"].algorithms[0].name
 ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",
-          "limits": SimpleNamespace(units=4)}
+          "limits": SimpleNamespace(compute_units=4)}
 
 
 class Abacus(SimpleNamespace):
-    """A device, which is a key to what is kept of it."""
+    """Returns a device with the fields that the cache's keys are made of."""
 
     __hash__ = object.__hash__
 
@@ -33,8 +33,8 @@ def folder(tmp_path, monkeypatch):
 
 def fill(device, *rows):
     stored = TuningCache(device)
-    for each in rows:
-        stored.put(GemmProblem(each, 2, 3), [
+    for m in rows:
+        stored.put(GemmProblem(m, 2, 3), [
             Measurement(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0) for size in (8, 16)])
     stored.put_plans({"key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
     return stored.path
@@ -42,7 +42,7 @@ def fill(device, *rows):
 
 @pytest.fixture
 def full(folder):
-    """Measurements of two devices and by two drivers, a bad file, and two kernels."""
+    """A cache with measurements of two devices and by two drivers, a bad file, and two kernels."""
     host = fill(find("host"), 1)
     abacus = fill(Abacus(**ABACUS), 1, 2)
     fill(Abacus(**{**ABACUS, "driver": "beads 2.0"}), 1)
@@ -83,7 +83,7 @@ def test_list(full):
 
 def test_list_as_json(full):
     listed = json.loads(run("list", "--json"))
-    files = {each.pop("file"): each for each in listed["measurements"]}
+    files = {entry.pop("file"): entry for entry in listed["measurements"]}
     assert set(files) == {full.host.name, full.abacus.name, full.bad.name}
     assert files[full.abacus.name] == {
         "bytes": full.abacus.stat().st_size, "device": "Abacus 3000", "layers": 3,

@@ -19,16 +19,16 @@ def tiny(tmp_path):
 
 
 def test_console_script(tmp_path):
-    done = script("inspect", tmp_path / "absent.onnx")
-    assert done.returncode == 2 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and "absent.onnx" in done.stderr
+    result = script("inspect", tmp_path / "absent.onnx")
+    assert result.returncode == 2 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and "absent.onnx" in result.stderr
 
 
 def test_as_a_module(tiny):
-    """Where the script is not on the path."""
-    done = subprocess.run([sys.executable, "-m", "gossamer", "inspect", tiny],
+    """`python -m gossamer` works where the script is not on the path."""
+    result = subprocess.run([sys.executable, "-m", "gossamer", "inspect", tiny],
                           capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, script("inspect", tiny).stdout)
+    assert (result.returncode, result.stdout) == (0, script("inspect", tiny).stdout)
 
 
 @pytest.mark.parametrize("words, expected", [
@@ -41,9 +41,9 @@ def test_as_a_module(tiny):
     ("run x --depth 3", "error: no such option: --depth"),
 ])
 def test_wrong_usage_is_one_line_and_exit_code_2(words, expected):
-    done = script(*words.split())
-    assert done.returncode == 2 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    result = script(*words.split())
+    assert result.returncode == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
     assert line.startswith(expected)
 
 
@@ -51,35 +51,35 @@ def test_wrong_usage_is_one_line_and_exit_code_2(words, expected):
 @pytest.mark.parametrize("words", ["--help", "--version", "cache list"])
 def test_full_standard_output(words):
     with open("/dev/full", "w") as full:
-        done = script(*words.split(), stdout=full)
-    assert done.returncode == 2
-    assert done.stderr == "error: standard output: No space left on device\n"
+        result = script(*words.split(), stdout=full)
+    assert result.returncode == 2
+    assert result.stderr == "error: standard output: No space left on device\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_results_that_cannot_be_printed_are_not_written_either(tiny, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
     with open("/dev/full", "w") as full:
-        done = script("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
+        result = script("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",
                       tmp_path / "y.npy", stdout=full)
-    assert done.returncode == 2 and not (tmp_path / "y.npy").exists()
+    assert result.returncode == 2 and not (tmp_path / "y.npy").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 @pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams(redirected):
     command = Path(sys.executable).with_name("gossamer")
-    done = subprocess.run(f"{command} cache list {redirected}", shell=True, capture_output=True,
+    result = subprocess.run(f"{command} cache list {redirected}", shell=True, capture_output=True,
                           text=True)
-    assert done.returncode == 0 and done.stderr == ""
+    assert result.returncode == 0 and result.stderr == ""
 
 
 def test_characters_that_standard_output_lacks_are_replaced(tmp_path):
     path = save_network(tmp_path / "n.onnx", weights={}, outputs=(("y", None),),
                         nodes=[helper.make_node("Relu", ["x"], ["y"], name="größe\nneu")])
-    done = script("inspect", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0 and done.stderr == ""
-    assert done.stdout.splitlines()[1].startswith("gr??e\\nneu")
+    result = script("inspect", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.splitlines()[1].startswith("gr??e\\nneu")
 
 
 @pytest.mark.parametrize("words", ["--help", "cache list"])
@@ -119,9 +119,9 @@ def test_a_signal_during_the_imports_ends_the_script_with_130():
     code = ("import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "class Finder:\n"
             "    def find_spec(self, name, path=None, target=None):\n"
-            "        if name == 'gossamer.model.readers.registry':"
+            "        if name == 'gossamer.model.load':"
             " os.kill(os.getpid(), signal.SIGINT)\n"
             "sys.meta_path.insert(0, Finder())\n"
             "from gossamer.cli.console import main; main()")
-    done = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+    result = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")

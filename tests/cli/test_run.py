@@ -63,18 +63,18 @@ def test_run_names_classes_of_photos(tiny, photo, tmp_path):
     names.write_text("ant\nbee\ncat\ndog\nelk\n")
     words = ["run", tiny, "--device", "host", "--preprocess", "unit", "--labels", names]
     result = succeeds(*words, "--image", photo, "--top", 2, "--json")
-    found = json.loads(result.stdout)
+    document = json.loads(result.stdout)
     x = np.asarray(Image.fromarray(PHOTO).resize((8, 8), Image.Resampling.BILINEAR))
     x = (x.astype(np.float32) / np.float32(255)).transpose(2, 0, 1)[None]
     (logits,) = ReferenceEvaluator(str(tiny)).run(None, {"x": x})
     order = np.argsort(-logits[0])[:2]
-    (answer,) = found["results"]
+    (answer,) = document["results"]
     assert [line["class"] for line in answer["top"]] == order.tolist()
     assert [line["name"] for line in answer["top"]] == [
         ["ant", "bee", "cat", "dog", "elk"][index] for index in order]
     softmax = np.exp(logits[0]) / np.exp(logits[0]).sum()
     assert answer["top"][0]["probability"] == pytest.approx(softmax.max(), rel=1e-4)
-    assert found["device"] == "host" and not result.stderr
+    assert document["device"] == "host" and not result.stderr
 
 
 def test_batches_of_photos_agree_with_single_ones(tiny, tmp_path):
@@ -89,8 +89,8 @@ def test_batches_of_photos_agree_with_single_ones(tiny, tmp_path):
     assert [answer["input"] for answer in paired] == [str(path) for path in photos]
     for one, two in zip(single, paired, strict=True):
         assert [line["class"] for line in one["top"]] == [line["class"] for line in two["top"]]
-        for mine, other in zip(one["top"], two["top"], strict=True):
-            assert mine["probability"] == pytest.approx(other["probability"], rel=1e-5)
+        for line, other_line in zip(one["top"], two["top"], strict=True):
+            assert line["probability"] == pytest.approx(other_line["probability"], rel=1e-5)
 
 
 @pytest.mark.parametrize("image", [
@@ -161,8 +161,8 @@ def test_several_inputs(tmp_path):
     np.savez(tmp_path / "both.npz", right=right, left=left)
     common = ("run", path, "--device", "host")
     a, b = f"left={tmp_path / 'a.npy'}", f"right={tmp_path / 'b.npy'}"
-    for given in ((b, a), (tmp_path / "both.npz",)):
-        words = [word for text in given for word in ("--input", text)]
+    for files in ((b, a), (tmp_path / "both.npz",)):
+        words = [word for text in files for word in ("--input", text)]
         succeeds(*common, *words, "--batch", 2, "--output", tmp_path / "y.npy")
         np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), left - right)
     line = fails(2, *common, "--input", tmp_path / "a.npy")

@@ -1,4 +1,4 @@
-/* Uses every word of the dialect once. */
+/* Uses every macro of the dialect once. */
 
 CONSTANT_TABLE float weights[4] = {1.0f, 2.0f, 3.0f, 4.0f};
 
@@ -17,7 +17,7 @@ INLINE float total(SHARED_POINTER const float *values, int count)
     return sum;
 }
 
-/* Each work-group reverses its 64 numbers and weighs them; item 0 also reports. */
+/* Each work-group reverses its 64 numbers and weights them; work-item 0 also writes a report. */
 KERNEL LAUNCH_BOUNDS(64, 1)
 void every_word(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out,
                 GLOBAL uint *report, int count, float scale
@@ -66,7 +66,7 @@ KERNEL void double_halves(GLOBAL const HALF *RESTRICT in, GLOBAL HALF *RESTRICT 
         STORE_HALF(out, i, 2.0f * LOAD_HALF(in, i));
 }
 
-/* Doubles floats of either size, four at a time; those from `count` on become 0. */
+/* Doubles 16-bit or 32-bit floats, four at a time; those from index `count` on become 0. */
 KERNEL void double_reals(GLOBAL const REAL *RESTRICT in, GLOBAL REAL *RESTRICT out, int count,
                          int size)
 {
@@ -86,7 +86,7 @@ KERNEL void double_reals(GLOBAL const REAL *RESTRICT in, GLOBAL REAL *RESTRICT o
     }
 }
 
-/* A group of 96: the first warp and the two others turn their numbers round, each part alone. */
+/* In a work-group of 96, the first warp and the two others reverse their numbers separately. */
 KERNEL LAUNCH_BOUNDS(96, 1)
 void parts(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out, GLOBAL uint *ballots)
 {

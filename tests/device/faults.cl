@@ -1,4 +1,4 @@
-/* Faults planted to be found. */
+/* Kernels with faults that tools must find. */
 
 KERNEL void race(GLOBAL int *values)
 {
@@ -10,7 +10,7 @@ KERNEL void overrun(GLOBAL int *values)
     values[LOCAL_ID(0)] = 1;
 }
 
-/* The two warps hand over a number, with the barrier that this needs or without. */
+/* Two warps exchange numbers, with the barrier that this needs or without it. */
 KERNEL LAUNCH_BOUNDS(64, 1) void handed_over(GLOBAL int *values)
 {
     SHARED int numbers[64];
@@ -22,7 +22,8 @@ KERNEL LAUNCH_BOUNDS(64, 1) void handed_over(GLOBAL int *values)
     values[item] = numbers[63 - item];
 }
 
-/* As it was before the warp's other items wrote, for those that are behind. */
+/* Neighbours of a warp exchange numbers. Without a second barrier
+ * one can overwrite its number too early. */
 KERNEL LAUNCH_BOUNDS(32, 1) void not_in_step(GLOBAL int *values)
 {
     SHARED int numbers[32];
@@ -37,7 +38,7 @@ KERNEL LAUNCH_BOUNDS(32, 1) void not_in_step(GLOBAL int *values)
     values[item] = other;
 }
 
-/* Only the first warp comes to the barrier that is for both. */
+/* Only the first warp reaches a barrier for both warps. */
 KERNEL LAUNCH_BOUNDS(64, 1) void left_waiting(GLOBAL int *values)
 {
     int item = LOCAL_ID(0);
@@ -46,7 +47,7 @@ KERNEL LAUNCH_BOUNDS(64, 1) void left_waiting(GLOBAL int *values)
     values[item] = item;
 }
 
-/* Part of a warp goes without the rest. */
+/* Only a part of a warp takes part in a ballot. */
 KERNEL LAUNCH_BOUNDS(32, 1) void torn_warp(GLOBAL int *values)
 {
     VOTES(votes, 1)
@@ -57,7 +58,7 @@ KERNEL LAUNCH_BOUNDS(32, 1) void torn_warp(GLOBAL int *values)
     values[item] = ballot;
 }
 
-/* Half of each warp comes to a barrier of as many. */
+/* Half of each of two warps reaches a barrier for 32 work-items. */
 KERNEL LAUNCH_BOUNDS(64, 1) void torn_part(GLOBAL int *values)
 {
     int item = LOCAL_ID(0);
@@ -66,7 +67,7 @@ KERNEL LAUNCH_BOUNDS(64, 1) void torn_part(GLOBAL int *values)
     values[item] = item;
 }
 
-/* All come to a barrier, but not to the same one. */
+/* All work-items reach a barrier, but not the same one. */
 KERNEL LAUNCH_BOUNDS(64, 1) void two_places(GLOBAL int *values)
 {
     int item = LOCAL_ID(0);
@@ -77,7 +78,7 @@ KERNEL LAUNCH_BOUNDS(64, 1) void two_places(GLOBAL int *values)
     values[item] = item;
 }
 
-/* A barrier for another number of items than come. */
+/* Two warps reach the same barrier with different numbers of work-items. */
 KERNEL LAUNCH_BOUNDS(96, 1) void miscounted(GLOBAL int *values)
 {
     int item = LOCAL_ID(0);
@@ -90,7 +91,7 @@ KERNEL LAUNCH_BOUNDS(96, 1) void miscounted(GLOBAL int *values)
     values[item] = item;
 }
 
-/* Groups that write to one place. */
+/* Two work-groups write to the same addresses. */
 KERNEL LAUNCH_BOUNDS(32, 1) void groups_race(GLOBAL int *values)
 {
     BARRIER();
@@ -116,7 +117,7 @@ KERNEL LAUNCH_BOUNDS(32, 1) void dynamic_overrun(
     values[item] = numbers[item];
 }
 
-/* Four numbers at an address that is not a multiple of 16. */
+/* A vector of four numbers is stored at an address that is not a multiple of 16. */
 KERNEL void not_aligned(GLOBAL float *values)
 {
     STORE4(values + 1 + 4 * LOCAL_ID(0), MAKE4(0.0f, 1.0f, 2.0f, 3.0f));

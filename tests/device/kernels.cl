@@ -9,7 +9,7 @@ KERNEL void arguments(GLOBAL float *out, int a, float b, uchar c, short d, uint 
     out[5] = absent ? -1.0f : f;
 }
 
-/* Writes each work-item's position, counted over groups first. */
+/* Writes each work-item's position, where the work-group's index counts first. */
 KERNEL void positions(GLOBAL int *out)
 {
     int group = (GROUP_ID(2) * GROUP_COUNT(1) + GROUP_ID(1)) * GROUP_COUNT(0) + GROUP_ID(0);

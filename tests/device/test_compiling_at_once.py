@@ -1,4 +1,4 @@
-"""Threads that compile for one CUDA device; no driver is needed for what is seen here."""
+"""Tests of threads that compile for one CUDA device, without a driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gossamer.device import base
-from gossamer.device.base import KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
 
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
@@ -24,19 +24,19 @@ def source(name: str) -> KernelSource:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A device that loads objects of its own; `loads` names them."""
-    made = object.__new__(cuda.CudaDevice)
-    made._kernels, made.loads, made.failures = {}, [], 0
+    """A device whose kernels are plain objects; `loads` lists their names."""
+    device = object.__new__(cuda.CudaDevice)
+    device._kernels, device.loads, device.failures = {}, [], 0
 
-    def load(self: Any, wanted: KernelSource) -> object:
-        self.loads.append(wanted.function)
+    def load(self: Any, source: KernelSource) -> object:
+        self.loads.append(source.function)
         if self.failures:
             self.failures -= 1
             raise CompileError("no room for it")
         return object()
 
     monkeypatch.setattr(cuda.CudaDevice, "_load", load)
-    return made
+    return device
 
 
 def test_a_kernel_is_built_once_for_all_threads(opened: Any) -> None:
@@ -47,9 +47,9 @@ def test_a_kernel_is_built_once_for_all_threads(opened: Any) -> None:
         return opened.compile(source(name))
 
     with ThreadPoolExecutor(THREADS) as pool:
-        one, other, same, alike = pool.map(compiled, ["one", "other", "one", "other"])
-    assert one is same and other is alike and one is not other
-    assert sorted(opened.loads) == ["one", "other"]
+        one, two, one_again, two_again = pool.map(compiled, ["one", "two", "one", "two"])
+    assert one is one_again and two is two_again and one is not two
+    assert sorted(opened.loads) == ["one", "two"]
 
 
 def test_a_build_that_failed_is_tried_again(opened: Any) -> None:

@@ -1,11 +1,12 @@
-"""The dialect means the same to every compiler."""
+"""The macros of the kernel dialect mean the same to every compiler."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 
 SOURCE = KernelSource.of(
     Path(__file__).with_name("dialect.cl"), "every_word", dynamic_shared=True)
@@ -28,12 +29,12 @@ def test_every_word(compiled_device: Device) -> None:
     device.read(target, result)
     expected = values.reshape(groups, 64)[:, ::-1] * 0.5 * np.tile([1, 2, 3, 4], 16)
     np.testing.assert_array_equal(result.reshape(groups, 64), expected)
-    told = np.empty(4 * groups, np.uint32)
-    device.read(report, told)
-    # the tile starts with each group's first four numbers backwards
+    reported = np.empty(4 * groups, np.uint32)
+    device.read(report, reported)
+    # each tile starts with the first four numbers of its work-group in reverse order
     sums = values.reshape(groups, 64)[:, 2:4].sum(axis=1)
     expected_report = [[11, 2 * groups, int(total), 3] for total in sums]
-    np.testing.assert_array_equal(told.reshape(groups, 4), expected_report)
+    np.testing.assert_array_equal(reported.reshape(groups, 4), expected_report)
 
 
 @pytest.mark.sanitize
@@ -82,10 +83,10 @@ def test_parts_of_a_group(compiled_device: Device) -> None:
     expected = np.concatenate([values[31::-1] * 8,
                                1 / (1 + np.exp(-values[:31:-1].astype(np.float64)))])
     np.testing.assert_allclose(result[np.arange(96) ^ 1], expected, rtol=1e-5, atol=1e-37)
-    told = np.empty(96, np.uint32)
-    device.read(ballots, told)
+    words = np.empty(96, np.uint32)
+    device.read(ballots, words)
     above = (expected > 0.75).reshape(3, 32)
-    np.testing.assert_array_equal(told.reshape(3, 32),
+    np.testing.assert_array_equal(words.reshape(3, 32),
                                   (above << np.arange(32)).sum(1, keepdims=True) * np.ones(32))
 
 

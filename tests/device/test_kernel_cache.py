@@ -57,7 +57,7 @@ def test_damaged_entry_is_built_again(folder: Path, damage: bytes) -> None:
 
 
 def _make(folder: Path, names: str, age: int) -> None:
-    """An entry of 100 bytes for each letter, all last used so many seconds ago."""
+    """Writes an entry of 100 bytes for each letter, all last used `age` seconds ago."""
     for name in names:
         before = set(_files(folder))
         assert cached((name,), lambda: b"x" * 68) == b"x" * 68
@@ -71,7 +71,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _built(names: str) -> str:
-    """Those of the keys that have to be built."""
+    """Returns the keys whose entries are missing."""
     missing = []
     for name in names:
         cached((name,), lambda name=name: missing.append(name) or b"x" * 68)  # type: ignore[misc]
@@ -80,7 +80,7 @@ def _built(names: str) -> str:
 
 @pytest.fixture
 def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for five entries, looked at after each that is written."""
+    """A cache folder for five entries, whose size is checked after each write."""
     monkeypatch.setattr(kernel_cache, "MOST_BYTES", 500)
     monkeypatch.setattr(kernel_cache, "_LOOK_EVERY", 1)
     return folder
@@ -128,17 +128,17 @@ def test_entries_that_cannot_be_removed_do_not_stop_the_others(
         small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _make(small, "a", age=500)
     _make(small, "bcde", age=100)
-    kept = min(_files(small), key=lambda path: path.stat().st_mtime)
+    oldest = min(_files(small), key=lambda path: path.stat().st_mtime)
     unlink = Path.unlink
 
     def refuse(path: Path, missing_ok: bool = False) -> None:
-        if path == kept:
+        if path == oldest:
             raise PermissionError(1, "Operation not permitted")
         unlink(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", refuse)
     cached(("f",), lambda: b"x" * 68)
-    assert kept in _files(small) and len(_files(small)) == 5
+    assert oldest in _files(small) and len(_files(small)) == 5
 
 
 def test_processes_that_share_a_small_folder(small: Path) -> None:
@@ -151,7 +151,7 @@ def test_processes_that_share_a_small_folder(small: Path) -> None:
                 assert kernel_cache.cached((str(number),), lambda: data) == data
     """
     running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(3)]
-    assert [each.wait() for each in running] == [0, 0, 0]
+    assert [process.wait() for process in running] == [0, 0, 0]
     assert 0 < len(_files(small)) <= 5
 
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_written_is_kept_for_this_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.write_text("a file where the folder should be")
-    monkeypatch.setattr(kernel_cache, "_MOST_KEPT", 12)
+    monkeypatch.setattr(kernel_cache, "_MOST_UNWRITTEN", 12)
     with pytest.warns(GossamerWarning):
         assert cached(("a",), lambda: b"built") == b"built"
     assert cached(("a",), lambda: b"again") == b"built"

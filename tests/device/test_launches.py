@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from gossamer.device import base
-from gossamer.device.base import Device, Kernel, KernelSource, self_check
+from gossamer.device.base import Device, Kernel
+from gossamer.device.checks import self_check
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, GossamerError
 from tests.conftest import is_slow
 

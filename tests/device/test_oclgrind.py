@@ -1,11 +1,12 @@
-"""Oclgrind tells of faults only in its log: these tests prove that the log is read."""
+"""Oclgrind reports faults only in its log; these tests prove that the log is read."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from tests.conftest import oclgrind_log, working_devices
 
 FAULTS = Path(__file__).with_name("faults.cl")

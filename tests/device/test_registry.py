@@ -1,4 +1,5 @@
-"""Finding devices: which there are, which is taken unasked, and what is said of the others."""
+"""Tests of finding devices: the list, the default device, and the reasons why others are
+unusable."""
 
 import re
 import subprocess
@@ -15,7 +16,7 @@ from gossamer.errors import DeviceError, GossamerWarning
 def test_host_is_always_there() -> None:
     entry = next(entry for entry in devices() if entry.name == "host")
     assert entry.problem is None
-    assert entry.units > 0 and entry.memory_bytes > 0
+    assert entry.compute_units > 0 and entry.memory_bytes > 0
 
 
 def test_find_returns_one_instance(device: Device) -> None:
@@ -106,15 +107,15 @@ def test_broken_gpu_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatc
 
 
 def test_devices_do_not_survive_a_fork(compiled_device: Device) -> None:
-    """They would hang there; the child is told, and goes on on the host."""
+    """A forked child, in which drivers would hang, gets a warning and continues on the host."""
     code = ("import multiprocessing as mp, warnings\n"
             "from gossamer.device.registry import find\n"
             "import pickle\n"
             f"device = find({compiled_device.name!r})\n"
             "def work(stored):\n"
-            "    with warnings.catch_warnings(record=True) as told:\n"
+            "    with warnings.catch_warnings(record=True) as caught:\n"
             "        warnings.simplefilter('always')\n"
-            "        return pickle.loads(stored).name, str(told[-1].message)\n"
+            "        return pickle.loads(stored).name, str(caught[-1].message)\n"
             "with mp.get_context('fork').Pool(1) as pool:\n"
             "    print(*pool.map_async(work, [pickle.dumps(device)]).get(60)[0])\n")
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,5 +1,5 @@
-/* Each group of a cluster hands a word of each work-item to the next one; EARLY: and reads what it
- * was handed before all of the cluster have come. */
+/* Each work-group of a cluster sends one word of each work-item to the next work-group. With EARLY
+ * it reads the received words before the full cluster has arrived. */
 
 KERNEL __cluster_dims__(CLUSTER, 1, 1) void hand_on(int *RESTRICT y)
 {

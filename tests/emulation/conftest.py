@@ -10,7 +10,7 @@ from tests.emulation.device import EmulatedDevice, emulated
 
 @pytest.fixture(scope="session")
 def emulate() -> Callable[..., EmulatedDevice]:
-    """emulate(mode, schedule): that device; the test is skipped where g++ builds none."""
+    """emulate(mode, schedule) returns the emulated device; skips the test where g++ fails."""
     def device(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
         try:
             return emulated(mode, schedule)

@@ -1,5 +1,6 @@
-/* Two warps copy 16 bytes a lane and read the other's as four matrices, from the last lane's to the
- * first's; LATE: without waiting for the copies, EARLY: copies again before all have read. */
+/* Two warps copy 16 bytes in each lane, and each reads the other's bytes as four matrices, from
+ * those of the last lane to those of the first. LATE: it does not wait for the copies. EARLY: it
+ * copies again before all have read. */
 
 INLINE uint address_of(const void *pointer)
 {

@@ -1,5 +1,5 @@
-/* Shared memory as instructions address it, and asynchronous copies into it. A part of runtime.cpp:
- * no tool sees what is kept here. */
+/* The 32-bit addresses of shared memory, and asynchronous copies into it. This file is a part of
+ * runtime.cpp, so sanitizers do not check its accesses. */
 
 #pragma once
 
@@ -24,10 +24,11 @@ struct Copy {
     unsigned group;
 };
 
-/* Those of a work-item, in turn; memory of the system's, because what allocates is seen by tools. */
+/* The pending copies of a work-item, in order. Their memory comes from mmap, because sanitizers
+ * watch allocators. */
 struct Copies {
     Copy waiting[MOST_WAITING];
-    unsigned first, end, groups; /* groups: that were committed */
+    unsigned first, end, groups; /* groups: number of committed groups */
 };
 
 Copies *copies;

@@ -1,4 +1,4 @@
-"""A device that runs the CUDA branch of the kernel dialect on the processor, to find faults."""
+"""A device that runs the CUDA branch of kernels on the processor, to find their faults."""
 
 from __future__ import annotations
 
@@ -18,17 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import (
-    Argument,
-    Buffer,
-    Device,
-    Kernel,
-    KernelSource,
-    Limits,
-    check_transfer,
-    check_view,
-    self_check,
-)
+from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.checks import check_transfer, check_view, self_check
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
 from tests.emulation.translation import translated
 
@@ -39,8 +32,8 @@ MODES = {
     "bounds": ("-fsanitize=address,undefined", "-fsanitize-sections=shared_memory",
                "-fno-sanitize-recover=undefined"),
 }
-"""What is looked for beside deadlocks: nothing more; accesses that could meet; accesses out of
-bounds or not aligned, and arithmetic that is not defined."""
+"""Options of g++ by mode. All modes find deadlocks. "races" also finds data races, and "bounds"
+finds accesses out of bounds or not aligned and undefined arithmetic."""
 
 _OPTIONS = ("-std=c++17", "-g", "-w", f"-I{HERE}")
 _ENVIRONMENT = {
@@ -49,12 +42,12 @@ _ENVIRONMENT = {
     "UBSAN_OPTIONS": "exitcode=66 print_stacktrace=1",
 }
 _SECONDS = 120
-"""That a launch may take: more is an endless loop."""
+"""Seconds after which a launch is taken to be an endless loop."""
 _STATIC_SHARED_BYTES = 48 * 1024
 
 
 class KernelFault(DeviceError):
-    """A kernel that did what it must not; the message is the report."""
+    """A fault of a kernel; the message is the report of the tool that found it."""
 
 
 class _Memory(Buffer):
@@ -75,17 +68,18 @@ class _Memory(Buffer):
 
 
 class EmulatedKernel(Kernel):
-    """A program that runs one launch."""
+    """A kernel as a program that executes one launch."""
 
     def __init__(self, source: KernelSource, program: Path) -> None:
         self.name, self.source, self.program = source.function, source, program
 
 
 class EmulatedDevice(Device):
-    """Looks like an H200 to algorithms. A launch is done when the call returns.
+    """A device with the limits of an H200, whose launches are complete on return.
 
-    mode: one of MODES. schedule: which work-item goes on where several could: 0 the first, 1 the
-    last, from 2 on any, by that seed.
+    mode: one of MODES. schedule: the rule that selects the next work-item where several could
+    continue: 0 selects the first, 1 the last, and any other number is the seed of a random choice.
+    start: words that precede each program on its command line.
     """
 
     api = "emulated"
@@ -95,11 +89,11 @@ class EmulatedDevice(Device):
         self.index, self.mode, self.schedule = 0, mode, schedule
         self.description, self.driver = f"CUDA's dialect on the processor ({mode})", _gxx_version()
         self.limits = Limits(
-            compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,
+            compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
+            shared_bytes_opt_in=227 * 1024,
             work_group_size=1024, subgroup_size=32, cache_bytes=60 << 20, mma=True,
             cluster=8)
         self.start: tuple[str, ...] = ()
-        """What stands before each program on its command line."""
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._kernels: dict[KernelSource, EmulatedKernel] = {}
@@ -118,10 +112,10 @@ class EmulatedDevice(Device):
         return self._kernels[source]
 
     def _compiled(self, text: Path, name: str, *options: str) -> Path:
-        done = subprocess.run(["g++", *_OPTIONS, str(text), *options, "-o", name],
-                              cwd=self._folder, capture_output=True, text=True)
-        if done.returncode:
-            raise CompileError(f"g++ cannot build {name}: {done.stderr}")
+        run = subprocess.run(["g++", *_OPTIONS, str(text), *options, "-o", name],
+                             cwd=self._folder, capture_output=True, text=True)
+        if run.returncode:
+            raise CompileError(f"g++ cannot build {name}: {run.stderr}")
         return self._folder / name
 
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
@@ -132,31 +126,31 @@ class EmulatedDevice(Device):
             return
         self._check_fit(kernel, groups, work_group_size, shared_bytes)
         blocks = _blocks(arguments)
-        done = subprocess.run(
+        run = subprocess.run(
             [*self.start, kernel.program], capture_output=True, timeout=_SECONDS,
             env={**os.environ, **_ENVIRONMENT},
             input=b"".join([
-                struct.pack("@11i", *(*groups, 1, 1)[:3], *(*work_group_size, 1, 1)[:3], shared_bytes,
-                            self.schedule, _cluster(kernel.source), len(blocks),
+                struct.pack("@11i", *(*groups, 1, 1)[:3], *(*work_group_size, 1, 1)[:3],
+                            shared_bytes, self.schedule, _cluster(kernel.source), len(blocks),
                             len(arguments)),
                 struct.pack(f"@{len(blocks)}q", *(block.end - block.start for block in blocks)),
                 *(_packed(argument, blocks) for argument in arguments),
                 *(block.bytes.tobytes() for block in blocks)]))
-        if done.returncode:
+        if run.returncode:
             raise KernelFault(f"{kernel.name} of {kernel.source.path.name} with "
                               f"{dict(kernel.source.defines)}, {tuple(groups)} groups of "
-                              f"{tuple(work_group_size)}:\n{done.stderr.decode(errors='replace')}"
-                              f"(exit status {done.returncode})")
+                              f"{tuple(work_group_size)}:\n{run.stderr.decode(errors='replace')}"
+                              f"(exit status {run.returncode})")
         start = 0
         for block in blocks:
             size = block.end - block.start
-            block.bytes[:] = np.frombuffer(done.stdout, np.uint8, size, start)
+            block.bytes[:] = np.frombuffer(run.stdout, np.uint8, size, start)
             start += size
 
     def _check_fit(self, kernel: EmulatedKernel, groups: Sequence[int],
                    work_group_size: Sequence[int], shared_bytes: int) -> None:
         if np.prod(work_group_size) > self.limits.work_group_size:
-            raise DeviceError(f"{kernel.name}: {work_group_size} work-items a group")
+            raise DeviceError(f"{kernel.name}: {work_group_size} work-items in a work-group")
         if max(groups[1:], default=0) > 65535:
             raise DeviceError(f"{kernel.name}: {groups} groups")
         if shared_bytes > self.limits.shared_bytes_opt_in:
@@ -199,13 +193,13 @@ def _bytes(buffer: Buffer) -> np.ndarray:
 
 
 def _cluster(source: KernelSource) -> int:
-    """Groups of a cluster: by convention a kernel that has clusters takes their size as CLUSTER."""
+    """Returns the number of work-groups of a cluster, which kernels define as the macro CLUSTER."""
     return int(dict(source.defines).get("CLUSTER", 1))
 
 
 class _Block:
-    """Memory that a launch is given: buffers that overlap are in one, all others apart, so that
-    each has its own bounds."""
+    """Contiguous memory of a launch. Buffers that overlap share a block; every other buffer has its
+    own block, so that its bounds are checked."""
 
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, end
@@ -217,14 +211,14 @@ class _Block:
 
 
 def _blocks(arguments: Sequence[Argument]) -> list[_Block]:
-    found: list[_Block] = []
+    blocks: list[_Block] = []
     for memory in sorted((a for a in arguments if isinstance(a, _Memory)),
                          key=lambda memory: (memory.start, -memory.end)):
-        if found and memory.start < found[-1].end:
-            found[-1].end = max(found[-1].end, memory.end)
+        if blocks and memory.start < blocks[-1].end:
+            blocks[-1].end = max(blocks[-1].end, memory.end)
         else:
-            found.append(_Block(memory.start, memory.end))
-    return found
+            blocks.append(_Block(memory.start, memory.end))
+    return blocks
 
 
 def _packed(argument: Argument, blocks: Sequence[_Block]) -> bytes:
@@ -240,7 +234,8 @@ def _packed(argument: Argument, blocks: Sequence[_Block]) -> bytes:
 
 @cache
 def emulated(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
-    """The one device of a mode and a schedule. Raises an error that says why there is none."""
+    """Returns the device of a mode and a schedule. Raises DeviceError that says why there is
+    none."""
     if shutil.which("g++") is None:
         raise DeviceError("no g++ to build emulated kernels with; on Debian: apt-get install g++")
     if schedule:
@@ -251,7 +246,7 @@ def emulated(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
     try:
         self_check(device)
     except KernelFault:
-        # older sanitizers do not start where addresses are too random
+        # older sanitizers do not start with strong randomisation of addresses
         device.start = ("setarch", "-R")
         self_check(device)
     return device

@@ -1,4 +1,4 @@
-/* Where work-items meet, and what is wrong with how they do. A part of runtime.cpp. */
+/* Barriers of work-items, and the detection of their misuse. This file is a part of runtime.cpp. */
 
 #pragma once
 
@@ -40,25 +40,25 @@ struct Item {
     Rendezvous *at;
     const char *file;
     int line;
-    Item *next; /* of those that have come */
+    Item *next; /* the next of the work-items that have arrived */
     bool predicate;
     unsigned ballot;
 };
 
-/* A place to meet, again and again. */
+/* A barrier that is used again and again. */
 struct Rendezvous {
     const char *name;
     int wanted, come;
     Item *first;
     unsigned turn;
-    char order[64]; /* a turn has one, for what it orders */
+    char order[64]; /* each turn has its own address, for ThreadSanitizer */
 };
 
 Item *items, *running;
-int count, group_items, warps; /* of the groups that run at once, a cluster */
+int count, group_items, warps; /* of all work-groups of the running cluster */
 ucontext_t scheduler;
 void *scheduler_fiber;
-Rendezvous *named, *warp_barriers, *ballots, cluster_barrier; /* NAMED of each group */
+Rendezvous *named, *warp_barriers, *ballots, cluster_barrier; /* each group has NAMED of them */
 
 [[noreturn]] void fail(const char *format, ...)
 {
@@ -87,7 +87,7 @@ void switch_back(Item *item)
     swapcontext(&item->context, &scheduler);
 }
 
-/* A barrier is executed by whole warps, all from one place. */
+/* Checks that all work-items of a warp wait at a barrier, in the same line. */
 void check_warps(const Rendezvous *place)
 {
     Item *of_warp[MOST_WARPS] = {};
@@ -108,7 +108,7 @@ void check_warps(const Rendezvous *place)
     }
 }
 
-/* A barrier of the whole group is one statement to OpenCL. */
+/* Checks that a barrier of a full work-group is the same statement for all, as OpenCL requires. */
 void check_one_place(const Rendezvous *place)
 {
     for (Item *item = place->first; item->next; item = item->next)

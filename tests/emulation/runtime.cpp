@@ -1,13 +1,14 @@
-/* Runs a kernel's work-groups, or clusters of them, one after the other, a fiber a work-item. Which
- * fiber goes on where several could is `schedule`'s choice; one runs until it waits or returns. A
- * group whose fibers all wait is reported with where they do.
+/* Runs the work-groups of a kernel, or clusters of them, one after another, with a fiber for each
+ * work-item. A fiber runs until it waits or returns; `schedule` selects the next one. Where all
+ * fibers of a work-group wait, the lines in which they do are reported as a fault.
  *
- * To ThreadSanitizer fibers are threads, and only what a barrier orders is ordered: accesses that
- * could meet on a device are found whatever the schedule. This file is compiled without it, so that
- * what the runtime itself does is not seen; what must be seen is said.
+ * ThreadSanitizer sees fibers as threads, which only barriers order: it finds accesses that could
+ * race on a device, whatever the schedule. This file is compiled without it, so that it does not
+ * check the runtime itself; the runtime reports to it the order that barriers create.
  *
- * From stdin: Launch, the blocks' sizes, the arguments, the blocks. To stdout: the blocks. The
- * exit status is FAULT, and stderr says why, where the kernel is at fault. */
+ * Standard input contains Launch, the sizes of the blocks, the arguments, and the blocks. Standard
+ * output receives the blocks. Where the kernel is at fault, the exit status is FAULT and standard
+ * error says why. */
 
 #include "copies.h"
 #include "rendezvous.h"
@@ -21,23 +22,23 @@ __attribute__((weak)) void __asan_init();
 
 namespace emulation {
 
-Index groups, group_size;
+Index groups, work_group_size;
 
 namespace {
 
 constexpr int POISON = 0xff;
 constexpr size_t STACK = 256 << 10, GUARD = 256, PAGE = 4096;
 
-/* Ends what the kernel shares by a page of its own. */
+/* The last page of the section with the kernel's shared memory, which marks its end. */
 __attribute__((section("shared_memory"), aligned(PAGE))) char shared_end[PAGE];
 
 struct Launch {
-    int groups[3], group_size[3], local_bytes, schedule, cluster, blocks, arguments;
+    int groups[3], work_group_size[3], shared_bytes, schedule, cluster, blocks, arguments;
 };
 
 struct Argument {
-    int size, block; /* block: -1 where the bytes are the value */
-    int64_t value;   /* or where in the block it points at */
+    int size, block; /* block: -1 where `value` is the argument itself */
+    int64_t value;   /* or the offset in the block to which it points */
 };
 
 Launch launch;
@@ -62,7 +63,7 @@ unsigned random_below(unsigned end)
     return (unsigned)(random_state >> 33) % end;
 }
 
-/* Of those that can go on: the first, the last, or with a later schedule any. */
+/* Returns a work-item that can continue: the first, the last, or with schedules from 2 on any. */
 Item *next_ready()
 {
     int start = launch.schedule < 2 ? 0 : random_below(count);
@@ -74,7 +75,7 @@ Item *next_ready()
     return nullptr;
 }
 
-/* What no work-item has written reads as NaN. Tools forget what was there before. */
+/* Fills shared memory with NaN, and makes ThreadSanitizer forget earlier accesses to it. */
 void clear_shared_memory()
 {
     size_t size = shared_end - __start_shared_memory;
@@ -85,7 +86,7 @@ void clear_shared_memory()
         *byte = (char)POISON;
 }
 
-/* Memory with guards round it, where AddressSanitizer has none. */
+/* Returns memory with guards before and after it, which AddressSanitizer makes unnecessary. */
 char *guarded(size_t size, int fill)
 {
     size_t guard = __asan_init ? 0 : GUARD;
@@ -108,7 +109,7 @@ void run_cluster(Index first)
 {
     clear_shared_memory();
     for (int rank = 0; rank < launch.cluster; rank++)
-        dynamic[rank] = guarded(launch.local_bytes, POISON);
+        dynamic[rank] = guarded(launch.shared_bytes, POISON);
     clear_copies(count);
     char *stacks = (char *)mmap(nullptr, count * STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -117,8 +118,8 @@ void run_cluster(Index first)
     for (int n = 0; n < count; n++) {
         Item *item = items + n;
         unsigned own = n % group_items;
-        unsigned x = own % group_size.x, y = own / group_size.x % group_size.y;
-        item->index = {x, y, own / (group_size.x * group_size.y)};
+        unsigned x = own % work_group_size.x, y = own / work_group_size.x % work_group_size.y;
+        item->index = {x, y, own / (work_group_size.x * work_group_size.y)};
         item->group = {first.x + n / group_items, first.y, first.z};
         item->number = n;
         item->state = READY;
@@ -145,7 +146,7 @@ void run_cluster(Index first)
         __tsan_destroy_fiber(items[n].fiber);
     munmap(stacks, count * STACK);
     for (int rank = 0; rank < launch.cluster; rank++) {
-        check_guards(dynamic[rank], launch.local_bytes, "the dynamic local memory");
+        check_guards(dynamic[rank], launch.shared_bytes, "the dynamic shared memory");
         if (!__tsan_create_fiber)
             free(dynamic[rank] - (__asan_init ? 0 : GUARD));
     }
@@ -168,7 +169,7 @@ void name(Rendezvous *place, const char *format, int number)
 
 void prepare()
 {
-    group_items = group_size.x * group_size.y * group_size.z;
+    group_items = work_group_size.x * work_group_size.y * work_group_size.z;
     count = group_items * launch.cluster;
     if (launch.cluster > MOST_GROUPS || groups.x % launch.cluster
         || (launch.cluster > 1 && group_items % WARP))
@@ -193,16 +194,16 @@ void prepare()
 
 } // namespace
 
-char *dynamic_local()
+char *dynamic_shared()
 {
     return dynamic[rank()];
 }
 
 const void *of_group(const void *own, int other)
 {
-    size_t offset = (const char *)own - dynamic_local();
-    if (other < 0 || other >= launch.cluster || offset > (size_t)launch.local_bytes)
-        fail("no address %zu of the dynamic local memory of group %d of a cluster", offset, other);
+    size_t offset = (const char *)own - dynamic_shared();
+    if (other < 0 || other >= launch.cluster || offset > (size_t)launch.shared_bytes)
+        fail("no address %zu of the dynamic shared memory of group %d of a cluster", offset, other);
     return dynamic[other] + offset;
 }
 
@@ -235,8 +236,8 @@ int main()
         if (arguments[n].block >= 0)
             arguments[n].value += (int64_t)blocks[arguments[n].block];
     groups = {(unsigned)launch.groups[0], (unsigned)launch.groups[1], (unsigned)launch.groups[2]};
-    group_size = {(unsigned)launch.group_size[0], (unsigned)launch.group_size[1],
-                  (unsigned)launch.group_size[2]};
+    work_group_size = {(unsigned)launch.work_group_size[0], (unsigned)launch.work_group_size[1],
+                  (unsigned)launch.work_group_size[2]};
     prepare();
     Index group;
     for (group.z = 0; group.z < groups.z; group.z++)

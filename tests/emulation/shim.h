@@ -1,5 +1,6 @@
-/* What of CUDA C++ the CUDA branch of dialect.h needs, for g++: stands before it. A work-item is a
- * fiber of one thread (runtime.cpp), so what a group shares is simply static. */
+/* Definitions for g++ of the parts of CUDA C++ that the CUDA branch of the kernel dialect uses;
+ * this file precedes the kernel. A work-item is a fiber of one thread (runtime.cpp), so the shared
+ * memory of a work-group is static memory. */
 
 #pragma once
 
@@ -15,9 +16,9 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads, groups)
 #define __cluster_dims__(x, y, z)
-/* takes the branch of CUDA C++ */
+/* selects the branch of CUDA C++ */
 #define __CUDACC__ 1
-/* what g++'s headers and the dialect both have */
+/* macros that both g++'s headers and the dialect define */
 #undef INFINITY
 #undef NAN
 #define ulong dialect_ulong
@@ -30,29 +31,31 @@ struct Index {
 
 constexpr int WARP = 32, MOST_GROUPS = 8, MOST_WARPS = MOST_GROUPS * 1024 / WARP;
 
-/* Of the launch, and of the work-item that runs. */
-extern Index groups, group_size;
+/* Sizes of the launch, and indices of the running work-item. */
+extern Index groups, work_group_size;
 const Index &item(), &group();
 
-/* The work-item's number among those of a cluster, and its group's. */
+/* The numbers of the running work-item and of its work-group within their cluster. */
 int number(), rank();
 
-/* Waits for all work-items of the group (number 0), or for so many of it, or for the cluster's. */
+/* Wait for all work-items of the work-group (barrier 0), for `count` of them, or for all of the
+ * cluster. */
 void wait_for_group(const char *file, int line);
 void wait_for_part(int number, int count, const char *file, int line);
 void wait_for_cluster(const char *file, int line);
-/* The same, behind an arrival that orders nothing. */
+/* Waits for the cluster after an arrival that does not order memory accesses. */
 void meet_cluster(const char *file, int line);
 void wait_for_warp(const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 
 char *dynamic_shared();
 
-/* Where another group of the cluster has what stands here in the own dynamic shared memory. (All
- * groups of a cluster have the same static one: a kernel for clusters does without.) */
+/* Returns the address in the dynamic shared memory of another work-group that corresponds to an
+ * address in that of the running one. (Static shared memory is one for all work-groups of a
+ * cluster, so kernels with clusters cannot use it.) */
 const void *of_group(const void *own, int other);
 
-/* A 32-bit address of shared memory, and where that is. */
+/* Convert between pointers and 32-bit addresses of shared memory. */
 unsigned shared_address(const void *pointer);
 void *shared_pointer(unsigned address);
 
@@ -60,13 +63,13 @@ struct Sixteen {
     unsigned words[4];
 };
 
-/* Copies that a work-item asked for and that have not come: one more; those so far are a group;
- * the first of all groups but the last so many, where one is left. */
+/* Pending copies of the running work-item: add one; commit those so far as a group; take the first
+ * one that is not in the last `groups_left` groups, if there is any. */
 void keep_copy(void *target, Sixteen bytes);
 void commit_copies();
 bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes);
 
-/* The argument's bytes, or the pointer that it is. Ends the program unless it has that size. */
+/* Returns the address of an argument's value. Ends the program where its size differs. */
 const void *argument(int index, size_t size, bool is_pointer);
 
 template <class T> T argument_as(int index)
@@ -92,7 +95,7 @@ template <class... P> int parameters(void (*)(P...))
     return sizeof...(P);
 }
 
-/* A lane's value, bit by bit. Orders nothing, as a ballot. */
+/* Returns the value of a lane, read bit by bit. Like a ballot it does not order memory accesses. */
 inline float shuffle(unsigned mask, float value, int lane, const char *file, int line)
 {
     unsigned bits, found = 0;
@@ -105,13 +108,13 @@ inline float shuffle(unsigned mask, float value, int lane, const char *file, int
 
 } // namespace emulation
 
-/* What runtime.cpp calls: the kernel, by a work-item, and how many parameters it has. */
+/* The functions that runtime.cpp calls: the kernel for one work-item, and its parameter count. */
 extern "C" void run_kernel();
 extern "C" int kernel_parameters();
 
 #define threadIdx emulation::item()
 #define blockIdx emulation::group()
-#define blockDim emulation::group_size
+#define blockDim emulation::work_group_size
 #define gridDim emulation::groups
 #define __cvta_generic_to_shared(pointer) ((size_t)emulation::shared_address(pointer))
 #define __syncthreads() emulation::wait_for_group(__FILE__, __LINE__)
@@ -155,7 +158,7 @@ inline float __int_as_float(int bits)
     return value;
 }
 
-/* Orders nothing, as on the device. */
+/* A ballot does not order memory accesses, as on the device. */
 inline unsigned atomicOr(unsigned *place, unsigned value)
 {
     return __atomic_fetch_or(place, value, __ATOMIC_RELAXED);

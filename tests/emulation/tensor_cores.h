@@ -1,6 +1,6 @@
-/* Tensor cores' products for shim.h, and how their operands come into shared memory and registers:
- * what the lanes of a warp hold meets in memory. Which lane and register holds which element is as
- * the PTX ISA says of mma.m16n8k16 (.f16) and .m16n8k8 (.tf32), and of ldmatrix. */
+/* Emulates the instructions for tensor cores: products, loads of matrices and asynchronous copies.
+ * The lanes of a warp exchange their operands through memory. The lane and register of each element
+ * follow the PTX ISA's description of mma.m16n8k16 (.f16), mma.m16n8k8 (.tf32) and ldmatrix. */
 
 #pragma once
 
@@ -11,7 +11,7 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
     return {x, y, z, w};
 }
 
-/* Of the eight bytes of both words, the four that the selector's digits number. */
+/* Returns the four of the eight bytes of both words that the selector's digits number. */
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)
 {
     unsigned long long both = (unsigned long long)high << 32 | low;
@@ -36,7 +36,7 @@ static float element(unsigned bits, int half, bool halves)
     return __int_as_float((int)(bits & ~0x1fffu));
 }
 
-/* c += A B, A of 16 rows, B of 8 columns; between them 16 float16 or 8 TF32. */
+/* Computes c += A B, where A has 16 rows and B has 8 columns; the depth is 16 float16 or 8 TF32. */
 static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, unsigned a0,
                      unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
                      const char *file, int line)
@@ -58,7 +58,7 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
     wait_for_warp(file, line);
 }
 
-/* The bits that some lane of the warp has. */
+/* Returns the bits that are set in any lane of the warp. */
 static unsigned bits_of_warp(unsigned bits, const char *file, int line)
 {
     __shared__ unsigned held[MOST_WARPS][32];
@@ -71,8 +71,9 @@ static unsigned bits_of_warp(unsigned bits, const char *file, int line)
     return result;
 }
 
-/* Four matrices of 8 x 8 halves. Lane l tells where row l % 8 of matrix l / 8 is, 16 bytes, and
- * gets of each matrix two neighbours of row l / 4, or, transposed, of column l / 4. */
+/* Loads four matrices of 8 x 8 16-bit floats. Lane l gives the address of row l % 8 of matrix l /
+ * 8, 16 bytes, and receives two neighbours in row l / 4 of each matrix, or in column l / 4 where
+ * transposed. */
 static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned &d2, unsigned &d3,
                           unsigned address, const char *file, int line)
 {
@@ -95,8 +96,8 @@ static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned 
     wait_for_warp(file, line);
 }
 
-/* 16 bytes, the first `size` of them from `source`, else zeros. What stands there is gone at once,
- * what is copied comes no sooner than it is waited for. */
+/* Starts a copy of 16 bytes: the first `size` of them from `source`, then zeros. The target is
+ * overwritten at once, and receives the copy only when that is waited for. */
 static void copy_later(unsigned address, const void *source, unsigned size)
 {
     uint4 *target = (uint4 *)shared_pointer(address);

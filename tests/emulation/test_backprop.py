@@ -1,4 +1,4 @@
-"""Kernels of back-propagation whose warps go their own ways on a GPU, and nowhere else."""
+"""Kernels of back-propagation in the emulation, which runs the warps in any order as a GPU does."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ LAUNCHES = {
         BackpropProblem((20, 35, 33, 5), 9, 12, "tanh", "cross_entropy", networks=2), _DECAYS,
         {"form": "launches", "threads": 128}),
 }
-A_LAUNCH_A_STEP = {
-    "a launch a step": (
+LAUNCH_PER_STEP = {
+    "a launch per step": (
         BackpropProblem((70, 3, 2), 3, 2, "tanh", "cross_entropy", 2, velocity=True), _DECAYS,
         {"threads": 64}),
 }
 CASES = {**{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.items()},
          **{name: (Persistent(), *case) for name, case in PERSISTENT.items()},
-         **{name: (PerStep(), *case) for name, case in A_LAUNCH_A_STEP.items()}}
-"""Each with what there is to get wrong: an algorithm, a problem, its settings, a config."""
+         **{name: (PerStep(), *case) for name, case in LAUNCH_PER_STEP.items()}}
+"""Cases by what may go wrong in them: an algorithm, a problem, its settings and a config."""
 
 
 def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.ndarray]:
-    """Rows of floats, of zeros and ones, and of zeros, in turns."""
+    """Returns inputs in which rows of floats, of zeros and ones, and of zeros alternate."""
     inputs = problem.example_inputs(np.random.default_rng(0))
     inputs[0][::3] = np.random.default_rng(1).standard_normal(inputs[0][::3].shape)
     inputs[0][1::3] = np.ceil(inputs[0][1::3])
@@ -80,6 +80,7 @@ def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.
 
 def check(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
           settings: tuple[float, ...], config: dict[str, object]) -> None:
+    """Trains with the first variant that has these config entries; compares with the reference."""
     def matches(variant: Variant) -> bool:
         return config.items() <= dict(variant.config).items()
 

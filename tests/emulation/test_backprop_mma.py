@@ -1,4 +1,4 @@
-"""The pipeline of back-propagation on tensor cores, whose products meet in memory here."""
+"""The pipeline of back-propagation on tensor cores, which the emulation computes in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DECAY, _NO_DECAY = (0.3, 0.0, 0.5), (0.3, 0.0, 0.0)
 CASES = {
     "two parts of an output's weights, two networks": (
         BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAY, {"threads": 224}),
-    "softmax, inputs that are no fours": (
+    "softmax, inputs that are no multiple of four": (
         BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), _NO_DECAY, {"threads": 160}),
     "all warps of a scheduler make records": (
         BackpropProblem((130, 20, 10), 9, 35), _DECAY, {"threads": 384, "apart": 1}),
@@ -31,6 +31,7 @@ CASES = {
 
 def run(device: EmulatedDevice, problem: BackpropProblem, inputs: list[np.ndarray],
         config: dict[str, object]) -> list[np.ndarray]:
+    """Returns the outputs of the first variant that has these config entries."""
     variant = next(variant for variant in Blocked().variants(problem, device)
                    if config.items() <= dict(variant.config).items())
     return run_variant(Blocked(), problem, variant, device, Weights({}, device, "the test"),
@@ -58,18 +59,19 @@ def test_it_comes_first_where_there_are_tensor_cores(emulate: Emulate) -> None:
 
 @pytest.mark.parametrize("values", ["ones", "eight bits", "any"])
 def test_what_tf32_does_not_hold_is_not_lost(emulate: Emulate, values: str) -> None:
-    """Of inputs with few bits and with many, and weights of any size."""
+    """The result is as exact as without tensor cores for inputs with few bits and with many, and
+    weights of any size."""
     problem, device = BackpropProblem((60, 16, 4), 40, 400), emulate()
     rng = np.random.default_rng(0)
     inputs = inputs_of(problem, _NO_DECAY)
-    some = rng.random(inputs[0].shape) < 0.3
-    inputs[0][:] = some * {"ones": 1.0, "eight bits": rng.integers(0, 256, some.shape) / 256,
-                           "any": rng.random(some.shape)}[values]
+    nonzero = rng.random(inputs[0].shape) < 0.3
+    inputs[0][:] = nonzero * {"ones": 1.0, "eight bits": rng.integers(0, 256, nonzero.shape) / 256,
+                              "any": rng.random(nonzero.shape)}[values]
     inputs[4] *= rng.choice([1e-3, 1, 30], inputs[4].shape).astype(np.float32)
     expected = reference(problem, inputs, {})
     plain = run(device, problem, inputs, {"form": "pipeline"})
-    for y, other, r in zip(run(device, problem, inputs, {"form": "pipeline_mma"}), plain, expected,
-                           strict=True):
+    for y, p, r in zip(run(device, problem, inputs, {"form": "pipeline_mma"}), plain, expected,
+                       strict=True):
         error = normalised_error(y, r)
         assert error <= tolerance("backprop")
-        assert error <= 2 * normalised_error(other, r)
+        assert error <= 2 * normalised_error(p, r)

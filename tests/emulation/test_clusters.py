@@ -1,4 +1,4 @@
-"""Groups of a cluster, which reach one another's shared memory."""
+"""Tests of clusters, whose work-groups access one another's shared memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.device.base import DIALECT, KernelSource
+from gossamer.device.source import DIALECT, KernelSource
 from tests.emulation.device import EmulatedDevice, KernelFault
 from tests.emulation.test_faults import Emulate
 

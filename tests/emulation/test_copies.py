@@ -1,4 +1,4 @@
-"""Asynchronous copies and the loads of matrices, which kernels for tensor cores read them by."""
+"""Tests of asynchronous copies and of ldmatrix, by which kernels for tensor cores read operands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.device.base import DIALECT, KernelSource
+from gossamer.device.source import DIALECT, KernelSource
 from tests.emulation.device import EmulatedDevice, KernelFault
 from tests.emulation.test_faults import Emulate
 
@@ -16,7 +16,7 @@ _TAKEN = 43
 
 
 def run(device: EmulatedDevice, **macros: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows, and what the lanes of two warps loaded: (lane, matrix, side)."""
+    """Returns the rows, and the values that the lanes of two warps loaded: (lane, matrix, side)."""
     rows = np.arange(1, 513, dtype=np.uint16).reshape(64, 8)
     loaded = np.zeros((64, 4, 2), np.uint16)
     source, target = device.upload(rows, "rows"), device.upload(loaded, "what was loaded")

@@ -1,4 +1,4 @@
-"""The kernel for tensor cores, whose products meet in memory here."""
+"""Tests the kernel of direct_sparse_mma in emulation, with tensor cores simulated in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel for few images on tensor cores, whose groups share their sums."""
+"""Tests the kernel of direct_sparse_pixels, whose clusters add up sums, in emulation."""
 
 from __future__ import annotations
 

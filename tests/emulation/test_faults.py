@@ -1,4 +1,4 @@
-"""Planted faults are found, and nothing is where none is."""
+"""Tests that faults of kernels are found, and that correct kernels cause no report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gossamer.device.base import KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
 from tests.device.test_oclgrind import FAULTS
 from tests.emulation.device import EmulatedDevice, KernelFault
@@ -39,17 +39,17 @@ def test_races(emulate: Emulate, function: str, items: int, groups: int) -> None
     ("handed_over", np.arange(63, -1, -1)), ("not_in_step", np.arange(32) ^ 1)])
 def test_the_barrier_that_was_missing(emulate: Emulate, mode: str, function: str,
                                       expected: np.ndarray) -> None:
-    found = run(emulate(mode), function, len(expected), HAS_BARRIER=1)
-    np.testing.assert_array_equal(found, expected)
+    result = run(emulate(mode), function, len(expected), HAS_BARRIER=1)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_what_a_missing_barrier_does_depends_on_the_schedule(emulate: Emulate) -> None:
-    found = [run(emulate("plain", schedule), "handed_over", 64, HAS_BARRIER=0)
-             for schedule in (0, 1)]
-    assert not np.array_equal(found[0], found[1])
+    results = [run(emulate("plain", schedule), "handed_over", 64, HAS_BARRIER=0)
+               for schedule in (0, 1)]
+    assert not np.array_equal(results[0], results[1])
 
 
-@pytest.mark.parametrize(("function", "items", "said"), [
+@pytest.mark.parametrize(("function", "items", "message"), [
     ("left_waiting", 64, r"waits for ever\n +work-items 0 to 31 wait at the barrier 1 of a part "
                          r"\(32 of 64 are there\), line \d+ of .*faults\.cl\n"
                          r" +work-items 32 to 63 have returned"),
@@ -61,8 +61,8 @@ def test_what_a_missing_barrier_does_depends_on_the_schedule(emulate: Emulate) -
                        r"in line \d+"),
 ])
 def test_barriers_that_are_not_met(emulate: Emulate, function: str, items: int,
-                                   said: str) -> None:
-    with pytest.raises(KernelFault, match=said):
+                                   message: str) -> None:
+    with pytest.raises(KernelFault, match=message):
         run(emulate(), function, items)
 
 
@@ -96,7 +96,7 @@ def test_an_unknown_instruction_is_named(emulate: Emulate) -> None:
 def test_arguments_are_those_of_the_kernel(emulate: Emulate) -> None:
     device = emulate()
     kernel = device.compile(KernelSource.of(FAULTS, "race"))
-    for arguments, said in [((), "takes 1 arguments, got 0"),
-                            ((3,), "parameter 0 takes a pointer of 8 bytes, got one of 4")]:
-        with pytest.raises(KernelFault, match=said):
+    for arguments, message in [((), "takes 1 arguments, got 0"),
+                               ((3,), "parameter 0 takes a pointer of 8 bytes, got one of 4")]:
+        with pytest.raises(KernelFault, match=message):
             device.launch(kernel, (1,), (8,), arguments)

@@ -1,6 +1,6 @@
-"""Kernels of the other ops whose work-items share memory: no two accesses race as CUDA has them.
+"""Tests that the kernels of other ops have no data races in shared memory.
 
-The rest, and every variant: `pytest -m sanitize --emulate races`, and `--emulate bounds`.
+`pytest -m sanitize --emulate races` and `--emulate bounds` check all kernels and variants.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def smallest_of_each_precision(variants: list[Variant]) -> list[Variant]:
         return tuple(int(config.get(name, 0)) for name in ("threads", "tile_p", "tile_m",
                                                            "split_k"))
 
-    found: dict[str, Variant] = {}
+    variants_by_precision: dict[str, Variant] = {}
     for variant in sorted(variants, key=size):
-        found.setdefault(variant.precision, variant)
-    return list(found.values())
+        variants_by_precision.setdefault(variant.precision, variant)
+    return list(variants_by_precision.values())
 
 
 @pytest.mark.parametrize("case", CASES)

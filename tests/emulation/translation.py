@@ -1,10 +1,10 @@
-"""A kernel's CUDA branch as C++ that g++ takes."""
+"""Translates the CUDA branch of a kernel to C++ for g++."""
 
 from __future__ import annotations
 
 import re
 
-from gossamer.device.base import DIALECT, KernelSource
+from gossamer.device.source import DIALECT, KernelSource
 from gossamer.errors import CompileError
 
 _PTX = {
@@ -31,7 +31,8 @@ _PTX = {
     "cp.async.commit_group;": "emulation::commit_copies()",
     "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",
 }
-"""What each instruction of the dialect does, in C++. An approximation is the exact value here."""
+"""The C++ code of each PTX instruction in kernels. Approximate instructions compute exact
+values."""
 
 _ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:"[^"]*"\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\([^()]*\))*)\)')
@@ -41,8 +42,8 @@ _DYNAMIC = re.compile(r"\bextern\s+__shared__\s+(\w+)\s+(\w+)\[\];")
 
 
 def translated(source: KernelSource) -> str:
-    """The translation unit, behind shim.h. Raises CompileError that names an instruction nobody
-    has said the meaning of."""
+    """Returns the translation unit, which includes shim.h. Raises CompileError that names an
+    instruction without a translation."""
     text = source.text()
     files = dict.fromkeys([*DIALECT, *source.headers, source.path])
     if source.path.suffix != ".cl" and not set(DIALECT) <= set(source.headers):
@@ -59,10 +60,10 @@ def translated(source: KernelSource) -> str:
             f'int kernel_parameters() {{ return emulation::parameters({source.function}); }}\n')
 
 
-def _instruction(found: re.Match[str]) -> str:
-    ptx, operands = "".join(_LITERAL.findall(found[1])), _OPERAND.findall(found[2])
+def _instruction(match: re.Match[str]) -> str:
+    ptx, operands = "".join(_LITERAL.findall(match[1])), _OPERAND.findall(match[2])
     if not ptx:
-        return "(void)0"  # it only keeps the compiler from knowing a value
+        return "(void)0"  # an empty statement that hides a value from the compiler
     if ptx not in _PTX:
         raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
     statement = _PTX[ptx]

@@ -78,11 +78,11 @@ def test_exif_orientation_is_applied(tmp_path, orientation, turned):
 
 
 def test_unreadable_files_are_named(tmp_path):
-    whole = io.BytesIO()
+    png = io.BytesIO()
     noise = np.random.default_rng(1).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(whole, "PNG")
+    Image.fromarray(noise).save(png, "PNG")
     files = {"absent.png": None, "text.png": b"hello", "empty.png": b"",
-             "cut.png": whole.getvalue()[:2000], "bad.jpg": b"\xff\xd8\xff\xe0" + bytes(100)}
+             "cut.png": png.getvalue()[:2000], "bad.jpg": b"\xff\xd8\xff\xe0" + bytes(100)}
     for name, content in files.items():
         path = tmp_path / name
         if content is not None:
@@ -135,8 +135,8 @@ def test_signed8_steps_are_multiples_of_one_128th():
     ramp = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
     got = PRESETS["signed8"](ramp)[0, 0].astype(np.float64)
     v = np.arange(256, dtype=np.float64)
-    wanted = np.clip(np.floor((v / 255 * 2 - 1) * 128) / 128, -1, 127 / 128)
-    np.testing.assert_array_equal(got, wanted)
+    expected = np.clip(np.floor((v / 255 * 2 - 1) * 128) / 128, -1, 127 / 128)
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_binary_is_one_from_the_middle_up():

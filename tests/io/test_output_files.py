@@ -37,9 +37,9 @@ def test_the_reason_of_a_failed_write_is_kept(tmp_path):
             "from gossamer.io.output_files import write; "
             f"resource.setrlimit(resource.RLIMIT_FSIZE, (4096, {resource.RLIM_INFINITY})); "
             "write(Path('y.npy'), 'y.npy', {'y': np.zeros(10000)})")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True,
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True,
                           text=True)
-    assert "File too large" in done.stderr.splitlines()[-1]
+    assert "File too large" in result.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""A slow interpreter of static graphs: what each canonical op means, in float64."""
+"""A slow interpreter of static graphs, which defines each canonical op in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gossamer.model.graph import StaticGraph
 
 
 def execute(static: StaticGraph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every value of the graph; floats in float64, shapes checked against the graph's."""
+    """Returns every value of the graph, floating-point ones in float64, and checks their shapes
+    against the graph's."""
     values = {**static.constants, **inputs}
     values = {name: _wide(array) for name, array in values.items()}
     for node in static.nodes:
@@ -37,7 +38,7 @@ def _apply(expression: Any, result: np.ndarray, operands: tuple[np.ndarray, ...]
 
 
 def _taps(a: dict[str, Any], r: int, s: int, shape: tuple[int, int]) -> Any:
-    """Each tap of a window with the slices of the padded input that it sees."""
+    """Yields each tap of a window with the slices of the padded input that it reads."""
     for i in range(r):
         for j in range(s):
             y, x = i * a["dilations"][0], j * a["dilations"][1]
@@ -104,7 +105,7 @@ def pool(a: dict[str, Any], x: np.ndarray) -> np.ndarray:
         size.append(steps + 1)
     counted = np.ones((1, 1, *inside))
     counted = _padded(counted, pads, float(a["count_include_pad"]))
-    # windows may hang over the padded input by less than a stride and an extent
+    # windows may reach beyond the padded input by less than a stride and an extent
     over = (0, 0, *[a["strides"][i] + a["dilations"][i] * a["kernel"][i] for i in range(2)])
     padding = -np.inf if a["kind"] == "max" else 0.0
     x = _padded(_padded(x, pads, padding), over, padding)

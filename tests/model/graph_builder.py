@@ -1,4 +1,4 @@
-"""Graphs made node by node for the tests of rewrites, and the check that one keeps results."""
+"""Builds graphs node by node for the tests of rewrites, and checks that these keep results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANNELS = 4
 
 
 class Builder:
-    """Appends nodes to a graph whose values are (N, 4, 5, 5) unless said otherwise."""
+    """Appends nodes to a graph, whose values have the shape (N, 4, 5, 5) by default."""
 
     def __init__(self, outputs: Sequence[str] = ("y",)) -> None:
         self.graph = Graph("test", [ValueInfo("x", (None, CHANNELS, SIZE, SIZE))],
@@ -83,9 +83,9 @@ def check(build: Builder, ops: Sequence[str] | None = None) -> list[Node]:
         x = np.random.default_rng(batch).standard_normal((batch, *graph.inputs[0].shape[1:]))
         feeds = {"x": x.astype(np.float32)}
         expected = execute(resolve(graph, batch), feeds)
-        found = execute(resolve(better, batch), feeds)
+        results = execute(resolve(better, batch), feeds)
         for info in graph.outputs:
-            assert normalised_error(found[info.name], expected[info.name]) <= FLOAT32
+            assert normalised_error(results[info.name], expected[info.name]) <= FLOAT32
     if ops is not None:
         assert [node.op for node in better.nodes] == list(ops)
     return better.nodes

@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests, and their comparison with ONNX Runtime."""
+"""Makes small ONNX models for the tests, and compares them with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.model.readers.registry import load
 from tests.model.executor import execute
 from tests.tolerances import normalised_error, tolerance
 
@@ -24,7 +24,7 @@ OPSETS = (9, 11, 13, 17, 21)
 
 @dataclass(frozen=True)
 class Input:
-    """A run-time input: its shape, batch first and free, and how its values are drawn."""
+    """A run-time input: its shape, whose first dimension is a free batch, and its values."""
 
     shape: tuple[int, ...]
     low: float = -3.0
@@ -49,7 +49,7 @@ def model(
     opset: int = 17,
     types: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """outputs: the rank of each; None declares no shape."""
+    """Returns a model. outputs: rank of each output by name; None declares no shape."""
     types = types or {}
     graph = helper.make_graph(
         list(nodes), "test",
@@ -65,7 +65,7 @@ def model(
 
 
 def runtime(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """ONNX Runtime's outputs, without its graph optimisations."""
+    """Returns ONNX Runtime's outputs, without its graph optimisations."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
@@ -89,7 +89,7 @@ def outputs_of(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray
 
 def compare(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], folder: Path,
             op: str = "", change: Callable[[Graph], Graph] = optimise) -> Graph:
-    """Asserts that the model as loaded and as changed agrees with ONNX Runtime."""
+    """Asserts that the model, as loaded and as optimised, agrees with ONNX Runtime."""
     expected = runtime(proto, feeds)
     graph = load(save(proto, folder))
     for version in (graph, change(graph)):
@@ -105,7 +105,7 @@ def compare(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], folder: Pat
 def single(op: str, arguments: Sequence[Input | np.ndarray | None], opset: int,
            outputs: int = 1, types: Mapping[str, int] | None = None,
            **attributes: Any) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A model of one node, its batch dimension free, and what to feed it."""
+    """Returns a model of one node with a free batch dimension, and its inputs."""
     names, inputs, feeds, constants = [], {}, {}, {}
     kinds = dict(types or {})
     for index, argument in enumerate(arguments):

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from gossamer.cli import show
+from gossamer.io.text import shape_text
 from tests.cli.command_line import RNG, fails, save_network, save_photo, succeeds
 from tests.tolerances import normalised_error, tolerance
 
@@ -36,7 +36,7 @@ def test_networks_that_mix_a_batch_are_not_split(name, tmp_path):
     result = succeeds(*words, "--output", tmp_path / "y.npy")
     (expected,) = ReferenceEvaluator(str(path)).run(None, {"x": x})
     assert normalised_error(np.load(tmp_path / "y.npy"), expected) <= tolerance("network")
-    assert f"y: {show.shape_text(expected.shape)} float32" in result.stdout
+    assert f"y: {shape_text(expected.shape)} float32" in result.stdout
     succeeds(*words, "--batch", 6)
 
 
@@ -63,6 +63,6 @@ def test_photos_of_a_network_that_mixes_run_at_once(tmp_path):
     nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=1)]
     path = save_network(tmp_path / "sum.onnx", nodes=nodes, weights={}, outputs=(("y", None),))
     words = ("run", path, "--device", "host", "--preprocess", "none", "--image", photo, photo)
-    found = json.loads(succeeds(*words, "--json").stdout)
-    assert found["batch"] == 2 and found["results"] == []
-    assert found["outputs"]["y"]["shape"] == [1, 1, 1, 1]
+    document = json.loads(succeeds(*words, "--json").stdout)
+    assert document["batch"] == 2 and document["results"] == []
+    assert document["outputs"]["y"]["shape"] == [1, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""The real networks against ONNX Runtime, as loaded and as optimised."""
+"""Compares real networks, as loaded and as optimised, with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.model.readers.registry import load
 from gossamer.plan.report.summary import summarise
 from tests.model.executor import execute
 from tests.model.onnx_models import runtime
@@ -41,7 +41,8 @@ def test_network_agrees(name: str, batch: int, shared_model: Callable[[str], Pat
 def test_every_layer_of_a_binary_network_agrees_given_the_reference_bits(
     name: str, shared_model: Callable[[str], Path]
 ) -> None:
-    """A sign turns rounding into another bit, so each node is fed what ONNX Runtime had."""
+    """A sign turns rounding into another bit, so each node gets the inputs that it has in ONNX
+    Runtime."""
     path = shared_model(name)
     proto = onnx.load(path)
     names = [output for node in proto.graph.node for output in node.output]
@@ -79,7 +80,7 @@ def test_fusion_leaves_so_many_nodes(name: str, nodes: int,
 
 def test_summary_counts(shared_model: Callable[[str], Path]) -> None:
     rows = summarise(resolve(optimise(load(shared_model("mobilenetv2"))), 1))
-    # the weights, and one bias a channel in place of four numbers of batch norm
+    # one bias a channel takes the place of four numbers of batch norm
     assert sum(row.parameters for row in rows) == 3_487_816
     first = rows[0]
     assert (first.op, first.output_shape, first.parameters) == ("conv2d", (1, 32, 112, 112), 896)

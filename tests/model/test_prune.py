@@ -13,7 +13,8 @@ from tests.model.onnx_models import model, weights
 
 
 def network(**constants: np.ndarray) -> onnx.ModelProto:
-    """Two convolutions (the first unnamed), a depthwise one between them, and a classifier."""
+    """Returns a network of two convolutions (the first unnamed), a depthwise one between them, and
+    a classifier."""
     arrays = {"w1": weights(8, 3, 3, 3), "b1": weights(8), "dw": weights(8, 1, 3, 3, seed=8),
               "w2": weights(10, 8, 1, 1, seed=9), "v": weights(10, 5, seed=10), "c": weights(5),
               **constants}
@@ -65,8 +66,8 @@ def test_only_the_pruned_tensors_change() -> None:
     proto, original = network(), network()
     prune(proto, 0.7)
     for name in ("w1", "w2", "v"):
-        for each in (proto, original):
-            tensor = next(t for t in each.graph.initializer if t.name == name)
+        for pruned_or_not in (proto, original):
+            tensor = next(t for t in pruned_or_not.graph.initializer if t.name == name)
             tensor.raw_data = b""
     assert proto.SerializeToString(deterministic=True) == original.SerializeToString(
         deterministic=True)
@@ -141,14 +142,14 @@ def test_every_type_and_storage(kind: str, raw: bool) -> None:
     code = TensorProto.DataType.Value(kind)
     values = np.linspace(-1, 1, 80).astype(np.float32)  # 80 magnitudes, each twice
     proto = network()
-    place = next(i for i, t in enumerate(proto.graph.initializer) if t.name == "w2")
+    index = next(i for i, t in enumerate(proto.graph.initializer) if t.name == "w2")
     typed = helper.make_tensor("w2", code, [10, 8, 1, 1], values.tolist())
     stored = numpy_helper.from_array(numpy_helper.to_array(typed), "w2") if raw else typed
     assert stored.data_type == code and stored.HasField("raw_data") == raw
-    proto.graph.initializer[place].CopyFrom(stored)
+    proto.graph.initializer[index].CopyFrom(stored)
     old = numpy_helper.to_array(stored).astype(np.float64)
     prune(proto, None, {"point": 0.5})
-    tensor = proto.graph.initializer[place]
+    tensor = proto.graph.initializer[index]
     new = numpy_helper.to_array(tensor).astype(np.float64)
     assert tensor.data_type == code and tensor.HasField("raw_data") == raw
     assert (new == 0).sum() == 40
@@ -157,7 +158,7 @@ def test_every_type_and_storage(kind: str, raw: bool) -> None:
 
 
 def test_constant_nodes_and_what_stands_between() -> None:
-    """Weights of a Constant node, transposed and cast on the way to a MatMul."""
+    """The weights of a Constant node are transposed and cast on the way to a MatMul."""
     values = weights(5, 10)
     nodes = [
         helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(values)),

@@ -33,9 +33,9 @@ def test_architecture():
 
 
 def test_seeds_draw_different_weights():
-    first, again, other = (zoo.build("mobilenet_v2", seed=s).constants for s in (1, 1, 2))
+    first, again, reseeded = (zoo.build("mobilenet_v2", seed=s).constants for s in (1, 1, 2))
     assert all(np.array_equal(first[name], again[name]) for name in first)
-    assert not np.array_equal(first["classifier.1.weight"], other["classifier.1.weight"])
+    assert not np.array_equal(first["classifier.1.weight"], reseeded["classifier.1.weight"])
 
 
 def test_unknown_name():

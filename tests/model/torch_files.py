@@ -1,5 +1,5 @@
 """Writes checkpoint files as torch.save does, byte by byte, so that tests need no torch and can
-write what torch never would."""
+also write files that torch never would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One check for every algorithm: all variants against the reference, with guard words."""
+"""Checks every algorithm: all variants are compared with the reference, between guard bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gossamer.tensor import TensorSpec, from_memory, to_memory
 from tests.tolerances import normalised_error, tolerance
 
 _POISON = 0xFF
-"""Fills outputs, workspaces and what lies round them: NaN as a float, -1 as an integer."""
+"""The byte that fills outputs, workspaces and the guards round them; it reads as NaN in floats and
+as -1 in integers."""
 
 
 def op_of(problem: Problem) -> Op:
@@ -24,7 +25,7 @@ def op_of(problem: Problem) -> Op:
 
 
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Normal floats, small integers of both signs, fair booleans."""
+    """Returns normally distributed floats, small integers of both signs, or random booleans."""
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if np.dtype(dtype).kind == "u":
@@ -50,28 +51,28 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
           taken: Callable[[list[Variant]], list[Variant]] = list,
           vendors: bool = True) -> list[str]:
     """Runs every variant of every algorithm that supports the problem on the device and compares
-    with the reference over its inputs as the variant stores them; returns what ran as "algorithm
-    layout config" (at least one).
+    its outputs with the reference, whose inputs have the dtypes of the variant. Returns
+    "algorithm layout config" of each variant, of which there must be at least one.
 
     inputs: logical arrays (default: random). weights: the constants (default: random float32).
-    taken: picks among an algorithm's variants, where all would take too long. vendors: vendors'
-    libraries too; what compute-sanitizer says of their kernels is not ours to mend.
+    taken: selects among an algorithm's variants, where all would take too long. vendors: whether
+    vendor libraries run as well, whose kernels compute-sanitizer should not check.
     """
     op = op_of(problem)
     inputs = random_inputs(problem, seed) if inputs is None else list(inputs)
     weights = random_weights(problem, seed + 1) if weights is None else dict(weights)
-    known: dict[tuple[np.dtype, ...], list[np.ndarray]] = {}
+    references: dict[tuple[np.dtype, ...], list[np.ndarray]] = {}
 
     def expected(variant: Variant) -> list[np.ndarray]:
         dtypes = tuple(spec.stored_dtype for spec in variant.inputs)
-        if dtypes not in known:
+        if dtypes not in references:
             stored = [np.asarray(array, dtype)
                       for array, dtype in zip(inputs, dtypes, strict=True)]
-            known[dtypes] = op.reference(problem, stored, weights)
-            for spec, array in zip(problem.outputs, known[dtypes], strict=True):
+            references[dtypes] = op.reference(problem, stored, weights)
+            for spec, array in zip(problem.outputs, references[dtypes], strict=True):
                 assert array.shape == spec.shape, (
                     f"reference gives {array.shape} where {spec} is stated")
-        return known[dtypes]
+        return references[dtypes]
 
     ran = []
     reasons = []
@@ -82,10 +83,11 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
         if reason is not None:
             reasons.append(f"{algorithm.name}: {reason}")
             continue
-        held = Weights(weights, device, "the test")
+        layer_weights = Weights(weights, device, "the test")
         for variant in taken(list(algorithm.variants(problem, device))):
-            name = f"{algorithm.name} {variant.inputs[0] if variant.inputs else ''} {variant.config_text}"
-            actual = run_variant(algorithm, problem, variant, device, held, inputs)
+            layout = variant.inputs[0] if variant.inputs else ""
+            name = f"{algorithm.name} {layout} {variant.config_text}"
+            actual = run_variant(algorithm, problem, variant, device, layer_weights, inputs)
             _compare(problem, variant.precision, name, actual, expected(variant))
             ran.append(name)
     assert ran, f"nothing on {device.name} computes {problem}: {'; '.join(reasons)}"
@@ -93,20 +95,20 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
 
 
 def quick(variants: list[Variant]) -> list[Variant]:
-    """Those with small tiles, where there are such: a large one takes PoCL seconds to build and
-    Oclgrind seconds to run."""
+    """Returns the variants with small tiles, or all where there are none. PoCL needs seconds to
+    build one with large tiles, and Oclgrind to run it."""
     return [v for v in variants if dict(v.config).get("tile_p", 16) == 16] or variants
 
 
 def one_layout_a_config(variants: list[Variant]) -> list[Variant]:
-    """Every config once, the layouts and precisions taken in turns."""
+    """Returns one variant of every config, with alternating layouts and precisions."""
     configs = [list(group) for _, group in itertools.groupby(variants, key=lambda v: v.config)]
     return [group[index % len(group)] for index, group in enumerate(configs)]
 
 
 def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device,
                 weights: Weights, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The logical outputs. Fails where a guard word, an input or a padding is not as it was."""
+    """Returns the logical outputs. Fails where a guard byte, an input or a padding was changed."""
     state = algorithm.prepare(weights, problem, variant, device)
     stored = [to_memory(array, spec) for array, spec in zip(inputs, variant.inputs, strict=True)]
     sources = [device.upload(array, "a test input") for array in stored]
@@ -126,7 +128,7 @@ def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device
 
 
 class _Guarded:
-    """Poisoned device memory with a guard before and behind it."""
+    """Device memory filled with _POISON, with a guard before and after it."""
 
     def __init__(self, device: Device, nbytes: int) -> None:
         self._margin = device.alignment

@@ -1,4 +1,4 @@
-"""Problems that between them build every kernel of the small ops in every form."""
+"""Problems that together build every kernel of the simple ops in every form."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _EVERY_FUNCTION = Expression(3, tuple(
     ExpressionStep(name, tuple(range(function.arity)), _CONSTANTS.get(name, ()))
     for name, function in FUNCTIONS.items()), tuple(range(3, 3 + len(FUNCTIONS))))
 
-_POSITIVE_DIVISION = Expression(2, (ExpressionStep("constant", (), (60.0,)), ExpressionStep("add", (1, 2)),
-                                    ExpressionStep("div", (0, 3)), ExpressionStep("greater", (4, 2))), (4, 5))
+_POSITIVE_DIVISION = Expression(2, (
+    ExpressionStep("constant", (), (60.0,)), ExpressionStep("add", (1, 2)),
+    ExpressionStep("div", (0, 3)), ExpressionStep("greater", (4, 2))), (4, 5))
 
 PROBLEMS = {
     "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3))],
@@ -74,4 +75,4 @@ BUILT = {
         BackpropProblem((40, 20, 10), 100, 100, "relu", "cross_entropy", 4, velocity=True),
     ],
 }
-"""With those that are trained, whose inputs are not any numbers."""
+"""PROBLEMS and problems of back-propagation, whose inputs cannot be arbitrary numbers."""

@@ -1,4 +1,4 @@
-"""A device that has no driver: it collects the kernels that algorithms ask for."""
+"""A device without a driver that records the kernels which algorithms compile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, Kernel, KernelSource, Limits
+from gossamer.device.base import Buffer, Device, Kernel
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.weights import Weights
 from tests.ops.harness import op_of, random_weights
@@ -26,7 +28,7 @@ class _Kernel(Kernel):
 
 
 class RecordingDevice(Device):
-    """Looks like an H200 to algorithms; `sources` holds what they compiled."""
+    """A device with the limits of an H200; `sources` contains the kernels that were compiled."""
 
     api = "cuda"
 
@@ -35,7 +37,8 @@ class RecordingDevice(Device):
         self.description = "kernels are recorded, not run"
         self.driver = ""
         self.limits = Limits(
-            compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,
+            compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
+            shared_bytes_opt_in=227 * 1024,
             work_group_size=1024, subgroup_size=32, graph=True, mma=True, cluster=8)
         self.sources: set[KernelSource] = set()
 
@@ -56,7 +59,7 @@ class RecordingDevice(Device):
 
 
 def kernel_sources(problem: Problem) -> set[KernelSource]:
-    """The kernels of every variant of every algorithm for a problem on an NVIDIA GPU."""
+    """Returns the kernels of all variants of all algorithms for a problem on an NVIDIA GPU."""
     device = RecordingDevice()
     weights = Weights(random_weights(problem), device, "the test")
     for algorithm in op_of(problem).algorithms:

@@ -1,4 +1,4 @@
-"""Every kernel builds for the CUDA architectures it declares, without a driver or a GPU."""
+"""Every kernel builds for the CUDA architectures that it declares, without a driver or a GPU."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from tests.ops.harness import check, op_of
 _CONSTANTS = {"clip": (-0.5, 0.75), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
               "constant": (1.5,)}
 _POSITIVE = {"log", "sqrt", "pow"}
-_RELU6_ADD = Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("clip", (2,), (0.0, 6.0))))
+_RELU6_ADD = Expression(
+    2, (ExpressionStep("add", (0, 1)), ExpressionStep("clip", (2,), (0.0, 6.0))))
 
 
 def _problem(expression: Expression, *shapes: tuple[int, ...], dtype: str = "float32",
@@ -67,9 +68,9 @@ def test_any_broadcast(device: Device, data: st.DataObject) -> None:
 
     def operand() -> tuple[int, ...]:
         rank = data.draw(st.integers(0, len(shape)))
-        kept = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
+        keeps = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
         return tuple(size if keep else 1
-                     for size, keep in zip(shape[len(shape) - rank:], kept, strict=True))
+                     for size, keep in zip(shape[len(shape) - rank:], keeps, strict=True))
 
     check(_problem(_RELU6_ADD, operand(), operand()), device)
 
@@ -116,8 +117,9 @@ def test_cast(device: Device, source: str, target: str) -> None:
 
 
 def test_several_outputs_of_several_dtypes(device: Device) -> None:
-    expression = Expression(2, (ExpressionStep("sub", (0, 1)), ExpressionStep("greater", (2, 1)), ExpressionStep("relu", (2,))),
-                            (3, 4, 0))
+    steps = (ExpressionStep("sub", (0, 1)), ExpressionStep("greater", (2, 1)),
+             ExpressionStep("relu", (2,)))
+    expression = Expression(2, steps, (3, 4, 0))
     problem = ElementwiseProblem((default_spec((2, 8, 3, 4)), default_spec((8, 1, 1))), expression,
                                  ("bool", "float32", "int32"), (1,))
     check(problem, device)

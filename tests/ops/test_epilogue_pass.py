@@ -33,7 +33,7 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
                              epilogue: Epilogue) -> None:
     device = compiled_device
     rng = np.random.default_rng(3)
-    # halves with few digits, so that every sum and product is exact
+    # 16-bit floats with few digits make every sum and product exact
     result, *tensors = (np.round(rng.normal(size=spec.shape) * 4).astype(spec.dtype) / 4
                         for _ in range(1 + epilogue.tensor_count))
     arrays = {f"operand{i}": np.round(rng.normal(size=spec.shape[1]) * 4).astype(np.float32) / 4
@@ -42,19 +42,19 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
     expected = epilogue.expression.evaluate(result.astype(np.float32), *operands)[0]
 
     margin = device.alignment
-    whole = np.full(spec.nbytes + 2 * margin, 0xFF, np.uint8)
-    whole[margin: margin + spec.nbytes] = to_memory(result, spec).reshape(-1).view(np.uint8)
-    memory = device.upload(whole, "a test")
+    guarded = np.full(spec.nbytes + 2 * margin, 0xFF, np.uint8)
+    guarded[margin: margin + spec.nbytes] = to_memory(result, spec).reshape(-1).view(np.uint8)
+    memory = device.upload(guarded, "a test")
     output = memory.view(margin, spec.nbytes)
     unused = device.upload(np.zeros(1, np.float32), "a test")
     inputs = [unused, *(device.upload(to_memory(tensor, spec), "a test") for tensor in tensors)]
     (step,) = epilogue_pass_launches(epilogue, Weights(arrays, device), device, spec, 1)
-    device.launch(step.kernel, step.groups, step.work_group_size,
+    device.launch(step.kernel, step.work_groups, step.work_group_size,
                   [a(inputs, [output], None) if callable(a) else a for a in step.arguments])
-    device.read(memory, whole)
+    device.read(memory, guarded)
 
-    assert (whole[:margin] == 0xFF).all() and (whole[margin + spec.nbytes:] == 0xFF).all()
-    stored = whole[margin: margin + spec.nbytes].view(spec.dtype)
+    assert (guarded[:margin] == 0xFF).all() and (guarded[margin + spec.nbytes:] == 0xFF).all()
+    stored = guarded[margin: margin + spec.nbytes].view(spec.dtype)
     np.testing.assert_array_equal(from_memory(stored, spec), expected.astype(spec.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Every form of every kernel runs: the subset that a sanitizer watches."""
+"""Runs every form of every kernel, as a small set of tests for sanitizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The problem of the first images: its outputs begin the whole problem's."""
+"""The outputs of the problem of the first images are the first outputs of the full problem."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _weights(problem: Problem) -> dict[str, np.ndarray]:
 def test_outputs_begin_alike(problem: Problem) -> None:
     inputs, weights = problem.example_inputs(np.random.default_rng(0)), _weights(problem)
     few = problem.first_images(2)
-    (whole,) = OPS[problem.op].reference(problem, inputs, weights)
-    (begun,) = OPS[problem.op].reference(few, [
+    (outputs,) = OPS[problem.op].reference(problem, inputs, weights)
+    (first_outputs,) = OPS[problem.op].reference(few, [
         array[:spec.shape[0]] for array, spec in zip(inputs, few.inputs, strict=True)], weights)
     assert few.outputs[0].shape == (2, *problem.outputs[0].shape[1:])
-    np.testing.assert_array_equal(begun, whole[:2])
+    np.testing.assert_array_equal(first_outputs, outputs[:2])
     assert problem.first_images(9) == problem
 
 

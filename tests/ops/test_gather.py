@@ -15,14 +15,15 @@ from tests.ops.harness import check, op_of, random_array
 @settings(max_examples=15)
 def test_any_axis_and_indices(device: Device, shape: list[int], data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
-    taken = data.draw(st.lists(st.integers(0, 4), max_size=2))
+    indices_shape = data.draw(st.lists(st.integers(0, 4), max_size=2))
     dtype = data.draw(st.sampled_from(["int32", "int64"]))
     constants = data.draw(st.sampled_from([(), (0,), (1,)]))
-    problem = GatherProblem(default_spec(tuple(shape)), default_spec(tuple(taken), dtype), axis,
+    problem = GatherProblem(default_spec(tuple(shape)),
+                            default_spec(tuple(indices_shape), dtype), axis,
                             constants)
     rng = np.random.default_rng(0)
     operands = [random_array(rng, shape, "float32"),
-                rng.integers(-shape[axis], shape[axis], taken).astype(dtype)]
+                rng.integers(-shape[axis], shape[axis], indices_shape).astype(dtype)]
     check(problem, device, inputs=[o for i, o in enumerate(operands) if i not in constants],
           weights={f"operand{i}": operands[i] for i in constants})
 

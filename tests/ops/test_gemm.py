@@ -20,7 +20,8 @@ RESIDUAL = Epilogue(apply("add").then(apply("tanh")), ("tensor",))
 
 
 def enough(device: Device) -> Callable[[list[Variant]], list[Variant]]:
-    """Picks what the device runs in seconds: all on a GPU, else one config of 16-bit floats."""
+    """Returns a function that selects the variants which the device runs in seconds: all on a GPU,
+    else only one config of 16-bit floats."""
     if device.api == "cuda":
         return list
     return quick if is_slow(device) else lambda variants: [

@@ -1,4 +1,4 @@
-"""The check that all others rely on, itself checked."""
+"""Tests of the check on which the tests of all ops rely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ops import harness
 
 
 class _Wrong(HostAlgorithm):
-    """Computes what a concatenation should, but for a change."""
+    """A concatenation whose result or inputs a function changes."""
 
     op = "concat"
 

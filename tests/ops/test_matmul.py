@@ -18,8 +18,8 @@ def test_any_batch(device: Device, data: st.DataObject) -> None:
 
     def operand(rows: int, columns: int) -> tuple[int, ...]:
         rank = data.draw(st.integers(0, len(batch)))
-        kept = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
-        outer = (size if keep else 1 for size, keep in zip(batch[len(batch) - rank :], kept,
+        keeps = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
+        outer = (size if keep else 1 for size, keep in zip(batch[len(batch) - rank :], keeps,
                                                            strict=True))
         return (*outer, rows, columns)
 

@@ -17,7 +17,7 @@ pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 @st.composite
 def problems(draw: st.DrawFn) -> PoolProblem:
     kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(*[st.integers(1, 2)] * 2))
-    # ONNX asks for pads smaller than the kernel
+    # ONNX requires pads smaller than the window
     pads = tuple(draw(st.integers(0, kernel[i % 2] - 1)) for i in range(4))
     shape = (draw(st.sampled_from([0, 1, 2, 3])), draw(st.sampled_from([1, 3, 4])),
              draw(st.integers(5, 8)), draw(st.integers(5, 8)))

@@ -1,4 +1,4 @@
-"""The references themselves against ONNX Runtime, one op a model."""
+"""Compares the references with ONNX Runtime, by models of one op."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _agrees(problem: Problem, expected: Sequence[np.ndarray],
             weights: dict[str, np.ndarray] | None = None) -> None:
     inputs = random_inputs(problem) if inputs is None else inputs
     actual = op_of(problem).reference(problem, inputs, weights or {})
-    for spec, mine, theirs in zip(problem.outputs, actual, expected, strict=True):
-        assert spec.shape == theirs.shape == mine.shape, problem
-        if theirs.dtype.kind == "f":
-            error = normalised_error(theirs, mine)
+    for spec, actual_output, expected_output in zip(problem.outputs, actual, expected, strict=True):
+        assert spec.shape == expected_output.shape == actual_output.shape, problem
+        if expected_output.dtype.kind == "f":
+            error = normalised_error(expected_output, actual_output)
             assert error <= tolerance(problem.op), f"{problem}: {error}"
         else:
-            np.testing.assert_array_equal(mine, theirs, str(problem))
+            np.testing.assert_array_equal(actual_output, expected_output, str(problem))
 
 
 @pytest.mark.parametrize("kind", ["max", "average"])
@@ -154,8 +154,8 @@ def test_moves() -> None:
                               _onnxruntime("Split", [x, np.array([1, 4])], 2, axis=3),
                               strict=True):
         _agrees(part, [expected])
-    wide = expand(default_spec((3, 1)), (2, 3, 4))
-    _agrees(wide, _onnxruntime("Expand", [*random_inputs(wide), np.array((2, 3, 4))]))
+    expanded = expand(default_spec((3, 1)), (2, 3, 4))
+    _agrees(expanded, _onnxruntime("Expand", [*random_inputs(expanded), np.array((2, 3, 4))]))
 
 
 def test_concat() -> None:

@@ -28,7 +28,7 @@ def test_classifiers_and_pixels(device: Device, log: bool) -> None:
 
 def test_large_values_do_not_overflow(device: Device) -> None:
     x = np.array([[1e4, 1e4 - 1, -1e30], [-1e30, -1e30, -1e30], [88, 89, 90]], np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # 16-bit floats go to minus infinity
+    with np.errstate(over="ignore", invalid="ignore"):  # 16-bit floats become minus infinity
         for log in (False, True):
             check(SoftmaxProblem(default_spec(x.shape), 1, log), device, inputs=[x])
 

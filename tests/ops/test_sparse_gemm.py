@@ -1,4 +1,4 @@
-"""Products that skip the zeros of their weights."""
+"""Tests of products that skip the zeros of their weights."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def algorithm_of(device: Device) -> Algorithm:
 
 def sparse(problem: GemmProblem, density: float) -> dict[str, np.ndarray]:
     weights = random_weights(problem)
-    kept = np.random.default_rng(2).random(weights["weight"].shape) < density
-    return {**weights, "weight": weights["weight"] * kept}
+    mask = np.random.default_rng(2).random(weights["weight"].shape) < density
+    return {**weights, "weight": weights["weight"] * mask}
 
 
 def of(weights: dict[str, np.ndarray], problem: GemmProblem) -> GemmProblem:
@@ -42,15 +42,16 @@ def of(weights: dict[str, np.ndarray], problem: GemmProblem) -> GemmProblem:
 
 def check(problem: GemmProblem, weights: dict[str, np.ndarray], device: Device,
           variants: Sequence[Variant] | None = None) -> None:
-    """Variants (all) against the reference, outputs within guards."""
+    """Compares variants (default: all) with the reference, and checks the guards of outputs."""
     problem = of(weights, problem)
     algorithm, inputs = algorithm_of(device), random_inputs(problem)
     (expected,) = OP.reference(problem, inputs, weights)
-    held = Weights(weights, device, "the test")
+    layer_weights = Weights(weights, device, "the test")
     for variant in algorithm.variants(problem, device) if variants is None else variants:
-        (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
+        (actual,) = run_variant(algorithm, problem, variant, device, layer_weights, inputs)
         error = normalised_error(actual, expected)
-        assert error <= tolerance("gemm", variant.precision), (variant.config_text, variant.precision)
+        assert error <= tolerance("gemm", variant.precision), (
+            variant.config_text, variant.precision)
 
 
 @given(rows=st.sampled_from([0, 1, 3, 8]), columns=st.sampled_from([1, 4, 33]),
@@ -109,12 +110,14 @@ def test_only_what_meets_weights_spreads(device: Device, value: float) -> None:
 
 def test_reasons(device: Device) -> None:
     problem = GemmProblem(1, 30, 40, weights_info=WeightsInfo(0.1, "a pattern"))
-    algorithm, other = ((SparseRows(), SparseGemm()) if device.compiles
-                        else (SparseGemm(), SparseRows()))
-    assert algorithm.supports(problem, device) is None and other.supports(problem, device)
+    algorithm, unsupported = ((SparseRows(), SparseGemm()) if device.compiles
+                              else (SparseGemm(), SparseRows()))
+    assert algorithm.supports(problem, device) is None
+    assert unsupported.supports(problem, device)
     dense = replace(problem, weights_info=WeightsInfo(0.8, "a pattern"))
     assert "density 0.80" in (algorithm.supports(dense, device) or "")
     many = algorithm.supports(replace(problem, rows=9), device)
     assert many == ("9 rows, takes at most 8" if device.compiles else None)
-    first = next(each for each in OP.algorithms if each.supports(problem, device) is None)
+    first = next(algorithm for algorithm in OP.algorithms
+                 if algorithm.supports(problem, device) is None)
     assert first.dense, "a plan that does not measure stays dense"

@@ -8,7 +8,7 @@ from gossamer.ops.strided import dense_strides, divisor, merge
 
 
 def _quotient(x: int, number: int) -> int:
-    """What the dialect's QUOTIENT computes."""
+    """Computes what the kernels' macro QUOTIENT computes."""
     _, multiplier, shift = divisor(number)
     return (((x << 1) * (multiplier % 2**32)) >> 32) >> shift
 

@@ -1,5 +1,5 @@
-"""A device with graphs where there is no GPU: PoCL, with launches recorded and replayed as CUDA
-does, and with what a CUDA capture forbids forbidden."""
+"""A device with graphs where there is no GPU: PoCL, whose launches are recorded and replayed as
+with CUDA. Calls that CUDA forbids during a capture fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.device.opencl import OpenCLBuffer, OpenCLDevice
 
 
 class Addressed(Buffer):
-    """Memory of another library: known by its address."""
+    """A buffer that stands for memory of another library at an address."""
 
     def __init__(self, device: GraphDevice, handle: int, array: np.ndarray) -> None:
         self.device = device
@@ -28,11 +28,13 @@ class Addressed(Buffer):
 
 
 class GraphDevice(OpenCLDevice):
+    """PoCL as a device that captures graphs, and counts captures, copies and waits."""
+
     api = "cuda"
 
     def __init__(self, pocl: OpenCLDevice) -> None:
         super().__init__(pocl.handle, 0)
-        # of a processor's cache, what fills it twice may be gigabytes
+        # a processor's cache may be so large that filling it takes gigabytes
         self.limits = replace(self.limits, graph=True, cache_bytes=2**20)
         self.addresses: dict[int, Addressed] = {}
         self.captures = 0
@@ -43,10 +45,10 @@ class GraphDevice(OpenCLDevice):
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
-        own = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
+        cl_arguments = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
 
         def run() -> None:
-            super(GraphDevice, self).launch(kernel, groups, work_group_size, own,
+            super(GraphDevice, self).launch(kernel, groups, work_group_size, cl_arguments,
                                             shared_bytes=shared_bytes)
 
         if self._tape is None:

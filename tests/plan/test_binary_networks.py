@@ -1,5 +1,6 @@
-"""The binary networks through a plan. A sign turns rounding into another bit, so each layer is
-fed the reference's bits, and end to end every image that differs is traced to such a bit."""
+"""The binary networks through a plan. A sign may turn a rounding error into another bit. Therefore
+each layer is tested on the reference's bits, and from end to end every image that differs is traced
+to a bit that a rounding error has turned."""
 
 from __future__ import annotations
 
@@ -23,20 +24,20 @@ BINARY = ("cnv_w1a1_cifar10", "lfc_w1a1_mnist", "resnet18_w1a1_cifar10")
 IMAGES = {
     "cnv_w1a1_cifar10": {"host": 1000, "opencl": 1000, "cuda": 1000},
     "lfc_w1a1_mnist": {"host": 1000, "opencl": 1000, "cuda": 1000},
-    # 1.1 GFLOP an image, of which OpenCL on a processor does a few a second
+    # 1.1 GFLOP an image: OpenCL on a processor computes a few images a second
     "resnet18_w1a1_cifar10": {"host": 1000, "opencl": 20, "cuda": 1000},
 }
-"""Images end to end by the device's interface: 1,000 wherever they take seconds."""
+"""Number of images from end to end for each kind of device: 1,000 where they take seconds."""
 
 BLOCK = 20
-"""Images that run at once. An image is traced in its own block, lest another batch size take
-other kernels, which turn other bits."""
+"""Number of images that run at once. An image is traced within its block, as another batch size may
+take other kernels, which turn other bits."""
 
 Results = dict[str, np.ndarray]
 
 
 class Reference:
-    """A binary network and what ONNX Runtime makes of a block of photos."""
+    """A binary network, and the outputs of ONNX Runtime for blocks of photos."""
 
     def __init__(self, name: str, path: Path, folder: Path) -> None:
         self.proto = onnx.load(path)
@@ -52,7 +53,7 @@ class Reference:
         return runtime(self.proto, {"image": self.block(index)})[0]
 
     def values(self, images: np.ndarray) -> Results:
-        """The output, all bits and all that signs read."""
+        """Returns the output, all bits and all values that signs read."""
         names = dict.fromkeys(name for sign in self.signs for name in (sign.before, sign.bits))
         names.pop("image", None)
         model = with_outputs(self.proto, names)
@@ -95,39 +96,39 @@ def test_every_layer_agrees_given_the_reference_bits(
 @pytest.mark.parametrize("name", BINARY)
 def test_photos_agree_end_to_end(name: str, quick_device: Device,
                                  references: Callable[[str], Reference]) -> None:
-    """At least 99% of the images agree, no class changes, and a sign near 0 accounts for every
-    other image."""
+    """At least 99% of the images agree, no class changes, and every other image is explained by a
+    sign of a value near 0."""
     reference = references(name)
     count = IMAGES[name][quick_device.api]
     plan = gossamer.compile(str(reference.path), quick_device)
     first_bits = list({sign.before: sign.bits for sign in reversed(reference.signs)}.values())
     watched = gossamer.compile(
         reference.saved(with_outputs(reference.proto, first_bits), "watched"), quick_device)
-    others = 0
+    differing = 0
     for index in range(count // BLOCK):
         images, expected = reference.block(index), reference.outputs(index)
         y = plan(images)
         np.testing.assert_array_equal(y.argmax(axis=1), expected.argmax(axis=1))
         different = [i for i in range(BLOCK) if normalised_error(y[i:i + 1], expected[i:i + 1])
                      > tolerance("network")]
-        others += len(different)
-        # the first block is traced whatever comes of it
+        differing += len(different)
+        # the first block is traced even where it agrees
         if different or index == 0:
             named = dict(zip((info.name for info in watched.outputs), watched(images),
                              strict=True))
             assert normalised_error(named[reference.output], y) <= tolerance("network")
             turned = _turned(reference, named, images)
             assert set(different) <= set(turned), "an output differs and no bit does"
-    assert others <= max(count // 100, 1 if count < 1000 else 0)
+    assert differing <= max(count // 100, 1 if count < 1000 else 0)
 
 
 def _turned(reference: Reference, ours: Results, images: np.ndarray) -> list[int]:
-    """The images that have other bits than the reference; fails unless each comes of a sign of
-    a value near 0."""
+    """Returns the images that have other bits than the reference. Fails unless the first of these
+    bits is the sign of a value near 0."""
     expected = reference.values(images)
-    found = [sign for sign in reference.signs if sign.bits in ours]
+    traced = [sign for sign in reference.signs if sign.bits in ours]
     return [i for i in range(len(images)) if first_turned(
-        found, {name: array[i] for name, array in ours.items()},
+        traced, {name: array[i] for name, array in ours.items()},
         {name: array[i] for name, array in expected.items()})]
 
 
@@ -136,7 +137,7 @@ def test_mnist_score(quick_device: Device, shared_model: Callable[[str], Path]) 
     images, labels = mnist()
     assert len(images) == len(labels) == 10_000
     plan = gossamer.compile(str(shared_model("lfc_w1a1_mnist")), quick_device)
-    # argmax gives ties to the first class
+    # argmax takes the first of equal classes
     classes = np.concatenate([plan(images[start : start + 1000]).argmax(axis=1)
                               for start in range(0, len(images), 1000)])
     assert np.count_nonzero(classes == labels) == 9834

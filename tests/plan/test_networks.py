@@ -25,7 +25,8 @@ Reference = Callable[[str, int], np.ndarray]
 
 @pytest.fixture(scope="module")
 def reference(shared_model: Callable[[str], Path]) -> Reference:
-    """reference("mobilenetv2", 3): what ONNX Runtime makes of that network's first 3 photos."""
+    """Returns a function: reference("mobilenetv2", 3) is the output of ONNX Runtime for that
+    network's first 3 photos."""
 
     @cache
     def run(name: str, batch: int) -> np.ndarray:

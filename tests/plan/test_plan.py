@@ -1,4 +1,4 @@
-"""A plan's calls: batch sizes, outputs given by the caller, bad input, threads."""
+"""Calls of a plan: batch sizes, outputs in the caller's arrays, bad inputs, threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def host_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 @pytest.fixture
 def pair(device: Device, tmp_path: Path) -> Plan:
-    """Two inputs, two outputs: x + y and x * y."""
+    """A plan with two inputs and two outputs, x + y and x * y."""
     proto = model([helper.make_node("Add", ["x", "y"], ["sum"]),
                    helper.make_node("Mul", ["x", "y"], ["product"])],
                   {"x": ["N", 3], "y": ["N", 3]}, {"sum": 2, "product": 2})
@@ -87,9 +87,9 @@ def test_what_does_not_depend_on_the_batch_is_there_at_batch_0(device: Device,
 
 def test_outputs_are_fresh(plan: Plan) -> None:
     first = plan(images(2))
-    kept = first.copy()
+    copied = first.copy()
     second = plan(images(2, 1))
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, copied)
     assert not np.shares_memory(first, second)
 
 
@@ -113,26 +113,26 @@ def test_out_receives_several_outputs(pair: Plan) -> None:
     x, y = np.float32([[1, 2, 3]]), np.float32([[4, 5, 6]])
     out = (np.zeros_like(x), np.zeros_like(x))
     results = pair(x, y, out=out)
-    assert all(mine is own for mine, own in zip(results, out, strict=True))
+    assert all(result is array for result, array in zip(results, out, strict=True))
     np.testing.assert_array_equal(out, [x + y, x * y])
 
 
-@pytest.mark.parametrize(("bad", "told"), [
+@pytest.mark.parametrize(("bad", "message"), [
     (np.zeros((1, 4), np.float32), r"has shape \(1, 4\).*\(1, 3\)"),
     (np.zeros((1, 3), np.float64), r"float64.*float32"),
     ([0.0, 0.0, 0.0], "list"),
 ])
-def test_out_that_does_not_fit_leaves_all_as_it_was(pair: Plan, bad: Any, told: str) -> None:
+def test_out_that_does_not_fit_leaves_all_as_it_was(pair: Plan, bad: Any, message: str) -> None:
     x = np.ones((1, 3), np.float32)
     fits = np.zeros_like(x)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         pair(x, x, out=(fits, bad))
     assert not fits.any()
     with pytest.raises(InputError, match="out has 1 arrays, the network 2 outputs"):
         pair(x, x, out=fits)
 
 
-@pytest.mark.parametrize(("inputs", "told"), [
+@pytest.mark.parametrize(("inputs", "message"), [
     ((), r"takes 1 input \('x'\), got 0"),
     ((images(1), images(1)), r"takes 1 input \('x'\), got 2"),
     ((images(1)[0],), "'x' has shape 3x6x5, expected Nx3x6x5"),
@@ -145,8 +145,8 @@ def test_out_that_does_not_fit_leaves_all_as_it_was(pair: Plan, bad: Any, told: 
     ((None,), "'x' is a NoneType"),
 ])
 def test_wrong_input_is_told_in_one_line(host_plan: Plan, inputs: tuple[Any, ...],
-                                         told: str) -> None:
-    with pytest.raises(InputError, match=told) as caught:
+                                         message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
         host_plan(*inputs)
     assert "\n" not in str(caught.value)
 
@@ -164,7 +164,7 @@ def test_a_wrong_input_leaves_the_plan_working(plan: Plan) -> None:
 
 
 class Foreign:
-    """An array in host memory of a library that speaks DLPack."""
+    """An array in host memory of a library that supports DLPack."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -184,8 +184,8 @@ def test_arrays_of_other_libraries_in_host_memory(plan: Plan) -> None:
 
 
 def test_contexts_in_several_threads(quick_device: Device, tmp_path: Path) -> None:
-    """Each thread its own context, and all of them the plan's own beside it. Not under Oclgrind,
-    which serves one thread."""
+    """Each thread has a context, and all threads share the plan's own contexts too. This is not
+    tested with Oclgrind, which supports one thread only."""
     plan = compiled(small(), quick_device, tmp_path)
     batches = (1, 2, 3, 5)
     inputs = [images(batch, seed) for seed, batch in enumerate(batches)]
@@ -198,8 +198,8 @@ def test_contexts_in_several_threads(quick_device: Device, tmp_path: Path) -> No
             assert_close(plan(inputs[index]), references[index])
 
     with ThreadPoolExecutor(len(batches)) as threads:
-        for done in [threads.submit(work, index) for index in range(len(batches))]:
-            done.result()
+        for future in [threads.submit(work, index) for index in range(len(batches))]:
+            future.result()
 
 
 def test_one_context_serves_threads_one_by_one(quick_device: Device, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_one_context_serves_threads_one_by_one(quick_device: Device, tmp_path: P
 
 
 def test_a_context_repeats_itself(plan: Plan) -> None:
-    """The first runs prepare, capture and replay; all must agree to the bit."""
+    """The first executions prepare, capture and replay, and all must agree to the bit."""
     context = plan.context(3)
     assert context.batch == 3
     x = images(3)

@@ -1,4 +1,4 @@
-"""Small data to train on, and the devices that can train."""
+"""Fixtures: small data to train on, and the devices that can train."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import is_slow
 
 @pytest.fixture
 def device(device: Device) -> Device:
-    """Every device here that can train, and does so in a short time."""
+    """Every device of this machine that can train within a short time."""
     if is_slow(device):
         pytest.skip(f"{device.description} interprets its kernels, which tests/ops look at")
     problem = BackpropProblem((4, 5, 3), 30, 30)
@@ -25,7 +25,8 @@ def device(device: Device) -> Device:
 
 @pytest.fixture(scope="session")
 def blobs() -> tuple[np.ndarray, np.ndarray]:
-    """Three clouds of 40 points in four dimensions, in turns: x float32, labels 0 to 2."""
+    """Three clouds of 40 points in four dimensions, whose rows alternate: x float32 and labels 0 to
+    2."""
     rng = np.random.default_rng(3)
     labels = np.tile(np.arange(3), 40)
     centres = rng.standard_normal((3, 4)) * 2

@@ -1,4 +1,4 @@
-"""Files of samples, and what reading them gives or says."""
+"""Helpers that write files of samples, and read them or catch the error."""
 
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from gossamer.train.data import sources
 
 
 def read(path, **options) -> sources.Dataset:
-    found, test = sources.load(path, **options)
+    training, test = sources.load(path, **options)
     assert test is None
-    assert found.x.dtype == np.float32 and found.x.flags.c_contiguous
-    assert found.x.shape[:1] == found.y.shape
-    return found
+    assert training.x.dtype == np.float32 and training.x.flags.c_contiguous
+    assert training.x.shape[:1] == training.y.shape
+    return training
 
 
 def fault(path, **options) -> str:
-    """What is said of a file, behind its name."""
+    """Returns the error message for a file, without its name."""
     with pytest.raises(InputError) as caught:
         sources.load(path, **options)
     message = str(caught.value)

@@ -32,8 +32,8 @@ def test_each_is_trained_as_if_alone(device: Device, blobs: Blobs) -> None:
     result = train_many(configs, x, labels)
     assert [row["config"] for row in result.rows] == list(range(9))
     for config, mlp, row in zip(configs, result.networks, result.rows, strict=True):
-        given = config.get_params() if isinstance(config, MLP) else config
-        alone = MLP(**given).fit(x, labels)
+        params = config.get_params() if isinstance(config, MLP) else config
+        alone = MLP(**params).fit(x, labels)
         assert mlp.get_params() == alone.get_params()
         assert mlp.n_iter_ == row["epochs"] == alone.n_iter_
         assert normalised_error(_vector(mlp), _vector(alone)) <= tolerance("backprop")
@@ -44,19 +44,19 @@ def test_each_is_trained_as_if_alone(device: Device, blobs: Blobs) -> None:
         assert row["state"] == "trained"
         assert row["seconds"] > 0
         assert mlp.device_ == device.name
-    # what was given stays as it was
+    # the configs stay as they were
     assert not hasattr(configs[0], "coefs_")
 
 
 def test_alike_networks_share_launches(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     together = []
 
-    def noted(self: TrainLoop, *arguments: Any) -> None:
+    def recorded(self: TrainLoop, *arguments: Any) -> None:
         together.append(len(arguments[0]))
-        made(self, *arguments)
+        original(self, *arguments)
 
-    made = TrainLoop.__init__
-    monkeypatch.setattr(TrainLoop, "__init__", noted)
+    original = TrainLoop.__init__
+    monkeypatch.setattr(TrainLoop, "__init__", recorded)
     base = MLP((4, 5, 3), epochs=1, device="host")
     train_many(sweep(base, {"sizes": [(4, 5, 3), (4, 3)], "learning_rate": [0.1, 0.2, 0.3],
                             "weight_decay": [0, 1e-4]}), *blobs)
@@ -66,22 +66,22 @@ def test_alike_networks_share_launches(blobs: Blobs, monkeypatch: pytest.MonkeyP
     assert together == [3, 6]
 
 
-def test_data_are_made_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, ...]] = []
+def test_data_are_checked_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, ...]] = []
 
-    def noted(x: Any, y: Any, sizes: tuple[int, ...], *more: Any) -> Any:
-        made.append(sizes)
+    def recorded(x: Any, y: Any, sizes: tuple[int, ...], *more: Any) -> Any:
+        calls.append(sizes)
         return samples(x, y, sizes, *more)
 
-    monkeypatch.setattr("gossamer.train.many.samples", noted)
-    monkeypatch.setattr("gossamer.train.data.samples.samples", noted)
+    monkeypatch.setattr("gossamer.train.many.samples", recorded)
+    monkeypatch.setattr("gossamer.train.data.samples.samples", recorded)
     configs = sweep(MLP((4, 3), epochs=1, device="host"), {
         "sizes": [(4, 3), (4, 2, 3)], "seed": range(3)})
     train_many(configs, *blobs, validation=blobs)
-    assert made == [(4, 3), (4, 3)]
+    assert calls == [(4, 3), (4, 3)]
 
 
-def test_a_schedule_is_asked_of_passes_that_are_made(blobs: Blobs) -> None:
+def test_a_schedule_is_asked_for_epochs_that_are_trained(blobs: Blobs) -> None:
     configs = [MLP((4, 3), epochs=2, device="host", schedule=lambda epochs: [1.0, 0.5][epochs]),
                MLP((4, 3), epochs=4, device="host")]
     result = train_many(configs, *blobs)
@@ -111,7 +111,7 @@ def test_folds_are_validated_on_what_they_leave_out(device: Device, blobs: Blobs
     assert result.scores.shape == (1, 7)
     assert result.scores.mean() >= 0.6
     assert result.scores.tolist() == [[row["validation_accuracy"] for row in result.rows]]
-    # by hand: every class's rows are dealt out in turns
+    # by hand: the rows of every class are distributed over the folds in turns
     part = np.empty(120, int)
     part[np.argsort(labels, kind="stable")] = np.arange(120) % 7
     for fold in (0, 6):
@@ -138,7 +138,7 @@ def test_the_best(blobs: Blobs) -> None:
     folded = train_many(configs, x, labels, folds=3)
     assert folded.scores.shape == (3, 3)
     assert folded.best is folded.networks[3 + int(np.argmax(folded.scores[1]))]
-    # of equal scores the least loss
+    # of equal scores the one with the smallest loss is the best
     rows = [{"config": index, "fold": None, "loss": loss, "train_accuracy": 0.5,
              "validation_accuracy": None, "state": "trained"} for index, loss in enumerate(
                  [0.3, 0.1, 0.2])]
@@ -166,10 +166,10 @@ def test_one_that_diverges_is_marked() -> None:
 
 def test_sweeps() -> None:
     base = MLP((4, 3), epochs=2)
-    found = sweep(base, {"learning_rate": [0.1, 0.2], "seed": range(3)})
-    assert [(each.learning_rate, each.seed) for each in found] == [
+    networks = sweep(base, {"learning_rate": [0.1, 0.2], "seed": range(3)})
+    assert [(network.learning_rate, network.seed) for network in networks] == [
         (0.1, 0), (0.1, 1), (0.1, 2), (0.2, 0), (0.2, 1), (0.2, 2)]
-    assert all(each.epochs == 2 for each in found)
+    assert all(network.epochs == 2 for network in networks)
     assert base.learning_rate == 0.3
     assert len(sweep(base, {})) == 1
     with pytest.raises(InputError, match="no parameter 'rate'"):
@@ -177,7 +177,7 @@ def test_sweeps() -> None:
     assert gossamer.train_many is train_many
 
 
-@pytest.mark.parametrize(("configs", "more", "said"), [
+@pytest.mark.parametrize(("configs", "options", "message"), [
     ([], {}, "configs is empty: expected at least one MLP"),
     ([MLP((4, 3)), MLP((4, 3), batch=0)], {}, "config 1: batch 0"),
     ([MLP((4, 3)), MLP((5, 3))], {}, "config 1: x has 4 columns, sizes begin with 5"),
@@ -186,6 +186,7 @@ def test_sweeps() -> None:
     ([MLP((4, 3))], {"folds": 1}, "config 0: folds 1: expected a whole number from 2 to the 120"),
     ([MLP((4, 3))], {"folds": 121}, "folds 121"), ([MLP((4, 3))], {"folds": 2.5}, "folds 2.5"),
     ([MLP((4, 3))], {"folds": 2, "validation": (1, 2)}, "give either folds or validation")])
-def test_wrong_configs(blobs: Blobs, configs: Any, more: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        train_many(configs, *blobs, device="host", **more)
+def test_wrong_configs(blobs: Blobs, configs: Any, options: dict[str, Any],
+                       message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train_many(configs, *blobs, device="host", **options)

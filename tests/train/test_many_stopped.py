@@ -1,4 +1,4 @@
-"""Many networks whose training is stopped, and gone on with."""
+"""Many networks whose training is interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ Stop = Callable[[int], None]
 
 @pytest.fixture
 def stop_before(monkeypatch: pytest.MonkeyPatch) -> Stop:
-    """Ctrl-C before that epoch, counted over all that are made; 0: never."""
+    """Returns a function that raises Ctrl-C before the n-th epoch of all that are trained, or never
+    for n = 0."""
     step = TrainLoop.step
-    done = 0
+    epochs_begun = 0
 
     def stopped(self: TrainLoop) -> float:
-        nonlocal done
-        done += 1
-        if done == wanted:
+        nonlocal epochs_begun
+        epochs_begun += 1
+        if epochs_begun == stop_epoch:
             raise KeyboardInterrupt
         return step(self)
 
-    wanted = 0
+    stop_epoch = 0
 
-    def stop(device: int) -> None:
-        nonlocal wanted, done
-        wanted, done = device, 0
+    def stop(epoch: int) -> None:
+        nonlocal stop_epoch, epochs_begun
+        stop_epoch, epochs_begun = epoch, 0
 
     monkeypatch.setattr(TrainLoop, "step", stopped)
     monkeypatch.setattr(checkpoint.Throttle, "due", True)
@@ -45,19 +46,19 @@ def stop_before(monkeypatch: pytest.MonkeyPatch) -> Stop:
 
 
 def _configs(device: Device) -> list[MLP]:
-    """Two groups: of six, of which one has ended after a epoch, and of one."""
+    """Returns configs of two groups: five networks, of which one ends after an epoch, and one."""
     base = MLP((4, 5, 3), device=device, epochs=4, shuffle=True)
     return [*sweep(base, {"seed": [0, 1], "learning_rate": [0.1, 0.3]}),
             MLP((4, 5, 3), device=device, epochs=1), MLP((4, 3), device=device, epochs=3)]
 
 
-def _assert_same(found: ManyResult, expected: ManyResult) -> None:
-    assert _without_seconds(found.rows) == _without_seconds(expected.rows)
-    for one, other in zip(found.networks, expected.networks, strict=True):
-        for mine, wanted in zip((*one.coefs_, *one.intercepts_),
-                                (*other.coefs_, *other.intercepts_), strict=True):
-            np.testing.assert_array_equal(mine, wanted)
-        assert (one.device_, one.algorithm_) == (other.device_, other.algorithm_)
+def _assert_same(actual: ManyResult, expected: ManyResult) -> None:
+    assert _without_seconds(actual.rows) == _without_seconds(expected.rows)
+    for network, reference in zip(actual.networks, expected.networks, strict=True):
+        for y, r in zip((*network.coefs_, *network.intercepts_),
+                        (*reference.coefs_, *reference.intercepts_), strict=True):
+            np.testing.assert_array_equal(y, r)
+        assert (network.device_, network.algorithm_) == (reference.device_, reference.algorithm_)
 
 
 def _without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,30 +75,32 @@ def _stopped(*arguments: Any, **options: Any) -> tuple[ManyResult, str]:
 
 def test_what_was_trained_is_in_the_exception(device: Device, blobs: Blobs,
                                               stop_before: Stop) -> None:
-    whole = train_many(_configs(device), *blobs)
+    uninterrupted = train_many(_configs(device), *blobs)
     stop_before(3)
-    result, told = _stopped(_configs(device), *blobs)
-    assert told.endswith("what was trained until then is in this exception's attribute `result`\n")
+    result, error_text = _stopped(_configs(device), *blobs)
+    assert error_text.endswith(
+        "what was trained until then is in this exception's attribute `result`\n")
     assert [row["state"] for row in result.rows] == [
         *["stopped after epoch 2"] * 4, "trained", "not begun"]
     assert [row["epochs"] for row in result.rows] == [2, 2, 2, 2, 1, 0]
     assert np.isfinite(result.scores[:5]).all() and np.isnan(result.scores[5, 0])
     assert result.rows[5]["train_accuracy"] is None
-    np.testing.assert_array_equal(result.networks[4].coefs_[0], whole.networks[4].coefs_[0])
-    assert result.networks[0].loss_curve_ == whole.networks[0].loss_curve_[:2]
+    np.testing.assert_array_equal(result.networks[4].coefs_[0],
+                                  uninterrupted.networks[4].coefs_[0])
+    assert result.networks[0].loss_curve_ == uninterrupted.networks[0].loss_curve_[:2]
     assert result.best in result.networks[:5]
     with pytest.raises(InputError, match="not trained yet"):
         result.networks[5].predict(blobs[0])
 
 
-@pytest.mark.parametrize("place_of_stop", [1, 2, 4, 5, 6, 7])
+@pytest.mark.parametrize("stop_epoch", [1, 2, 4, 5, 6, 7])
 def test_it_goes_on_to_the_same_bits(device: Device, blobs: Blobs, tmp_path: Path,
-                                     stop_before: Stop, place_of_stop: int) -> None:
-    whole = train_many(_configs(device), *blobs)
+                                     stop_before: Stop, stop_epoch: int) -> None:
+    uninterrupted = train_many(_configs(device), *blobs)
     folder = tmp_path / "sweep"
-    stop_before(place_of_stop)
-    result, told = _stopped(_configs(device), *blobs, checkpoint=folder)
-    assert f"and in {folder}: resume=True goes on from there" in told
+    stop_before(stop_epoch)
+    result, error_text = _stopped(_configs(device), *blobs, checkpoint=folder)
+    assert f"and in {folder}: resume=True goes on from there" in error_text
     begun = [f"{row['config']}.checkpoint" for row in result.rows if row["epochs"]]
     assert sorted(path.name for path in folder.iterdir()) == begun
     stop_before(0)
@@ -105,9 +108,11 @@ def test_it_goes_on_to_the_same_bits(device: Device, blobs: Blobs, tmp_path: Pat
         with pytest.raises(InputError, match="has no checkpoint of these networks to resume from"):
             train_many(_configs(device), *blobs, checkpoint=folder, resume=True)
         return
-    _assert_same(train_many(_configs(device), *blobs, checkpoint=str(folder), resume=True), whole)
-    # and again, where all are there
-    _assert_same(train_many(_configs(device), *blobs, checkpoint=folder, resume=True), whole)
+    _assert_same(train_many(_configs(device), *blobs, checkpoint=str(folder), resume=True),
+                 uninterrupted)
+    # once more, where the folder has the checkpoints of all networks
+    _assert_same(train_many(_configs(device), *blobs, checkpoint=folder, resume=True),
+                 uninterrupted)
 
 
 def test_stopped_again_before_it_went_on(blobs: Blobs, tmp_path: Path, stop_before: Stop,
@@ -129,14 +134,15 @@ def _interrupted(*_: Any) -> None:
 
 def test_folds_go_on(blobs: Blobs, tmp_path: Path, stop_before: Stop) -> None:
     mlp = MLP((4, 5, 3), device="host", epochs=3, shuffle=True)
-    whole = cross_validate(mlp, *blobs, folds=3)
+    uninterrupted = cross_validate(mlp, *blobs, folds=3)
     stop_before(3)
     with pytest.raises(KeyboardInterrupt):
         cross_validate(mlp, *blobs, folds=3, checkpoint=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"0-fold{fold}.checkpoint" for fold in range(3)]
     stop_before(0)
-    _assert_same(cross_validate(mlp, *blobs, folds=3, checkpoint=tmp_path, resume=True), whole)
+    _assert_same(cross_validate(mlp, *blobs, folds=3, checkpoint=tmp_path, resume=True),
+                 uninterrupted)
     with pytest.raises(InputError, match=r"0-fold0\.checkpoint: .* training on other data"):
         cross_validate(mlp, blobs[0][:90], blobs[1][:90], 3, checkpoint=tmp_path, resume=True)
     (tmp_path / "0-fold0.checkpoint").replace(tmp_path / "0-fold1.checkpoint")

@@ -66,18 +66,18 @@ def test_every_device_trains_as_float64_does(device: Device, blobs: Blobs,
 
 def test_it_learns(device: Device, blobs: Blobs) -> None:
     x, labels = blobs
-    told: list[tuple[Progress, float | None]] = []
+    reports: list[tuple[Progress, float | None]] = []
     mlp = MLP((4, 6, 3), epochs=20, shuffle=True, device=device)
     assert mlp.fit(x[:90], labels[:90], validation=(x[90:], labels[90:]),
-                   on_epoch=lambda p: told.append((p, p.accuracy))) is mlp
+                   on_epoch=lambda p: reports.append((p, p.accuracy))) is mlp
     assert mlp.score(x[90:], labels[90:]) >= 0.95
     assert mlp.loss_curve_[-1] < mlp.loss_curve_[0] / 2
-    assert [p.epoch for p, _ in told] == list(range(1, 21))
-    last, accuracy = told[-1]
+    assert [p.epoch for p, _ in reports] == list(range(1, 21))
+    last, accuracy = reports[-1]
     assert last.epochs == 20
     assert last.loss == mlp.loss_curve_[-1]
     assert last.validation_accuracy == mlp.score(x[90:], labels[90:])
-    assert mlp.validation_scores_ == [p.validation_accuracy for p, _ in told]
+    assert mlp.validation_scores_ == [p.validation_accuracy for p, _ in reports]
     assert accuracy == mlp.score(x[:90], labels[:90])
     assert last.samples_per_second > 0
     assert (last.device, last.algorithm) == (device.name, mlp.algorithm_)
@@ -86,10 +86,10 @@ def test_it_learns(device: Device, blobs: Blobs) -> None:
 @pytest.mark.parametrize("loss", ["squared_error", "cross_entropy"])
 def test_the_loss_of_validation(blobs: Blobs, loss: str) -> None:
     x, labels = blobs
-    told: list[float | None] = []
+    losses: list[float | None] = []
     mlp = MLP((4, 6, 3), loss=loss, epochs=2, device="host").fit(
         x, labels, validation=(x[::-7], labels[::-7]),
-        on_epoch=lambda p: told.append(p.validation_loss))
+        on_epoch=lambda p: losses.append(p.validation_loss))
     hidden = 1 / (1 + np.exp(-(x[::-7] @ mlp.coefs_[0] + mlp.intercepts_[0])))
     sums = hidden @ mlp.coefs_[1] + mlp.intercepts_[1]
     targets = np.eye(3)[labels[::-7]]
@@ -97,8 +97,8 @@ def test_the_loss_of_validation(blobs: Blobs, loss: str) -> None:
         expected = 0.5 * np.square(targets - 1 / (1 + np.exp(-sums))).sum(axis=1)
     else:
         expected = -np.log((np.exp(sums) * targets).sum(axis=1) / np.exp(sums).sum(axis=1))
-    assert told[-1] == pytest.approx(expected.mean(), rel=1e-5)
-    assert len(told) == 2
+    assert losses[-1] == pytest.approx(expected.mean(), rel=1e-5)
+    assert len(losses) == 2
 
 
 def test_seeds(blobs: Blobs) -> None:
@@ -110,12 +110,12 @@ def test_seeds(blobs: Blobs) -> None:
     assert not _same(trained(None), trained(None))
 
 
-def test_stops_at_an_error_goal(device: Device, blobs: Blobs) -> None:
-    all_of_it = MLP((4, 6, 3), epochs=5, device=device).fit(*blobs)
-    goal = all_of_it.loss_curve_[2]
-    mlp = MLP((4, 6, 3), epochs=5, device=device, target_error=goal).fit(*blobs)
+def test_stops_at_a_target_error(device: Device, blobs: Blobs) -> None:
+    full = MLP((4, 6, 3), epochs=5, device=device).fit(*blobs)
+    target = full.loss_curve_[2]
+    mlp = MLP((4, 6, 3), epochs=5, device=device, target_error=target).fit(*blobs)
     assert mlp.n_iter_ == 3
-    assert mlp.loss_curve_ == all_of_it.loss_curve_[:3]
+    assert mlp.loss_curve_ == full.loss_curve_[:3]
     assert _same(mlp, MLP((4, 6, 3), epochs=3, device=device).fit(*blobs))
 
 
@@ -125,12 +125,12 @@ def test_stops_at_an_error_goal(device: Device, blobs: Blobs) -> None:
     lambda y: np.array(["oak", "ash", "elm"], object)[y]])
 def test_labels_of_any_kind(blobs: Blobs, labels: Callable[[np.ndarray], Any]) -> None:
     x, y = blobs
-    own = labels(y)
-    mlp = MLP((4, 6, 3), epochs=15, device="host").fit(x, own)
-    expected = np.asarray(own).ravel()
+    y_as_labels = labels(y)
+    mlp = MLP((4, 6, 3), epochs=15, device="host").fit(x, y_as_labels)
+    expected = np.asarray(y_as_labels).ravel()
     assert mlp.classes_.tolist() == sorted(set(expected.tolist()))
     assert (mlp.predict(x) == expected).mean() >= 0.95
-    assert mlp.score(x, own) == (mlp.predict(x) == expected).mean()
+    assert mlp.score(x, y_as_labels) == (mlp.predict(x) == expected).mean()
 
 
 def test_a_class_may_be_absent(blobs: Blobs) -> None:
@@ -146,11 +146,12 @@ def test_a_class_may_be_absent(blobs: Blobs) -> None:
 def test_probabilities(blobs: Blobs, activation: str, loss: str) -> None:
     mlp = MLP((4, 6, 3), activation=activation, loss=loss, epochs=3, learning_rate=0.02,
               device="host").fit(*blobs)
-    found = mlp.predict_proba(blobs[0])
-    assert found.shape == (120, 3)
-    assert (found >= 0).all()
-    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
-    np.testing.assert_array_equal(mlp.classes_[found.argmax(axis=1)], mlp.predict(blobs[0]))
+    probabilities = mlp.predict_proba(blobs[0])
+    assert probabilities.shape == (120, 3)
+    assert (probabilities >= 0).all()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(mlp.classes_[probabilities.argmax(axis=1)],
+                                  mlp.predict(blobs[0]))
 
 
 def test_regression(device: Device) -> None:
@@ -173,13 +174,13 @@ def test_regression(device: Device) -> None:
 
 @pytest.mark.parametrize("settings", [
     {}, {"momentum": 0.7, "shuffle": True, "schedule": "inverse", "batch": 8}])
-def test_partial_fits_are_passes(device: Device, blobs: Blobs, settings: dict[str, Any]) -> None:
-    whole = MLP((4, 6, 3), epochs=3, device=device, **settings).fit(*blobs)
+def test_partial_fits_are_epochs(device: Device, blobs: Blobs, settings: dict[str, Any]) -> None:
+    single = MLP((4, 6, 3), epochs=3, device=device, **settings).fit(*blobs)
     parts = MLP((4, 6, 3), device=device, target_error=1e9, **settings)
-    for done in range(3):
+    for epoch in range(3):
         assert parts.partial_fit(*blobs) is parts
-        assert parts.n_iter_ == done + 1
-    assert _same(whole, parts)
+        assert parts.n_iter_ == epoch + 1
+    assert _same(single, parts)
 
 
 def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
@@ -222,7 +223,7 @@ def test_ctrl_c_keeps_what_was_trained(device: Device, blobs: Blobs) -> None:
         *blobs))
 
 
-def test_ctrl_c_within_a_pass(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_within_an_epoch(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     compute, epochs = NumpyBackprop.compute, 0
 
     def interrupted(self: NumpyBackprop, *arguments: Any) -> list[np.ndarray]:
@@ -242,7 +243,7 @@ def test_ctrl_c_within_a_pass(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
-    """Passes, parameters and checkpoint fit together wherever a epoch is interrupted."""
+    """Epochs, parameters and checkpoint fit together wherever an epoch is interrupted."""
     x, labels = blobs[0][:6], blobs[1][:6]
 
     def mlp(epochs: int = 2) -> MLP:
@@ -251,19 +252,19 @@ def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
     trained = {epochs: mlp(epochs).fit(x, labels) for epochs in (1, 2)}
     lines = 0
     interrupted: set[int] = set()
-    for device in range(1000):
-        found = mlp()
-        file = tmp_path / f"{device}"
-        tracer = _Interrupting(device)
+    for line in range(1000):
+        stopped = mlp()
+        file = tmp_path / f"{line}"
+        tracer = _Interrupting(line)
         with tracer, suppress(KeyboardInterrupt):
-            found.fit(x, labels, checkpoint=file)
-        if not tracer.done:
+            stopped.fit(x, labels, checkpoint=file)
+        if not tracer.interrupted:
             break
         lines += 1
-        epochs = getattr(found, "n_iter_", 0)
+        epochs = getattr(stopped, "n_iter_", 0)
         interrupted.add(epochs)
         if epochs:
-            assert _same(found, trained[epochs])
+            assert _same(stopped, trained[epochs])
             assert _same(mlp().fit(x, labels, checkpoint=file, resume=True), trained[2])
         else:
             assert not file.exists()
@@ -272,11 +273,11 @@ def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
 
 
 class _Interrupting:
-    """Ctrl-C before some line of a epoch, counted over all epochs."""
+    """Raises Ctrl-C before the n-th line of train_state.py that runs, counted over all epochs."""
 
-    def __init__(self, device: int) -> None:
-        self.left = device
-        self.done = False
+    def __init__(self, line: int) -> None:
+        self.lines_left = line
+        self.interrupted = False
 
     def __enter__(self) -> _Interrupting:
         self.before = sys.gettrace()
@@ -287,15 +288,15 @@ class _Interrupting:
         sys.settrace(self.before)
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if self.done or not frame.f_code.co_filename.endswith("state.py"):
+        if self.interrupted or not frame.f_code.co_filename.endswith("state.py"):
             return None
         if event == "call" and frame.f_code.co_name == "__init__":
             return None
         if event == "line":
-            if self.left == 0:
-                self.done = True
+            if self.lines_left == 0:
+                self.interrupted = True
                 raise KeyboardInterrupt
-            self.left -= 1
+            self.lines_left -= 1
         return self
 
 
@@ -315,7 +316,7 @@ def test_a_wrong_input_of_predict(blobs: Blobs) -> None:
     with pytest.raises(InputError, match="y is of type <U1"):
         mlp.score(blobs[0][:1], ["a"])
     assert mlp.predict(np.empty((0, 4))).shape == (0,)
-    # classes that were never seen are wrong answers
+    # labels that did not occur in training count as wrong answers
     assert mlp.score(blobs[0], blobs[1] + 7) == 0.0
 
 
@@ -327,7 +328,7 @@ def test_repeated_fits_begin_anew(device: Device, blobs: Blobs) -> None:
     assert not hasattr(mlp, "classes_")
 
 
-def test_the_debug_level_tells_of_passes(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
+def test_the_debug_level_reports_epochs(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
                                          capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("GOSSAMER_DEBUG", "2")
     MLP((4, 3), epochs=2, device=find("host")).fit(*blobs)

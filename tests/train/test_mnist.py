@@ -16,19 +16,20 @@ _SAMPLES = 2000
 
 @cache
 def _mnist(part: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """As published: pictures padded to 32 x 32 and binarised."""
+    """Returns pictures that are padded to 32 x 32 and binarised, as published, and labels."""
     try:
         file = sources.mnist()[part]
     except InputError as error:
         pytest.skip(str(error))
-    found = prepared(sources.load(file, limit=count)[0], Preparation(True, 0.5, (32, 32)))
-    return found.x, found.y
+    data = prepared(sources.load(file, limit=count)[0], Preparation(True, 0.5, (32, 32)))
+    return data.x, data.y
 
 
 def test_mnist_as_published(device: Device) -> None:
-    """Squared error, sigmoid, one sample at a time in file order, from weights in +-0.05."""
+    """The published training takes squared error, sigmoid, one sample at a time in file order, and
+    initial weights within +-0.05."""
     if device.api == "opencl":
-        pytest.skip("a launch a step on the processor takes long")
+        pytest.skip("one launch per step takes long on the processor")
     x, labels = _mnist(0, _SAMPLES)
     assert set(np.unique(x)) == {0.0, 1.0}
     mlp = MLP((1024, 32, 10), epochs=4, device=device).fit(x, labels)

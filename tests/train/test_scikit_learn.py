@@ -1,4 +1,4 @@
-"""What users of scikit-learn do with an MLP: clone it, store it, search over it in processes."""
+"""Uses of an MLP in scikit-learn: cloning, storing, and searches over parameters in processes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Blobs = tuple[np.ndarray, np.ndarray]
 
 
 def test_a_device_is_one_object_however_it_is_copied(device: Device) -> None:
-    for found in (copy.copy(device), copy.deepcopy({"a": [device]})["a"][0],
-                  pickle.loads(pickle.dumps(device))):
-        assert found is device
+    for copied in (copy.copy(device), copy.deepcopy({"a": [device]})["a"][0],
+                   pickle.loads(pickle.dumps(device))):
+        assert copied is device
 
 
 def test_a_trained_network_is_stored_and_goes_on(device: Device, blobs: Blobs) -> None:
@@ -41,19 +41,19 @@ def test_a_network_comes_to_a_machine_without_its_device(blobs: Blobs, tmp_path:
     mlp.device = _Elsewhere()
     (tmp_path / "mlp.pickle").write_bytes(pickle.dumps(mlp))
     np.save(tmp_path / "x.npy", blobs[0])
-    done = subprocess.run([sys.executable, "-c", (
+    process = subprocess.run([sys.executable, "-c", (
         "import pickle, numpy as np\n"
         "mlp = pickle.load(open('mlp.pickle', 'rb'))\n"
         "print(mlp.device.name, mlp.predict(np.load('x.npy')).tolist())")],
         cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "there is no device 'cuda:99' here; usable devices: " in done.stderr
+    assert "there is no device 'cuda:99' here; usable devices: " in process.stderr
     best = find().name
-    assert f"; {best} takes its device" in done.stderr
-    assert done.stdout == f"{best} {mlp.predict(blobs[0]).tolist()}\n"
+    assert f"; {best} takes its place" in process.stderr
+    assert process.stdout == f"{best} {mlp.predict(blobs[0]).tolist()}\n"
 
 
 class _Elsewhere:
-    """A device of another machine, as it is stored."""
+    """Pickles as a device of another machine does."""
 
     def __reduce__(self) -> Any:
         from gossamer.device.registry import find_or_best
@@ -75,9 +75,9 @@ def test_a_search_over_settings(device: Device, blobs: Blobs, processes: int | N
     selection = pytest.importorskip("sklearn.model_selection")
     pipeline = pytest.importorskip("sklearn.pipeline")
     preparation = pytest.importorskip("sklearn.preprocessing")
-    whole = pipeline.make_pipeline(preparation.StandardScaler(),
-                                   MLP((4, 6, 3), device=device, epochs=4, shuffle=True))
-    search = selection.GridSearchCV(whole, {"mlp__learning_rate": [1e-6, 0.3]}, cv=3,
+    estimator = pipeline.make_pipeline(preparation.StandardScaler(),
+                                       MLP((4, 6, 3), device=device, epochs=4, shuffle=True))
+    search = selection.GridSearchCV(estimator, {"mlp__learning_rate": [1e-6, 0.3]}, cv=3,
                                     n_jobs=processes).fit(*blobs)
     assert search.best_params_ == {"mlp__learning_rate": 0.3}
     assert search.best_estimator_[-1].device is device
@@ -85,7 +85,7 @@ def test_a_search_over_settings(device: Device, blobs: Blobs, processes: int | N
 
 
 def test_folds_have_all_classes_alike(blobs: Blobs) -> None:
-    """Though rows are sorted by class; of numbers there are no classes."""
+    """That holds although the rows are sorted by class; with numbers there are no classes."""
     selection = pytest.importorskip("sklearn.model_selection")
     sorted_rows = np.argsort(blobs[1], kind="stable")
     x, labels = blobs[0][sorted_rows], blobs[1][sorted_rows]

@@ -1,1 +1,1 @@
-"""Who does the same work: PyTorch, ONNX Runtime, JAX and programs in C."""
+"""The peers that gossamer is compared with: PyTorch, ONNX Runtime, JAX and programs in C."""

@@ -1,4 +1,4 @@
-"""The networks of the suites in plain PyTorch, as their users have them; needs torch."""
+"""The networks of the suites as users of PyTorch write them; needs torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ class _InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Sandler et al. 2018 at width 1, its tensors named as in torchvision."""
+    """MobileNetV2 at width 1, with tensors named as in torchvision.
+
+    Mark Sandler, Andrew Howard, Menglong Zhu, Andrey Zhmoginov and Liang-Chieh Chen: MobileNetV2:
+    Inverted Residuals and Linear Bottlenecks. CVPR 2018.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,21 +59,24 @@ class MobileNetV2(nn.Module):
 
 
 def mobilenet_v2(constants: Mapping[str, np.ndarray]) -> nn.Module:
+    """Returns MobileNetV2 with these weights. Raises RuntimeError where they do not fit."""
     return with_weights(MobileNetV2(), constants)
 
 
 class _FusedConvolution(nn.Sequential):
-    """A convolution and its ReLU in one call of cuDNN."""
+    """A convolution and its ReLU, which one call of cuDNN computes."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         conv: nn.Conv2d = self[0]  # type: ignore[assignment]
-        return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, conv.stride, conv.padding,  # type: ignore[arg-type]
-                                            conv.dilation, conv.groups)
+        return torch.cudnn_convolution_relu(
+            x, conv.weight, conv.bias, conv.stride, conv.padding,  # type: ignore[arg-type]
+            conv.dilation, conv.groups)
 
 
 def convolution_layer(constants: Mapping[str, np.ndarray], stride: int, pad: int, groups: int,
                       fused: bool) -> nn.Module:
-    """Convolution, bias and ReLU. fused: by one call, which only CUDA has."""
+    """Returns a convolution with bias and ReLU. fused: whether one call computes all of it, which
+    only CUDA has."""
     out, into, size, _ = constants["0.weight"].shape
     form = _FusedConvolution if fused else nn.Sequential
     return with_weights(form(nn.Conv2d(into * groups, out, size, stride, pad, groups=groups),
@@ -77,14 +84,15 @@ def convolution_layer(constants: Mapping[str, np.ndarray], stride: int, pad: int
 
 
 def linear_layer(constants: Mapping[str, np.ndarray], relu: bool) -> nn.Module:
+    """Returns a fully connected layer, with a bias where the constants have one."""
     out, into = constants["0.weight"].shape
     layer = nn.Linear(into, out, bias="0.bias" in constants)
     return with_weights(nn.Sequential(layer, *[nn.ReLU(inplace=True)] * relu), constants)
 
 
 def with_weights(network: nn.Module, constants: Mapping[str, np.ndarray]) -> nn.Module:
-    """The network with the tensors of that name, in evaluation mode. Raises RuntimeError where
-    one is missing or too many."""
+    """Loads the tensors into the network by their names and returns it in evaluation mode. Raises
+    RuntimeError where a tensor is missing or unexpected."""
     state = {name: torch.from_numpy(np.array(array)) for name, array in constants.items()}
     state.update({name: tensor for name, tensor in network.state_dict().items()
                   if name.endswith("num_batches_tracked")})
@@ -93,8 +101,8 @@ def with_weights(network: nn.Module, constants: Mapping[str, np.ndarray]) -> nn.
 
 
 def folded(network: nn.Module) -> nn.Module:
-    """A copy with every batch norm that follows a convolution in an nn.Sequential folded into
-    it."""
+    """Returns a copy in which every batch norm that follows a convolution in an nn.Sequential is
+    folded into it."""
     network = copy.deepcopy(network)
     for sequence in [m for m in network.modules() if isinstance(m, nn.Sequential)]:
         for index in reversed(range(len(sequence) - 1)):

@@ -1,4 +1,5 @@
-"""PyTorch at its best: batch norm folded, both memory formats, CUDA graphs, torch.compile."""
+"""The PyTorch peers: batch norm is folded, and memory formats, CUDA graphs and torch.compile are
+tried."""
 
 from __future__ import annotations
 
@@ -11,41 +12,46 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.peers.peer import AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
 from gossamer.bench.peers.torch_networks import folded
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 BY_COLUMN = "row, weights by column"
+"""Layout of a fully connected layer whose weights are transposed in memory."""
 MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-autotune"}
-"""Of torch.compile; both replay CUDA graphs, and max-autotune first searches for many minutes."""
+"""Modes of torch.compile. Both replay CUDA graphs; max-autotune first searches for many minutes."""
 LAYER_MODES = {"torch-compile": "default",
                "torch-compile:max-autotune": "max-autotune-no-cudagraphs"}
-"""For one layer, of which many executions are captured as one graph."""
+"""Modes of torch.compile for one layer, of which one graph then captures many executions."""
 _WARM_UP = 3
 _GRAPH_US, _MOST_RUNS = 500.0, 50
+"""Time that a captured graph should last, and most executions that are captured in one."""
 _MOST_COMPILED = 64
+"""Limit on compiled modules in the process, which torch counts together."""
 
 
 class _Flags:
-    """Settings of the whole process: they hold when cuDNN searches for its algorithm, when that
-    runs, and when it is captured. Each call of torch-eager asks for them, so that they are
-    written only where they change."""
+    """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
+
+    They take effect when cuDNN searches for an algorithm, runs it and captures it. Each call of
+    torch-eager asks for them, so they are written only when they change.
+    """
 
     def __init__(self) -> None:
         self._tf32: bool | None = None
         self._before: tuple[bool, bool, bool] | None = None
 
     def use(self, precision: str) -> None:
-        """TF32 where that is the precision, none anywhere else; cuDNN searches for its fastest
-        algorithms."""
+        """Allows TF32 if that is the precision and forbids it otherwise, and lets cuDNN search for
+        its fastest algorithms."""
         tf32 = precision == "tf32"
         if tf32 is self._tf32:
             return
         if self._before is None:
-            # torch tells once that there is a newer switch; but torch.compile reads this one, and
-            # fails where only the newer was set
+            # torch warns once that there is a newer switch, but torch.compile reads this one and
+            # fails where only the newer one was set
             with warnings.catch_warnings(action="ignore"):
                 self._before = (torch.backends.cuda.matmul.allow_tf32,
                                 torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
@@ -54,7 +60,7 @@ class _Flags:
         self._tf32 = tf32
 
     def restore(self) -> None:
-        """As they were before the first use."""
+        """Sets the switches to what they were before the first use."""
         if self._before is not None:
             self._write(*self._before)
         self._tf32 = self._before = None
@@ -67,10 +73,12 @@ class _Flags:
 
 
 FLAGS = _Flags()
+"""The switches of this process."""
 
 
 class _TorchDevice:
-    """Where a network runs, and its input there, made once for each format and precision."""
+    """The device that a network runs on, and its input there, copied once for each layout and
+    precision."""
 
     def __init__(self, network: PeerNetwork, x: np.ndarray, device: Device) -> None:
         self.network = network
@@ -78,11 +86,11 @@ class _TorchDevice:
         self.device = device if self.on_cuda else find("host")
         self.torch_device = (torch.device("cuda", device.index) if self.on_cuda
                              else torch.device("cpu"))
-        first = cache(lambda: torch.from_numpy(x).to(self.torch_device))
+        original = cache(lambda: torch.from_numpy(x).to(self.torch_device))
 
         @cache
         def inputs(layout: str, dtype: torch.dtype) -> torch.Tensor:
-            return first().to(dtype).contiguous(
+            return original().to(dtype).contiguous(
                 memory_format=FORMATS.get(layout, torch.contiguous_format))
 
         self.input = inputs
@@ -93,9 +101,10 @@ class _TorchDevice:
 
 
 class _PreparedModule:
-    """A network and its input in one layout and precision on the device that times it."""
+    """A network and its input in one layout and precision, on the device that they run on."""
 
-    def __init__(self, torch_device: _TorchDevice, precision: str, layout: str, fused: bool = False) -> None:
+    def __init__(self, torch_device: _TorchDevice, precision: str, layout: str,
+                 fused: bool = False) -> None:
         network = torch_device.network
         form = network.torch_fused if fused else network.torch
         assert form is not None
@@ -117,6 +126,7 @@ class _PreparedModule:
 
     def ready(self, contender: str, call: Callable[[], torch.Tensor], *settings: str,
               runs: int = 1) -> ReadyContender:
+        """Returns the contender whose work is `call`, which queues `runs` executions."""
         def run() -> None:
             FLAGS.use(self.precision)
             self._result = call()
@@ -130,10 +140,10 @@ class _PreparedModule:
 
         self.torch_device.synchronize()
         return ReadyContender(contender, self.torch_device.device, work, self._output, self.layout,
-                     ", ".join(filter(None, settings)), self.precision, runs)
+                              ", ".join(filter(None, settings)), self.precision, runs)
 
     def _stream(self, stream: Any) -> Any:
-        """torch's view of a stream of ours, on which our events time torch's work."""
+        """A stream of gossamer as a torch stream, on which gossamer's events time torch's work."""
         handle = self.torch_device.device.stream_handle(stream)  # type: ignore[attr-defined]
         if handle not in self._streams:
             self._streams[handle] = torch.cuda.ExternalStream(handle, self.x.device)
@@ -147,7 +157,7 @@ class _PreparedModule:
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
                  precisions: Sequence[str]) -> list[Alternative]:
-    """The ways to run torch-eager, torch-graph or one of MODES in these precisions. Raises
+    """Returns the ways to run torch-eager, torch-graph or one of MODES in these precisions. Raises
     AbsentError."""
     if device.api == "cuda":
         if not torch.cuda.is_available():
@@ -162,23 +172,25 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
     layouts = tuple(FORMATS) if x.ndim == 4 else ("row", BY_COLUMN)
     ways = [(precision, layout) for precision in precisions for layout in layouts]
     if name in MODES:
-        # all that is compiled counts against one limit
         torch._dynamo.config.cache_size_limit = _MOST_COMPILED
         if network.is_layer:
-            # all are compiled before the first is captured; see contest on the order of peers
+            # every layout and precision is compiled before the first CUDA graph is captured, as a
+            # graph that is older than a compilation may fault (see contest.run)
             return [_compiled_layer(name, torch_device, *way) for way in ways]
-        return [Alternative(", ".join(way), partial(_made, _compiled, name, torch_device, *way))
+        return [Alternative(", ".join(way), partial(_prepared, _compiled, name, torch_device, *way))
                 for way in ways]
     make = _graph if name == "torch-graph" else _eager
-    found = [Alternative(", ".join(way), partial(_made, make, name, torch_device, *way)) for way in ways]
+    result = [Alternative(", ".join(way), partial(_prepared, make, name, torch_device, *way))
+              for way in ways]
     if name == "torch-graph" and network.torch_fused is not None:
-        found += [Alternative(", ".join((*way, "fused")),
-                              partial(_made, make, name, torch_device, *way, True)) for way in ways]
-    return found
+        result += [Alternative(", ".join((*way, "fused")),
+                               partial(_prepared, make, name, torch_device, *way, True))
+                   for way in ways]
+    return result
 
 
 def product(device: Device, precision: str, side: int) -> Callable[[Any], None]:
-    """A product of two square matrices, as work on a CUDA device."""
+    """Returns the product of two square matrices as work on a CUDA device."""
     ones = torch.ones(side, side, device=torch.device("cuda", device.index),
                       dtype=torch.float16 if precision == "fp16" else torch.float32)
     result = torch.empty_like(ones)
@@ -193,14 +205,16 @@ def product(device: Device, precision: str, side: int) -> Callable[[Any], None]:
 
 
 def forget() -> None:
-    """Puts the process's settings back, and drops what was compiled."""
+    """Restores the process's settings, and drops compiled modules."""
     FLAGS.restore()
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
 
 
-def _made(make: Callable[[_PreparedModule, str], ReadyContender], name: str, torch_device: _TorchDevice, precision: str,
-          layout: str, fused: bool = False) -> ReadyContender:
+def _prepared(make: Callable[[_PreparedModule, str], ReadyContender], name: str,
+              torch_device: _TorchDevice, precision: str, layout: str,
+              fused: bool = False) -> ReadyContender:
+    """The contender that `make` makes of the network in this precision and layout."""
     return make(_PreparedModule(torch_device, precision, layout, fused), name)
 
 
@@ -210,8 +224,8 @@ def _run(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _eager(prepared: _PreparedModule, contender: str) -> ReadyContender:
-    return prepared.ready(contender, partial(_run, prepared.module, prepared.x),
-                          prepared.settings, "cudnn.benchmark" if prepared.torch_device.on_cuda else "")
+    return prepared.ready(contender, partial(_run, prepared.module, prepared.x), prepared.settings,
+                          "cudnn.benchmark" if prepared.torch_device.on_cuda else "")
 
 
 def _graph(prepared: _PreparedModule, contender: str) -> ReadyContender:
@@ -221,21 +235,22 @@ def _graph(prepared: _PreparedModule, contender: str) -> ReadyContender:
 
 def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch.Tensor],
               *settings: str) -> ReadyContender:
-    """As many executions in one CUDA graph as make the launch of the graph not count."""
+    """The contender with so many executions in one CUDA graph that the time to launch it is
+    negligible."""
     FLAGS.use(prepared.precision)
-    side = torch.cuda.Stream(prepared.x.device)
-    side.wait_stream(torch.cuda.current_stream(prepared.x.device))
+    side_stream = torch.cuda.Stream(prepared.x.device)
+    side_stream.wait_stream(torch.cuda.current_stream(prepared.x.device))
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    with torch.cuda.stream(side):
+    with torch.cuda.stream(side_stream):
         for _ in range(_WARM_UP):
-            start.record(side)
+            start.record(side_stream)
             run()
-            end.record(side)
+            end.record(side_stream)
     prepared.torch_device.synchronize()
-    once = 1000 * start.elapsed_time(end)
-    runs = max(1, min(_MOST_RUNS, round(_GRAPH_US / max(once, 1.0))))
+    execution_us = 1000 * start.elapsed_time(end)
+    runs = max(1, min(_MOST_RUNS, round(_GRAPH_US / max(execution_us, 1.0))))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with torch.cuda.graph(graph, stream=side_stream):
         for _ in range(runs):
             result = run()
 
@@ -247,7 +262,9 @@ def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch
                           "CUDA graph" if runs == 1 else f"CUDA graph of {runs}", runs=runs)
 
 
-def _compiled_layer(contender: str, torch_device: _TorchDevice, precision: str, layout: str) -> Alternative:
+def _compiled_layer(contender: str, torch_device: _TorchDevice, precision: str,
+                    layout: str) -> Alternative:
+    """Compiles a layer now; the alternative captures it later."""
     mode = LAYER_MODES[contender]
     prepared = _PreparedModule(torch_device, precision, layout)
     compiled = torch.compile(prepared.module, mode=mode, dynamic=False, fullgraph=True)
@@ -271,10 +288,11 @@ def _compiled_layer(contender: str, torch_device: _TorchDevice, precision: str, 
 
 
 def _compiled(prepared: _PreparedModule, contender: str) -> ReadyContender:
+    """The network compiled by torch.compile, which captures CUDA graphs itself."""
     mode = MODES[contender]
-    # the input stays where it is, so that replaying needs no copy of it
+    # the input keeps its address, so that replaying a graph needs no copy of it
     torch._dynamo.mark_static_address(prepared.x)
-    # fullgraph: an error, rather than running uncompiled
+    # with fullgraph an operation that cannot be compiled is an error
     compiled = torch.compile(prepared.module, mode=mode, dynamic=False, fullgraph=True)
 
     def run() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Training by JAX: a compiled scan over the samples, many networks by vmap."""
+"""Training by JAX: a compiled scan over the samples, with vmap over several networks."""
 
 from __future__ import annotations
 
@@ -8,58 +8,62 @@ from typing import Any
 
 import numpy as np
 
-# what JAX would take at its start, three quarters of a GPU's memory, the others need
+# by default JAX allocates three quarters of a GPU's memory, which other contenders need
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import jax.numpy as jnp
 
-from gossamer.bench.peers.peer import AbsentError, Alternative, ReadyContender
+from gossamer.bench.contender import AbsentError, Alternative, ReadyContender
 from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, flat, ready
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 _UNROLLED = (1, 4)
-"""Steps in the body of the loop."""
+"""Numbers of steps in the body of the loop that are tried."""
 
 Layers = list[tuple[Any, Any]]
+"""Weights and biases of each layer."""
 
 
 def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """jax-scan-cpu or jax-scan-gpu. Raises AbsentError."""
+    """Returns the ways to run jax-scan-cpu or jax-scan-gpu. Raises AbsentError."""
     if name == "jax-scan-cpu":
-        device, timer = jax.devices("cpu")[0], find("host")
+        jax_device, timer = jax.devices("cpu")[0], find("host")
     else:
         try:
-            device, timer = jax.devices("cuda")[device.index], device
+            jax_device, timer = jax.devices("cuda")[device.index], device
         except (RuntimeError, IndexError):
             raise AbsentError("this jax sees no GPU: pip install 'jax[cuda13]'") from None
-    return [Alternative(f"unroll {unroll}", partial(_made, name, task, timer, device, unroll))
+    return [Alternative(f"unroll {unroll}",
+                        partial(_contender, name, task, timer, jax_device, unroll))
             for unroll in _UNROLLED]
 
 
-def _made(name: str, task: EpochWork, timer: Device, device: Any, unroll: int) -> ReadyContender:
-    x, targets = (jax.device_put(array, device) for array in (task.x, task.targets))
+def _contender(name: str, task: EpochWork, timer: Device, jax_device: Any,
+               unroll: int) -> ReadyContender:
+    """The contender with so many steps in the loop's body, timed by `timer`."""
+    x, targets = (jax.device_put(array, jax_device) for array in (task.x, task.targets))
     alone = task.problem.networks == 1
-    every = _updated if alone else jax.vmap(_updated, (0, None, None))
+    update = _updated if alone else jax.vmap(_updated, (0, None, None))
 
     @partial(jax.jit, donate_argnums=0)
     def train(networks: Layers, x: Any, targets: Any) -> Layers:
         def step(networks: Layers, sample: tuple[Any, Any]) -> tuple[Layers, None]:
-            return every(networks, *sample), None
+            return update(networks, *sample), None
 
         return jax.lax.scan(step, networks, (x, targets), unroll=unroll)[0]
 
     def begin(samples: int) -> TrainingRun:
-        # copies: what is given away may share the memory of what it was made of
-        networks = jax.device_put([tuple(np.array(part[0] if alone else part) for part in layer)
-                                   for layer in task.layers], device)
-        own_x, own_targets = x[:samples], targets[:samples]
+        # copied, as JAX may share the memory of a NumPy array, and train() donates its argument
+        networks = jax.device_put([tuple(np.array(array[0] if alone else array) for array in layer)
+                                   for layer in task.layers], jax_device)
+        first_x, first_targets = x[:samples], targets[:samples]
 
         def work(stream: Any) -> None:
-            # our events are on another stream: the call ends with the work
+            # the call waits for the result, as gossamer's events are on another stream
             nonlocal networks
-            networks = jax.block_until_ready(train(networks, own_x, own_targets))
+            networks = jax.block_until_ready(train(networks, first_x, first_targets))
 
         def parameters() -> np.ndarray:
             layers = [(np.asarray(weight), np.asarray(bias)) for weight, bias in networks]
@@ -72,11 +76,13 @@ def _made(name: str, task: EpochWork, timer: Device, device: Any, unroll: int) -
 
 
 def _updated(layers: Layers, x: Any, target: Any) -> Layers:
+    """One network after a step of gradient descent by one sample."""
     gradients = jax.grad(_loss)(layers, x, target)
-    return jax.tree.map(lambda part, change: part - RATE * change, layers, gradients)
+    return jax.tree.map(lambda array, gradient: array - RATE * gradient, layers, gradients)
 
 
 def _loss(layers: Layers, x: Any, target: Any) -> Any:
+    """Half the squared error of one sample."""
     for weight, bias in layers:
         # strict float32, no TF32
         x = jax.nn.sigmoid(jnp.dot(weight, x, precision=jax.lax.Precision.HIGHEST) + bias)

@@ -1,4 +1,4 @@
-"""Who else trains: C on one core and on all, PyTorch, JAX."""
+"""The peers of training: C on one core and on all, PyTorch and JAX."""
 
 from __future__ import annotations
 
@@ -8,62 +8,67 @@ from functools import partial
 
 import numpy as np
 
+from gossamer.bench.contender import AbsentError, Alternative, ReadyContender
 from gossamer.bench.peers import backprop_c
 from gossamer.bench.peers.backprop_c import CNetworks, Lessons, PlainNetworks
-from gossamer.bench.peers.peer import AbsentError, Alternative, ReadyContender
 from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, ready
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 TrainingPeer = Callable[[EpochWork, Device], list[Alternative]]
-"""The alternatives on a device. Raises AbsentError."""
+"""Function that returns the alternatives for a task on a device. Raises AbsentError."""
 
 _LOOKS = 3
-"""Samples that tell how many threads are the fastest."""
+"""Times measured for each number of threads, of which the shortest counts."""
 
 
 def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
+    """The program in C. Raises AbsentError where it cannot be built."""
     backprop_c.library()
-    return [Alternative("cc", partial(_made_in_c, name, task))]
+    return [Alternative("cc", partial(_c_contender, name, task))]
 
 
-def _made_in_c(name: str, task: EpochWork) -> ReadyContender:
+def _c_contender(name: str, task: EpochWork) -> ReadyContender:
+    """The program in C with the fastest number of threads; the name's second half selects the
+    form of the program."""
     host, networks = find("host"), task.problem.networks
     kind, _, form = name.partition(":")
     lessons = Lessons(task.x, task.targets, RATE, form == "skip-zeros")
 
     def begin(threads: int, samples: int) -> TrainingRun:
         sizes = task.problem.sizes
-        own = (PlainNetworks(sizes, task.start, lessons, threads,
-                             together=kind == "c-openmp" and networks == 1) if form == "plain"
-               else CNetworks(sizes, task.start, lessons, threads))
-        return TrainingRun(lambda stream: own.train(samples), own.parameters)
+        trained = (PlainNetworks(sizes, task.start, lessons, threads,
+                                 together=kind == "c-openmp" and networks == 1)
+                   if form == "plain" else CNetworks(sizes, task.start, lessons, threads))
+        return TrainingRun(lambda stream: trained.train(samples), trained.parameters)
 
-    threads, told = 1, "one core"
+    threads, threads_text = 1, "one core"
     if kind == "c-openmp" and networks == 1:
-        times = {each: _shortest(begin(each, task.checked), host) / task.checked
-                 for each in _thread_counts(host.limits.compute_units)}
-        threads = min(times, key=lambda each: times[each])
-        told = (f"{threads} of {host.limits.compute_units} threads ("
-                + ", ".join(f"{each}: {us:.2f}" for each, us in times.items()) + " us)")
+        times = {count: _shortest(begin(count, task.checked), host) / task.checked
+                 for count in _thread_counts(host.limits.compute_units)}
+        threads = min(times, key=lambda count: times[count])
+        threads_text = (f"{threads} of {host.limits.compute_units} threads ("
+                        + ", ".join(f"{count}: {us:.2f}" for count, us in times.items()) + " us)")
     elif kind == "c-openmp":
         threads = min(host.limits.compute_units, networks)
-        told = f"{threads} threads, a network each"
+        threads_text = f"{threads} threads, a network each"
     return ready(name, host, task, partial(begin, threads),
                  "lists of nonzero inputs" if form == "skip-zeros" else "row",
-                 f"{backprop_c.compiler()} {' '.join(backprop_c.OPTIONS)}, {told}")
+                 f"{backprop_c.compiler()} {' '.join(backprop_c.OPTIONS)}, {threads_text}")
 
 
 def _thread_counts(most: int) -> list[int]:
-    """Powers of two, and all."""
+    """The numbers of threads that are tried: powers of two, and `most`."""
     return sorted({most, *(1 << power for power in range(most.bit_length()))})
 
 
 def _shortest(run: TrainingRun, host: Device) -> float:
+    """The shortest of several times of a run in microseconds."""
     return float(np.min([host.time(run.work) for _ in range(_LOOKS)]))
 
 
 def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
+    """The peers by PyTorch, which is imported when it is first used."""
     if importlib.util.find_spec("torch") is None:
         raise AbsentError("torch is not installed: pip install torch")
     from gossamer.bench.peers import training_torch
@@ -72,6 +77,7 @@ def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
 
 
 def _jax(name: str, task: EpochWork, device: Device) -> list[Alternative]:
+    """The peers by JAX, which is imported when it is first used."""
     if name == "jax-scan-gpu" and device.api != "cuda":
         raise AbsentError("compared on CUDA only")
     if importlib.util.find_spec("jax") is None:
@@ -92,6 +98,6 @@ TRAINING_PEERS: dict[str, TrainingPeer] = {name: partial(make, name)
 
 
 def defaults(api: str) -> list[str]:
-    """The peers that are compared on a kind of device where none are named."""
+    """Returns the peers that are compared on a kind of device where the user names none."""
     return [name for name in TRAINING_PEERS
             if api == "cuda" or name not in ("torch-graph", "jax-scan-gpu")]

@@ -1,5 +1,5 @@
-"""Training by PyTorch at its best: steps written by hand in place, without autograd; on CUDA many
-of them as one graph."""
+"""Training by PyTorch: steps are written by hand and in place, without autograd, and on CUDA one
+graph may hold many of them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.peers.peer import AbsentError, Alternative, ReadyContender
+from gossamer.bench.contender import AbsentError, Alternative, ReadyContender
 from gossamer.bench.peers.torch_peers import FLAGS
 from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, flat, ready
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 _MOST_STEPS = 100
-"""Of one graph."""
+"""Most steps of one CUDA graph."""
 _WARM_UP = 3
 
 _slope = torch.ops.aten.sigmoid_backward
-"""error * a * (1 - a), in one kernel."""
+"""error * a * (1 - a) of a sigmoid's output a, computed by one kernel."""
 
 
 class _TorchNetworks:
-    """One network as vectors and matrices, several with their number in front."""
+    """Networks on a torch device: a single network is vectors and matrices; the tensors of several
+    have the network's number as their first index."""
 
     def __init__(self, task: EpochWork, torch_device: torch.device) -> None:
         self.alone = task.problem.networks == 1
         self.count = task.problem.networks
-        self.layers = [tuple(torch.from_numpy(np.array(part[0] if self.alone else part)).to(torch_device)
-                             for part in layer) for layer in task.layers]
+        self.layers = [
+            tuple(torch.from_numpy(np.array(array[0] if self.alone else array)).to(torch_device)
+                  for array in layer) for layer in task.layers]
 
     def step(self, x: torch.Tensor, target: torch.Tensor) -> None:
-        """One update by a sample, which all networks see."""
+        """Updates all networks by one sample."""
         outs: list[torch.Tensor] = []
         for index, (weight, bias) in enumerate(self.layers):
             if self.alone:
@@ -62,29 +64,31 @@ class _TorchNetworks:
             bias.add_(error, alpha=RATE)
 
     def parameters(self) -> np.ndarray:
+        """Returns the present parameters (networks, weight_count)."""
         layers = [(weight.cpu().numpy(), bias.cpu().numpy()) for weight, bias in self.layers]
         return flat([(weight[None], bias[None]) if self.alone else (weight, bias)
                      for weight, bias in layers])
 
 
 def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """torch-eager or torch-graph. Raises AbsentError."""
+    """Returns the way to run torch-eager or torch-graph. Raises AbsentError."""
     if device.api == "cuda":
         if not torch.cuda.is_available():
             raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
     elif name == "torch-graph":
         raise AbsentError("compared on CUDA only, where it replays a CUDA graph")
-    return [Alternative(name, partial(_made, name, task, device))]
+    return [Alternative(name, partial(_contender, name, task, device))]
 
 
-def _made(name: str, task: EpochWork, device: Device) -> ReadyContender:
+def _contender(name: str, task: EpochWork, device: Device) -> ReadyContender:
+    """The contender with the samples in its memory."""
     on_cuda = device.api == "cuda"
     torch_device = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
     x, targets = (torch.from_numpy(array).to(torch_device) for array in (task.x, task.targets))
 
     @cache
     def stream_of(stream: Any) -> Any:
-        """torch's view of a stream of ours, on which our events time torch's work."""
+        """A stream of gossamer as a torch stream, on which gossamer's events time torch's work."""
         handle = device.stream_handle(stream)  # type: ignore[attr-defined]
         return torch.cuda.ExternalStream(handle, torch_device)
 
@@ -110,6 +114,7 @@ def _made(name: str, task: EpochWork, device: Device) -> ReadyContender:
 
 
 def _eager(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
+    """An epoch over the samples that launches every kernel from Python."""
     samples = list(zip(x.unbind(), targets.unbind(), strict=True))
 
     def run() -> None:
@@ -121,28 +126,29 @@ def _eager(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> 
 
 @torch.inference_mode()
 def _graph(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
-    """Steps captured together; each replay first fetches the next samples by their numbers, which
-    lie on the device."""
+    """An epoch over the samples by replays of a CUDA graph of several steps; each replay first
+    gathers its samples by their numbers, which the graph keeps and advances on the device."""
     FLAGS.use("fp32")
-    steps = next(each for each in range(min(_MOST_STEPS, len(x)), 0, -1) if len(x) % each == 0)
+    steps = next(count for count in range(min(_MOST_STEPS, len(x)), 0, -1) if len(x) % count == 0)
     first = torch.arange(steps, device=x.device)
     numbers = first.clone()
-    some_x, some_targets = x[:steps].clone(), targets[:steps].clone()
+    graph_x, graph_targets = x[:steps].clone(), targets[:steps].clone()
 
-    def several() -> None:
-        torch.index_select(x, 0, numbers, out=some_x)
-        torch.index_select(targets, 0, numbers, out=some_targets)
+    def run_steps() -> None:
+        torch.index_select(x, 0, numbers, out=graph_x)
+        torch.index_select(targets, 0, numbers, out=graph_targets)
         for step in range(steps):
-            networks.step(some_x[step], some_targets[step])
-        # behind the last comes the first
+            networks.step(graph_x[step], graph_targets[step])
+        # the first sample follows the last
         numbers.add_(steps).remainder_(len(x))
 
-    before = [(weight.clone(), bias.clone()) for weight, bias in networks.layers]
-    replay = _captured(several, x.device)
+    # capturing runs some steps, whose changes are undone
+    start = [(weight.clone(), bias.clone()) for weight, bias in networks.layers]
+    replay = _captured(run_steps, x.device)
     numbers.copy_(first)
-    for layer, kept in zip(networks.layers, before, strict=True):
-        for part, its in zip(layer, kept, strict=True):
-            part.copy_(its)
+    for layer, start_layer in zip(networks.layers, start, strict=True):
+        for tensor, start_tensor in zip(layer, start_layer, strict=True):
+            tensor.copy_(start_tensor)
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
 
@@ -154,14 +160,15 @@ def _graph(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> 
 
 
 def _captured(work: Callable[[], None], torch_device: torch.device) -> Callable[[], None]:
-    """Work as a CUDA graph; it is done a few times meanwhile."""
-    side = torch.cuda.Stream(torch_device)
-    side.wait_stream(torch.cuda.current_stream(torch_device))
-    with torch.cuda.stream(side):
+    """Runs the work a few times, captures it as a CUDA graph and returns the function that replays
+    it."""
+    side_stream = torch.cuda.Stream(torch_device)
+    side_stream.wait_stream(torch.cuda.current_stream(torch_device))
+    with torch.cuda.stream(side_stream):
         for _ in range(_WARM_UP):
             work()
     torch.cuda.synchronize(torch_device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with torch.cuda.graph(graph, stream=side_stream):
         work()
     return graph.replay

@@ -1,1 +1,1 @@
-"""What is made of result rows: tables, pictures and text in the terminal."""
+"""Reports made of result rows: Markdown tables, plots and text in the terminal."""

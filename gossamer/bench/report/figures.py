@@ -1,5 +1,5 @@
-"""The figures by which direct sparse convolution was published, drawn from result rows: the time
-of each layer, the speed-up of each layer and network over lowering and against the batch."""
+"""Draws the figures of the publication on direct sparse convolution from result rows: the time of
+each layer, and the speed-up over im2col by layer, by network and by batch size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench.peers.peer import OWN
+from gossamer.bench.contender import OWN
 from gossamer.bench.report.plots import check_available
 from gossamer.bench.report.sparse_summary import (
     COMPILED,
+    IM2COL_PEERS,
     LAYERS,
-    LOWERINGS,
     NETWORKS,
     PEERS,
     TABLE,
@@ -34,28 +34,29 @@ from gossamer.errors import InputError
 _FORMS = {"untiled": UNTILED, "tiled": TILED, "tables": TABLE, "generated": COMPILED, OWN: OWN}
 _SPEED = f"speed of {OWN}"
 _HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
-"""Inches: of a panel, and of one group of bars; dots an inch."""
+"""Height and least width of a panel and width of a group of bars in inches; dots per inch."""
 
 
 def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
-    """Writes the figures, all in strict float32, and summary.md of each machine into a folder of
-    its own below this one; the files written.
+    """Writes the figures, all in strict float32, and a summary.md for each machine into a folder of
+    its own below this one. Returns the files written.
 
     Raises InputError where matplotlib is missing, there are no rows of the sparse suites, or the
     folder cannot be written to.
     """
     check_available("--figures")
     layers, networks = newest(rows, LAYERS), newest(rows, NETWORKS)
-    places = sorted({each.where for each in (*layers, *networks)})
-    if not places:
+    machines = sorted({measured.where for measured in (*layers, *networks)})
+    if not machines:
         raise InputError(f"--figures: there are no rows of the suites {LAYERS} and {NETWORKS}")
     written = []
-    for where in places:
-        here = [each for each in layers if each.where == where]
-        whole = [each for each in networks if each.where == where]
-        target = folder / re.sub(r"[^a-z0-9]+", "-", " ".join(where).lower()).strip("-")
-        files = {f"{name}.png": _png(figure) for name, figure in _figures(here, whole).items()}
-        files["summary.md"] = summary(here, whole).encode()
+    for machine in machines:
+        its_layers = [measured for measured in layers if measured.where == machine]
+        its_networks = [measured for measured in networks if measured.where == machine]
+        target = folder / re.sub(r"[^a-z0-9]+", "-", " ".join(machine).lower()).strip("-")
+        files = {f"{name}.png": _png(figure)
+                 for name, figure in _figures(its_layers, its_networks).items()}
+        files["summary.md"] = summary(its_layers, its_networks).encode()
         for name, content in files.items():
             write_output("--figures", target / name, content)
             written.append(target / name)
@@ -63,40 +64,44 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
 
 
 def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -> dict[str, Any]:
-    """By file name; what has no rows is left out."""
-    found: dict[str, Any] = {}
-    for network in dict.fromkeys(each.network for each in layers):
-        own = [each for each in layers if each.network == network]
-        found[f"time-per-layer-{network}"] = _by_batch(
-            network, own, {name: methodcaller("time", form) for name, form in _FORMS.items()},
+    """The figures by file name, without those that have no rows."""
+    figures: dict[str, Any] = {}
+    for network in dict.fromkeys(layer.network for layer in layers):
+        network_layers = [layer for layer in layers if layer.network == network]
+        figures[f"time-per-layer-{network}"] = _by_batch(
+            network, network_layers,
+            {name: methodcaller("time", form) for name, form in _FORMS.items()},
             "microseconds", log=True)
-        found[f"speed-up-per-layer-{network}"] = _by_batch(network, own, _over(LOWERINGS), _SPEED)
-    found["speed-up-by-batch"] = _against_batch(layers)
-    found["speed-up-per-network"] = _by_batch("networks", networks, _over(PEERS), _SPEED)
-    return {name: figure for name, figure in found.items() if figure is not None}
+        figures[f"speed-up-per-layer-{network}"] = _by_batch(
+            network, network_layers, _over(IM2COL_PEERS), _SPEED)
+    figures["speed-up-by-batch"] = _against_batch(layers)
+    figures["speed-up-per-network"] = _by_batch("networks", networks, _over(PEERS), _SPEED)
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def _over(peers: Sequence[str]) -> dict[str, SpeedUp]:
+    """The speed-ups over the peers by their names in a legend."""
     return {f"over {peer}": methodcaller("speed_up", peer) for peer in peers}
 
 
 def _by_batch(title: str, measured: Sequence[MeasuredCase], values: Mapping[str, SpeedUp],
               unit: str, log: bool = False) -> Any:
-    """A panel for each batch, a group of bars for each case; None where no value is known."""
+    """A figure with a panel for each batch size and a group of bars for each case; None where no
+    value is known."""
     panels: dict[int, tuple[list[str], dict[str, list[float | None]]]] = {}
-    for batch in sorted({each.own.batch for each in measured}):
-        here = [each for each in measured if each.own.batch == batch]
-        series = {name: [value(each) for each in here] for name, value in values.items()}
+    for batch in sorted({case.own.batch for case in measured}):
+        cases = [case for case in measured if case.own.batch == batch]
+        series = {name: [value(case) for case in cases] for name, value in values.items()}
         series = {name: line for name, line in series.items() if any(line)}
         if len(series) > log:  # the times of one contender alone compare nothing
-            panels[batch] = [each.own.case.split("/", 1)[-1] for each in here], series
+            panels[batch] = [case.own.case.split("/", 1)[-1] for case in cases], series
     if not panels:
         return None
     colours = {name: f"C{index}" for index, name in enumerate(values)}
-    width = max(_LEAST_WIDTH, 1.5 + _GROUP * max(len(cases) for cases, _ in panels.values()))
+    width = max(_LEAST_WIDTH, 1.5 + _GROUP * max(len(names) for names, _ in panels.values()))
     figure, axes = _panels(len(panels), width, title, measured[0])
-    for axis, (batch, (cases, series)) in zip(axes, panels.items(), strict=True):
-        _bars(axis, cases, series, colours)
+    for axis, (batch, (names, series)) in zip(axes, panels.items(), strict=True):
+        _bars(axis, names, series, colours)
         if log:
             _logarithmic(axis)
         else:
@@ -106,15 +111,17 @@ def _by_batch(title: str, measured: Sequence[MeasuredCase], values: Mapping[str,
 
 
 def _against_batch(layers: Sequence[MeasuredCase]) -> Any:
-    """A panel for each network: geometric means over its layers at each batch."""
+    """A figure with a panel for each network, which shows the geometric mean speed-up of its layers
+    at each batch size; None where no speed-up is known."""
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for network in dict.fromkeys(each.network for each in layers):
-        own = [each for each in layers if each.network == network]
+    for network in dict.fromkeys(layer.network for layer in layers):
+        network_layers = [layer for layer in layers if layer.network == network]
         for name, speed_up in _over(PEERS).items():
-            for batch in sorted({each.own.batch for each in own}):
-                found = mean([each for each in own if each.own.batch == batch], speed_up)
-                if found is not None:
-                    panels.setdefault(network, {}).setdefault(name, []).append((batch, found[0]))
+            for batch in sorted({layer.own.batch for layer in network_layers}):
+                speed = mean([layer for layer in network_layers if layer.own.batch == batch],
+                             speed_up)
+                if speed is not None:
+                    panels.setdefault(network, {}).setdefault(name, []).append((batch, speed[0]))
     if not panels:
         return None
     figure, axes = _panels(len(panels), _LEAST_WIDTH, "geometric means over layers", layers[0])
@@ -132,7 +139,9 @@ def _against_batch(layers: Sequence[MeasuredCase]) -> Any:
     return figure
 
 
-def _panels(count: int, width: float, title: str, measured: MeasuredCase) -> tuple[Any, Sequence[Any]]:
+def _panels(count: int, width: float, title: str,
+            measured: MeasuredCase) -> tuple[Any, Sequence[Any]]:
+    """A figure with panels below one another; its title names the machine of `measured`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -144,11 +153,11 @@ def _panels(count: int, width: float, title: str, measured: MeasuredCase) -> tup
 
 def _bars(axis: Any, cases: Sequence[str], series: Mapping[str, Sequence[float | None]],
           colours: Mapping[str, str]) -> None:
-    """A group for each case, a bar for each line of the series that has a value there."""
+    """Draws a group of bars for each case, with a bar for each series that has a value there."""
     width = 0.8 / len(series)
     for index, (name, values) in enumerate(series.items()):
-        places = [number + (index + 0.5) * width - 0.4 for number in range(len(cases))]
-        axis.bar(places, [value or 0 for value in values], width, label=name,
+        positions = [number + (index + 0.5) * width - 0.4 for number in range(len(cases))]
+        axis.bar(positions, [value or 0 for value in values], width, label=name,
                  color=colours[name])
     axis.set_xticks(range(len(cases)), cases, rotation=90, fontsize=6)
     axis.set_xlim(-0.6, len(cases) - 0.4)

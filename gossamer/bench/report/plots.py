@@ -1,5 +1,5 @@
-"""Result rows as a picture: bars for few cases, marks for many; and where the speed of light
-lies."""
+"""Plots result rows as a picture, with bars for few cases and marks for many, and with each case's
+speed of light."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import io
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from gossamer.bench.peers.peer import OWN
+from gossamer.bench.contender import OWN
 from gossamer.bench.report.views import View, rank, views
 from gossamer.bench.rows import ResultRow
 from gossamer.errors import InputError
 
 _BAR, _LINE, _GAP, _MARGINS, _WIDTH = 0.13, 0.1, 0.12, 1.1, 9.0
-"""Inches: of a bar, of a line of marks, between cases, round a panel, of a panel."""
+"""Sizes in inches: heights of a bar, of a line of marks, of the gap between cases and of a panel's
+margins, and width of a panel."""
 _DOTS, _MOST_DOTS = 110.0, 60_000
-"""An inch, and high: matplotlib draws at most 2^16."""
+"""Dots per inch, and most dots of height: matplotlib draws at most 2^16."""
 _MOST_BARS = 6
-"""Cases of a panel; where one has more, marks stand for bars."""
+"""Cases of a panel beyond which marks are drawn instead of bars."""
 _SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s"}
+"""Matplotlib's marker for each precision."""
 
 
 def check_available(option: str = "--plot") -> None:
@@ -30,12 +32,14 @@ def check_available(option: str = "--plot") -> None:
 
 
 def png(rows: Sequence[ResultRow]) -> bytes:
-    """The newest run of each case, median times on a logarithmic axis, a colour a contender.
+    """Returns a plot of the newest run of each case, with median times on a logarithmic axis and a
+    colour for each contender.
 
-    Few cases: a panel for each suite, batch, precision and machine; a bar a contender with a
-    whisker from quartile to quartile, and across each case's bars a mark at its speed of light.
-    Many: a panel for each suite, network, batch and machine, batches side by side; a line for
-    each case and precision, with a mark a contender, whose shape tells its precision.
+    With few cases there is a panel for each suite, batch, precision and machine. Each contender
+    has a bar with a whisker from quartile to quartile, and a line across each case's bars marks
+    its speed of light. With many cases there is a panel for each suite, network, batch and
+    machine, with the batch sizes side by side. Each case and precision has a line, on which each
+    contender has a mark whose shape depends on its precision.
 
     Raises InputError where matplotlib is missing or there are no rows.
     """
@@ -46,22 +50,23 @@ def png(rows: Sequence[ResultRow]) -> bytes:
     from matplotlib.figure import Figure
 
     shown = views(rows)
-    bars = _grouped(shown, lambda view: (_about(view), view.first.batch, view.precision))
+    bars = _grouped(shown, lambda view: (_suite_and_machine(view), view.first.batch,
+                                         view.precision))
     many = max(map(len, bars.values())) > _MOST_BARS
-    panels = _grouped(shown, lambda view: (f"{_about(view)}, {_network(view)}",
+    panels = _grouped(shown, lambda view: (f"{_suite_and_machine(view)}, {_network(view)}",
                                            view.first.batch)) if many else bars
-    places = _grid(panels, many)
-    height = sum(inches for _, inches in places)
-    columns = max(len(line) for line, _ in places)
+    grid = _grid(panels, many)
+    height = sum(inches for _, inches in grid)
+    columns = max(len(line) for line, _ in grid)
     figure = Figure(figsize=(_WIDTH * columns, height), layout="constrained",
                     dpi=min(_DOTS, _MOST_DOTS / height))
     FigureCanvasAgg(figure)
-    axes = figure.subplots(len(places), columns, squeeze=False,
-                           height_ratios=[inches for _, inches in places])
+    axes = figure.subplots(len(grid), columns, squeeze=False,
+                           height_ratios=[inches for _, inches in grid])
     names = sorted({view.contender(row) for view in shown for row in view.rows},
                    key=lambda name: (name != OWN, name))
     colours = {name: f"C{index % 10}" for index, name in enumerate(names)}
-    for (line, _), row in zip(places, axes, strict=True):
+    for (line, _), row in zip(grid, axes, strict=True):
         for axis in row[len(line):]:
             axis.set_visible(False)
         for key, axis in zip(line, row, strict=False):
@@ -75,6 +80,7 @@ def png(rows: Sequence[ResultRow]) -> bytes:
 
 
 Panels = dict[tuple[Any, ...], list[View]]
+"""Views of each panel by the parts of its title."""
 
 
 def _grouped(shown: Sequence[View], key: Callable[[View], tuple[Any, ...]]) -> Panels:
@@ -84,7 +90,7 @@ def _grouped(shown: Sequence[View], key: Callable[[View], tuple[Any, ...]]) -> P
     return panels
 
 
-def _about(view: View) -> str:
+def _suite_and_machine(view: View) -> str:
     return f"{view.first.suite}, {view.first.machine} ({view.first.device})"
 
 
@@ -93,8 +99,8 @@ def _network(view: View) -> str:
 
 
 def _grid(panels: Panels, many: bool) -> list[tuple[list[tuple[Any, ...]], float]]:
-    """Lines of panels by key, and the inches of each: batches of one network side by side where
-    there are many cases, else one below the other."""
+    """Lines of panels by their keys, and the height of each line in inches. Where there are many
+    cases a line has all batch sizes of a network, otherwise a single panel."""
     lines: dict[Hashable, list[tuple[Any, ...]]] = {}
     for key in panels:
         lines.setdefault(key[0] if many else key, []).append(key)
@@ -110,52 +116,58 @@ def _grid(panels: Panels, many: bool) -> list[tuple[list[tuple[Any, ...]], float
 
 def _draw(axis: Any, title: str, panel: Sequence[View], colours: dict[str, str],
           draw: Callable[[Any, View, float, dict[str, str]], float]) -> None:
-    """The panel's cases from top to bottom, each drawn at a place and telling where it ends."""
+    """Draws the panel's cases from top to bottom.
+
+    draw: function that draws a view at a position on the vertical axis and returns where it ends.
+    """
     cases: dict[str, list[View]] = {}
     for view in panel:
         cases.setdefault(view.first.case, []).append(view)
-    place = 0.0
+    position = 0.0
     ticks = []
-    for case, some in cases.items():
-        top = place
-        for view in sorted(some, key=lambda view: rank(view.precision)):
-            bottom = draw(axis, view, place, colours)
+    for case, case_views in cases.items():
+        top = position
+        for view in sorted(case_views, key=lambda view: rank(view.precision)):
+            bottom = draw(axis, view, position, colours)
             if view.light is not None:
-                axis.vlines(view.light, place, bottom, colors="black", linewidth=1.5)
-            place = bottom
-        ticks.append(((top + place) / 2, case))
-        place += _GAP
+                axis.vlines(view.light, position, bottom, colors="black", linewidth=1.5)
+            position = bottom
+        ticks.append(((top + position) / 2, case))
+        position += _GAP
     axis.set_xscale("log")
     times = [row.p25_us for view in panel for row in view.rows]
     lights = [view.light for view in panel if view.light is not None]
     axis.set_xlim(left=0.5 * min([*times, *lights]))
     axis.set_yticks([middle for middle, _ in ticks], [case for _, case in ticks], fontsize=7)
-    axis.set_ylim(place, -_GAP)
+    axis.set_ylim(position, -_GAP)
     axis.grid(axis="x", which="both", linewidth=0.3)
     axis.set_axisbelow(True)
     axis.set_title(title, fontsize=9)
     axis.set_xlabel("microseconds of one execution (median)", fontsize=8)
 
 
-def _bars(axis: Any, view: View, place: float, colours: dict[str, str]) -> float:
+def _bars(axis: Any, view: View, position: float, colours: dict[str, str]) -> float:
+    """Draws a bar for each row; returns the position below the last."""
     for row in view.rows:
-        axis.barh(place, row.median_us, height=_BAR, align="edge",
+        axis.barh(position, row.median_us, height=_BAR, align="edge",
                   color=colours[view.contender(row)],
                   xerr=[[row.median_us - row.p25_us], [row.p75_us - row.median_us]],
                   error_kw={"elinewidth": 0.6})
-        place += _BAR
-    return place
+        position += _BAR
+    return position
 
 
-def _marks(axis: Any, view: View, place: float, colours: dict[str, str]) -> float:
-    # gossamer last, over the others
+def _marks(axis: Any, view: View, position: float, colours: dict[str, str]) -> float:
+    """Draws the marks of all rows on one line; returns the position below it."""
+    # gossamer is drawn last, on top of the others
     for row in sorted(view.rows, key=lambda row: row.contender == OWN):
-        axis.plot(row.median_us, place + _LINE / 2, linestyle="none",
+        axis.plot(row.median_us, position + _LINE / 2, linestyle="none",
                   **_mark(colours[view.contender(row)], row.precision, row.contender == OWN))
-    return place + _LINE
+    return position + _LINE
 
 
 def _mark(colour: str, precision: str, is_own: bool) -> dict[str, Any]:
+    """Matplotlib's arguments for a mark; is_own: whether it is gossamer's."""
     return {"marker": _SHAPES.get(precision, "D"), "color": colour,
             "markersize": 6 if is_own else 4, "markeredgewidth": 0.8,
             "markeredgecolor": "black" if is_own else colour}

@@ -1,4 +1,4 @@
-"""What rows of the sparse suites sum up to: how many times as fast gossamer is, as Markdown."""
+"""Sums up the rows of the sparse suites as Markdown tables of gossamer's speed against others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
 
-from gossamer.bench.peers.peer import OWN
+from gossamer.bench.contender import OWN
 from gossamer.bench.report.tables import table_lines, through, us
 from gossamer.bench.report.views import rank, runs
 from gossamer.bench.rows import ResultRow
@@ -18,22 +18,25 @@ LAYERS, NETWORKS = "sparse-layers", "sparse-networks"
 UNTILED, TILED, TABLE, COMPILED = (f"{OWN}:{name}" for name in (
     "direct_sparse/untiled", "direct_sparse/tiled", "direct_sparse_table",
     "direct_sparse_compiled"))
-LOWERINGS = ("cublas-lowering", "cusparse-lowering")
-PEERS = (*LOWERINGS, "cudnn")
+IM2COL_PEERS = ("cublas-lowering", "cusparse-lowering")
+"""Vendors' products of the im2col matrix, by their names in rows."""
+PEERS = (*IM2COL_PEERS, "cudnn")
 _DENSE = f"{OWN}:im2col_gemm"
 
 _SPARSE, _SPARSEST = 0.85, 0.95
+"""Least sparsities of the layers in the two tables against others."""
 _ALL, _SKIMCAFFE = "all", ("caffenet", "googlenet", "resnet50")
 _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffenet")
                    for number in range(2, 6))
-"""The layers on which the published forms were compared."""
+"""The layers on which the forms of direct sparse convolution were compared when published."""
 
 SpeedUp = Callable[["MeasuredCase"], float | None]
+"""Function from a case to a ratio of two contenders' times; None where one is missing."""
 
 
 @dataclass(frozen=True)
 class MeasuredCase:
-    """The newest run of a case at a batch on a machine: all contenders, side by side."""
+    """The rows of all contenders in the newest run of a case at a batch size on a machine."""
 
     rows: tuple[ResultRow, ...]
 
@@ -51,70 +54,73 @@ class MeasuredCase:
 
     @property
     def where(self) -> tuple[str, str]:
-        """Machine and API."""
+        """The machine and the API that gossamer ran through."""
         return self.own.machine, self.own.device
 
     def time(self, contender: str, precision: str = "fp32") -> float | None:
-        """Microseconds of a contender in a precision; of gossamer in what the precision allows."""
+        """Returns a contender's microseconds in a precision; for gossamer those of the fastest
+        precision that this one allows."""
         allowed = PRECISIONS[:rank(precision) + 1] if contender == OWN else (precision,)
         return min((row.median_us for row in self.rows if row.contender == contender
                     and row.precision in allowed), default=None)
 
     def best(self, contender: str) -> float | None:
-        """Microseconds of a contender in whichever precision is fastest."""
+        """Returns a contender's microseconds in its fastest precision."""
         return min((row.median_us for row in self.rows if row.contender == contender),
                    default=None)
 
     def speed_up(self, over: str, precision: str = "fp32", *, of: str = OWN,
                  allowed: str = "fp32") -> float | None:
-        """How many times as fast `of` is, in the allowed precision, as another in a precision."""
+        """Returns how many times as fast `of` is in the precision `allowed` as `over` is in
+        `precision`."""
         return _ratio(self.time(over, precision), self.time(of, allowed))
 
 
 def newest(rows: Sequence[ResultRow], suite: str) -> list[MeasuredCase]:
-    """Of each case and batch on each machine the newest run in which gossamer took part."""
-    found: dict[Hashable, MeasuredCase] = {}
+    """Returns the newest run in which gossamer took part of each case and batch on each machine."""
+    latest: dict[Hashable, MeasuredCase] = {}
     for run in runs([row for row in rows if row.suite == suite]):
         if any(row.contender == OWN for row in run):
             measured = MeasuredCase(tuple(run))
             own = measured.own
             key = (own.case, own.batch, *measured.where)
-            if key not in found or found[key].own.date < own.date:
-                found[key] = measured
-    return list(found.values())
+            if key not in latest or latest[key].own.date < own.date:
+                latest[key] = measured
+    return list(latest.values())
 
 
 def mean(measured: Iterable[MeasuredCase], speed_up: SpeedUp) -> tuple[float, int] | None:
-    """The geometric mean of a speed-up over those where it is known, and how many these are."""
-    logs = [math.log(each) for each in map(speed_up, measured) if each is not None]
+    """Returns the geometric mean of a speed-up over the cases that have it, and their number."""
+    logs = [math.log(ratio) for ratio in map(speed_up, measured) if ratio is not None]
     return (math.exp(statistics.fmean(logs)), len(logs)) if logs else None
 
 
 def summary(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -> str:
-    """Tables for the measurements of one machine."""
-    every = [*layers, *networks]
-    machine, api = every[0].where
-    dates = sorted({row.date[:10] for each in every for row in each.rows})
-    commits = sorted({row.commit for each in every for row in each.rows if row.commit})
+    """Returns Markdown tables for the measurements of one machine."""
+    cases = [*layers, *networks]
+    machine, api = cases[0].where
+    dates = sorted({row.date[:10] for case in cases for row in case.rows})
+    commits = sorted({row.commit for case in cases for row in case.rows if row.commit})
     parts = [f"# Sparse convolution on {through(machine, api)}", "",
-             f"MeasuredCase {' and '.join(dates)}" + (f", commit {', '.join(commits)}" if commits
+             f"Measured {' and '.join(dates)}" + (f", commit {', '.join(commits)}" if commits
                                                   else "") + ". Numbers say how many times as "
              "fast the first is as the second: geometric means over the layers, with how many of "
              "them have both where not all do."]
     for least in (_SPARSE, _SPARSEST):
         parts += _section(f"Layers of {least:.0%} sparsity and above: gossamer over others",
-                          _over_others([each for each in layers if each.sparsity >= least]))
+                          _over_others([layer for layer in layers if layer.sparsity >= least]))
     parts += _section("The forms of direct sparse convolution, fp32", _forms(layers))
     parts += _section("Whole networks: gossamer over others", _whole(networks))
     return "\n".join([*parts, ""])
 
 
 def _section(title: str, lines: list[str]) -> list[str]:
+    """A heading and its lines; empty where there are no lines."""
     return ["", f"## {title}", "", *lines] if lines else []
 
 
 def _over_others(layers: Sequence[MeasuredCase]) -> list[str]:
-    """A line for each group, batch and precision that gossamer may go down to."""
+    """A table with a line for each group of layers, batch and precision that gossamer may use."""
     columns = _columns(layers)
     lines = []
     for name, batch, group in _groups(layers):
@@ -128,12 +134,13 @@ def _over_others(layers: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _columns(measured: Sequence[MeasuredCase]) -> list[tuple[str, str]]:
-    """Peers with the precisions they have rows in; and cuDNN whatever its precision."""
-    there = {(row.contender, row.precision) for each in measured for row in each.rows}
-    found = [(peer, precision) for peer in PEERS for precision in PRECISIONS
-             if (peer, precision) in there]
-    several = [precision for peer, precision in found if peer == "cudnn"]
-    return [*found, ("cudnn", "")] if len(several) > 1 else found
+    """The peers with each precision that they have rows in. Where cuDNN has rows in several, there
+    is also a column with an empty precision, which stands for its fastest."""
+    present = {(row.contender, row.precision) for case in measured for row in case.rows}
+    columns = [(peer, precision) for peer in PEERS for precision in PRECISIONS
+               if (peer, precision) in present]
+    of_cudnn = [precision for peer, precision in columns if peer == "cudnn"]
+    return [*columns, ("cudnn", "")] if len(of_cudnn) > 1 else columns
 
 
 def _heading(contender: str, precision: str) -> str:
@@ -141,16 +148,18 @@ def _heading(contender: str, precision: str) -> str:
 
 
 def _over(contender: str, precision: str, allowed: str) -> SpeedUp:
+    """The speed-up of gossamer, up to the precision `allowed`, over a contender in a precision."""
     if precision:
         return methodcaller("speed_up", contender, precision, allowed=allowed)
-    return lambda each: _ratio(each.best(contender), each.time(OWN, allowed))
+    return lambda case: _ratio(case.best(contender), case.time(OWN, allowed))
 
 
 def _forms(layers: Sequence[MeasuredCase]) -> list[str]:
+    """A table of the forms of direct sparse convolution against one another."""
     pairs = {"tiled over untiled": (TILED, UNTILED), "tables over tiled": (TABLE, TILED),
              "generated over tiled": (COMPILED, TILED), "gossamer over tiled": (OWN, TILED),
              "gossamer over generated": (OWN, COMPILED)}
-    published = [each for each in layers if each.own.case in _PUBLISHED]
+    published = [layer for layer in layers if layer.own.case in _PUBLISHED]
     groups = [("alexnet, caffenet: conv2 to conv5", batch, group)
               for name, batch, group in _groups(published) if name == _ALL]
     lines = []
@@ -163,44 +172,49 @@ def _forms(layers: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _whole(networks: Sequence[MeasuredCase]) -> list[str]:
-    """With the best plan of our own dense algorithm, where that was measured."""
+    """A table of whole networks, with a column for the plan by gossamer's dense algorithm where
+    that was measured."""
     columns = _columns(networks)
-    if any(each.time(_DENSE) for each in networks):
+    if any(network.time(_DENSE) for network in networks):
         columns.append((_DENSE, "fp32"))
     lines = []
-    for each in sorted(networks, key=lambda each: (each.own.case, each.own.batch)):
-        for allowed in _precisions([each]):
-            cells = [_mean_cell([each], _over(contender, precision, allowed))
+    for network in sorted(networks, key=lambda network: (network.own.case, network.own.batch)):
+        own = network.own
+        for allowed in _precisions([network]):
+            cells = [_mean_cell([network], _over(contender, precision, allowed))
                      for contender, precision in columns]
-            own = each.time(OWN, allowed)
-            lines.append([each.own.case, str(each.own.batch), f"{each.own.density:.1%}", allowed,
-                          "" if own is None else us(own), *cells])
+            time = network.time(OWN, allowed)
+            lines.append([own.case, str(own.batch), f"{own.density:.1%}", allowed,
+                          "" if time is None else us(time), *cells])
     return table_lines(["network", "batch", "density", "gossamer in", "gossamer us",
                         *(_heading(*column) for column in columns)], lines) if lines else []
 
 
 def _groups(layers: Sequence[MeasuredCase]) -> list[tuple[str, int, list[MeasuredCase]]]:
-    """By batch: all layers, those of SkimCaffe's networks, and those of each network."""
-    found: dict[tuple[str, int], list[MeasuredCase]] = {}
-    for each in layers:
-        names = [_ALL, ", ".join(_SKIMCAFFE)] if each.network in _SKIMCAFFE else [_ALL]
-        for name in (*names, each.network):
-            found.setdefault((name, each.own.batch), []).append(each)
+    """Groups of layers as (name, batch, layers): for each batch size all layers, those of
+    SkimCaffe's networks, and those of each network."""
+    groups: dict[tuple[str, int], list[MeasuredCase]] = {}
+    for layer in layers:
+        names = [_ALL, ", ".join(_SKIMCAFFE)] if layer.network in _SKIMCAFFE else [_ALL]
+        for name in (*names, layer.network):
+            groups.setdefault((name, layer.own.batch), []).append(layer)
     return [(name, batch, group) for (name, batch), group in sorted(
-        found.items(), key=lambda item: (item[0][0] != _ALL, "," not in item[0][0], item[0]))]
+        groups.items(), key=lambda item: (item[0][0] != _ALL, "," not in item[0][0], item[0]))]
 
 
 def _precisions(measured: Sequence[MeasuredCase]) -> list[str]:
-    """That gossamer took."""
-    taken = {row.precision for each in measured for row in each.rows if row.contender == OWN}
-    return [precision for precision in PRECISIONS if precision in taken]
+    """The precisions that gossamer has rows in."""
+    present = {row.precision for case in measured for row in case.rows if row.contender == OWN}
+    return [precision for precision in PRECISIONS if precision in present]
 
 
 def _mean_cell(group: Sequence[MeasuredCase], speed_up: SpeedUp) -> str:
-    found = mean(group, speed_up)
-    if found is None:
+    """The mean speed-up as text, with the number of cases that have it where not all do."""
+    result = mean(group, speed_up)
+    if result is None:
         return ""
-    return f"{found[0]:.2f}" + (f" ({found[1]})" if found[1] < len(group) else "")
+    speed, count = result
+    return f"{speed:.2f}" + (f" ({count})" if count < len(group) else "")
 
 
 def _ratio(other: float | None, own: float | None) -> float | None:

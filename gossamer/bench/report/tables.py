@@ -1,4 +1,4 @@
-"""Committed rows as Markdown: all of them, or what they sum up to; and files that carry that."""
+"""Result rows as Markdown tables, complete or summed up, and the files that hold these tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench.peers.peer import OWN
+from gossamer.bench.contender import OWN
 from gossamer.bench.report.views import EQUAL, Standing, View, rank, standings, views
 from gossamer.bench.rows import ResultRow, read_rows, replace_text
 from gossamer.errors import InputError
@@ -20,27 +20,30 @@ _MARK = re.compile(r"(<!-- bench:[\w-]+(?: summary)? -->|<!-- /bench -->)")
 
 
 def cells(view: View) -> list[dict[str, str]]:
-    """The rows of a case as text by column; speed: that of gossamer is 1."""
-    found = []
+    """Returns the rows of a view as texts by column. The speed of gossamer is 1."""
+    lines = []
     for row in view.rows:
         speed, share = view.speed(row), row.share_of_light
-        found.append({
+        lines.append({
             "contender": view.name(row), "median": us(row.median_us),
             "quartiles": f"{us(row.p25_us)} to {us(row.p75_us)}",
             "speed": "" if speed is None else f"{speed:.2f}", "error": f"{row.error:.1e}",
             "share": "" if share is None else f"{share:.1%}",
             "layout": row.layout, "config": row.config})
-    return found
+    return lines
 
 
 def us(value: float) -> str:
+    """Returns microseconds as text of about three digits."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
-    """Tables of the newest run of each case and batch, one for each network, precision, machine
-    and API that gossamer ran on; all suites where none is named. Then a line for each batch and
-    precision of several cases."""
+    """Returns tables of the newest run of each case and batch, then the lines of summary_lines.
+
+    There is a table for each network, precision, machine and API that gossamer ran through. suite:
+    name of the suite to show, None for all.
+    """
     shown = views([row for row in rows if suite in (None, row.suite)])
     tables = _grouped(shown, lambda view: (_network(view), rank(view.precision), view.precision,
                                            *_where(view)))
@@ -55,8 +58,8 @@ def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
 
 
 def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[str]:
-    """A line for each suite, batch, precision and machine of several cases: gossamer's speed
-    against each peer."""
+    """Returns a line with gossamer's speed against each peer for each suite, batch, precision and
+    machine that has several cases."""
     shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]
     groups = _grouped(shown, lambda view: (view.first.suite, view.first.batch,
                                            rank(view.precision), view.precision, *_where(view)))
@@ -74,21 +77,21 @@ def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[s
 
 
 def summary(rows: Sequence[ResultRow], suite: str) -> str:
-    """A table for each machine: gossamer beside each contender, a line for each network, batch
-    and precision."""
+    """Returns a table for each machine of gossamer's speed against each contender, with a line for
+    each network, batch and precision."""
     shown = [view for view in views(rows) if view.own and view.own.suite == suite]
     texts = []
     for (machine, api), group in sorted(_grouped(shown, _where).items()):
         lines = _grouped(group, lambda view: (_network(view), view.first.batch,
                                               rank(view.precision), view.precision))
-        beside = {key: standings(some) for key, some in lines.items()}
-        names = sorted({name for each in beside.values() for name in each},
+        compared = {key: standings(line_views) for key, line_views in lines.items()}
+        names = sorted({name for by_contender in compared.values() for name in by_contender},
                        key=lambda name: (name.startswith(f"{OWN}:"), name))
-        single = all(len(some) == 1 for some in lines.values())
+        single = all(len(line_views) == 1 for line_views in lines.values())
         body = [[key[0], str(key[1]), key[3],
-                 us(some[0].first.median_us) if single else str(len(some)),
-                 *(_standing(beside[key].get(name), single) for name in names)]
-                for key, some in sorted(lines.items())]
+                 us(line_views[0].first.median_us) if single else str(len(line_views)),
+                 *(_standing(compared[key].get(name), single) for name in names)]
+                for key, line_views in sorted(lines.items())]
         texts.append("\n".join([
             f"**{suite}, {through(machine, api)}**, {_dates(group)}: how many times as fast "
             f"{OWN} is" + ("" if single else ", geometric mean (and in how many cases it is as "
@@ -99,6 +102,7 @@ def summary(rows: Sequence[ResultRow], suite: str) -> str:
 
 
 def _standing(standing: Standing | None, single: bool) -> str:
+    """The cell of a contender; single: whether every line of the table has one case."""
     if standing is None:
         return ""
     return f"{standing.speed:.2f}" + (
@@ -106,10 +110,10 @@ def _standing(standing: Standing | None, single: bool) -> str:
 
 
 def with_tables(text: str, rows: Sequence[ResultRow], name: str = "the text") -> str:
-    """The text with what stands between each `<!-- bench:SUITE -->` or
-    `<!-- bench:SUITE summary -->` and `<!-- /bench -->` replaced by that suite's tables or
-    summary. Raises InputError where there are no such marks, one is not closed, or a suite has no
-    rows."""
+    """Returns the text with the tables of a suite between each `<!-- bench:SUITE -->` and
+    `<!-- /bench -->`, and with its summary behind each `<!-- bench:SUITE summary -->`, in place of
+    what was there. name: name of the text in messages. Raises InputError where there are no such
+    marks, one is not closed, or a suite has no rows."""
     parts = _MARK.split(text)
     marks = parts[1::2]
     if not marks:
@@ -120,7 +124,7 @@ def with_tables(text: str, rows: Sequence[ResultRow], name: str = "the text") ->
             raise InputError(f"{name}: {opening} has no partner; <!-- bench:SUITE --> and "
                              "<!-- /bench --> come in turn")
     for index in range(1, len(parts), 4):
-        suite, is_summary = _asked(parts[index])
+        suite, is_summary = _suite_of(parts[index])
         tables = summary(rows, suite) if is_summary else markdown(rows, suite)
         if not tables:
             raise InputError(f"{name}: has a place for suite {suite!r}, of which there are no rows")
@@ -129,22 +133,22 @@ def with_tables(text: str, rows: Sequence[ResultRow], name: str = "the text") ->
 
 
 def full_tables(text: str, folder: Path) -> dict[Path, str]:
-    """What goes beside a file of rows, or those below a folder, whose suites a text only sums up:
-    all their tables, by file."""
-    suites = {suite for suite, is_summary in map(_asked, _MARK.findall(text)) if is_summary}
-    found = {}
+    """Returns the contents of the files, by path, that have all tables of the suites that the text
+    only sums up. folder: file of rows, or folder of such files; each gets a file beside it."""
+    suites = {suite for suite, is_summary in map(_suite_of, _MARK.findall(text)) if is_summary}
+    files = {}
     for path in sorted(folder.rglob("*.jsonl")) if folder.is_dir() else [folder]:
         rows = [row for row in read_rows(path) if row.suite in suites]
         if rows:
-            found[path.with_suffix(".md")] = (
+            files[path.with_suffix(".md")] = (
                 f"<!-- made from {path.name} by gossamer bench --table -->\n\n{markdown(rows)}\n")
-    return found
+    return files
 
 
 def rewrite(path: Path, folder: Path) -> list[Path]:
-    """Puts the tables of a file of rows, or those below a folder, into a file between its marks,
-    and all tables of suites that it only sums up into files beside the rows; the files written.
-    Raises InputError."""
+    """Writes the tables of a file of rows, or of those below a folder, between the marks of a file,
+    and all tables of suites that it only sums up into files beside the rows. Returns the files
+    written. Raises InputError."""
     try:
         text = path.read_text(encoding="utf-8")
         texts = {path: with_tables(text, read_rows(folder), str(path)),
@@ -156,8 +160,8 @@ def rewrite(path: Path, folder: Path) -> list[Path]:
     return list(texts)
 
 
-def _asked(mark: str) -> tuple[str, bool]:
-    """The suite that a mark names, and whether it asks for the summary alone."""
+def _suite_of(mark: str) -> tuple[str, bool]:
+    """The suite that a mark names, and whether the mark stands for its summary."""
     suite, _, form = mark.removeprefix("<!-- bench:").removesuffix(" -->").partition(" ")
     return suite, form == "summary"
 
@@ -183,15 +187,17 @@ def _case(view: View) -> tuple[str, int]:
 
 
 def through(machine: str, api: str) -> str:
+    """Returns the machine and the API as text."""
     return f"{machine} through {_API.get(api, api)}"
 
 
 def _dates(group: Sequence[View]) -> str:
+    """The dates of the views' rows as text."""
     return " and ".join(sorted({row.date[:10] for view in group for row in view.rows}))
 
 
 def table_lines(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table."""
+    """Returns the lines of a Markdown table."""
     return [_line(headings), _line(["---"] * len(headings)), *map(_line, lines)]
 
 

@@ -1,4 +1,4 @@
-"""Results in the terminal: the peak rates of a device, and the tables of a case."""
+"""Prints results in the terminal: the peak rates of a device, and the tables of a case."""
 
 from __future__ import annotations
 
@@ -8,31 +8,37 @@ from gossamer.bench.contest import Result
 from gossamer.bench.peaks import Peaks
 from gossamer.bench.report.tables import COLUMNS, cells, us
 from gossamer.bench.report.views import views_of
-from gossamer.cli import show
+from gossamer.io import terminal
+from gossamer.io.text import bytes_text, human
 
 
 def print_peaks(device_name: str, description: str, peaks: Peaks) -> None:
+    """Prints the measured peak rates of a device."""
     print(f"device: {device_name} ({description})")
-    rates = ", ".join(f"{show.human(rate)}FLOP/s in {precision}"
+    rates = ", ".join(f"{human(rate)}FLOP/s in {precision}"
                       for precision, rate in peaks.flops.items())
-    print(f"peak rates measured: {rates}, {show.human(peaks.bandwidth)}B/s copied (read plus "
+    print(f"peak rates measured: {rates}, {human(peaks.bandwidth)}B/s copied (read plus "
           "written)")
     for precision, reason in peaks.unknown.items():
         print(f"peak rate in {precision} unknown: {reason}")
 
 
 def print_result(result: Result, said: set[str] | None = None) -> None:
-    """The tables of one case, one for each precision; then who is not in them, and why, without
-    the absent ones that were `said` before."""
+    """Prints the tables of one case, one for each precision, then the contenders without a row and
+    the reasons.
+
+    said: lines on absent contenders that were printed before and are not repeated; new ones are
+    added.
+    """
     said = set() if said is None else said
     case = result.case
-    print(f"\n{case.name}, batch {case.batch}: {show.human(case.flops)}FLOP, "
-          f"{show.bytes_text(case.least_bytes)} at least, density {case.density:.0%}, "
+    print(f"\n{case.name}, batch {case.batch}: {human(case.flops)}FLOP, "
+          f"{bytes_text(case.least_bytes)} at least, density {case.density:.0%}, "
           f"took {result.seconds:.1f} s")
     for view in views_of(result.rows):
         light = "" if view.light is None else f", speed of light {us(view.light)} us"
         print(f"{view.precision}{light}")
-        show.print_table(COLUMNS, cells(view), spare=("config", "layout", "quartiles"))
+        terminal.print_table(COLUMNS, cells(view), spare=("config", "layout", "quartiles"))
     for kind, reasons in (("absent", result.absent), ("failed", result.failed)):
         for name, reason in reasons.items():
             line = f"{kind}: {name}: {reason}"
@@ -44,6 +50,7 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
 
 
 def result_dict(result: Result) -> dict[str, Any]:
+    """Returns a result as a dictionary for JSON."""
     case = result.case
     return {"suite": case.suite, "case": case.name, "batch": case.batch, "flops": case.flops,
             "least_bytes": case.least_bytes, "rows": [vars(row) for row in result.rows],

@@ -1,4 +1,4 @@
-"""What rows say of a case: who is how fast where a precision is allowed."""
+"""Views of the rows of a case: the contenders' speeds where a precision is allowed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gossamer.bench.peers.peer import OWN
+from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
 from gossamer.ops.algorithm import PRECISIONS
 
 EQUAL = 1.02
-"""Times that differ by less count as equal: gossamer may have chosen that very algorithm."""
+"""Ratio up to which two times count as equal: gossamer may have chosen the peer's algorithm."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One run of one case at a batch, where a precision and what is more precise are allowed.
+    """One run of a case at a batch size, where a precision and more precise ones are allowed.
 
-    rows: those of that precision, and gossamer's where that is of another; in the order of speed.
-    fastest: by contender, of those that have a row of that precision, the fastest allowed.
+    rows: rows of that precision, and gossamer's fastest one where that is more precise; the
+    fastest row comes first. fastest: fastest allowed row of gossamer and of each contender that
+    has a row of that precision.
     """
 
     precision: str
@@ -29,11 +30,12 @@ class View:
 
     @property
     def own(self) -> ResultRow | None:
+        """Gossamer's fastest row, None where it has none."""
         return self.fastest.get(OWN)
 
     @property
     def first(self) -> ResultRow:
-        """The row that says what all of them share."""
+        """The row whose suite, case, batch, machine and device stand for the view's."""
         return self.own or self.rows[0]
 
     @property
@@ -43,22 +45,22 @@ class View:
         return next((light for light in lights if light is not None), None)
 
     def speed(self, row: ResultRow) -> float | None:
-        """Of a contender where gossamer's is 1."""
+        """Returns the row's speed, where gossamer's is 1; None where gossamer has no row."""
         return self.own.median_us / row.median_us if self.own else None
 
     def contender(self, row: ResultRow) -> str:
-        """Its name, and whether it ran elsewhere than gossamer."""
+        """Returns the contender's name, marked where it ran on the host and gossamer did not."""
         elsewhere = row.device == "host" and self.first.device != "host"
         return f"{row.contender} (host)" if elsewhere else row.contender
 
     def name(self, row: ResultRow) -> str:
-        """The contender, with its precision where that is not the view's."""
+        """Returns the contender's name, with the row's precision where that is not the view's."""
         name = self.contender(row)
         return name if row.precision == self.precision else f"{name} ({row.precision})"
 
 
 def views(rows: Sequence[ResultRow]) -> list[View]:
-    """Of each case, batch and precision on each machine that of the newest run."""
+    """Returns the view of the newest run of each case, batch and precision on each machine."""
     newest: dict[tuple[object, ...], View] = {}
     for run in runs(rows):
         for view in views_of(run):
@@ -71,41 +73,44 @@ def views(rows: Sequence[ResultRow]) -> list[View]:
 
 
 def runs(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
-    """The rows of each run of each case and batch."""
-    found: dict[tuple[object, ...], list[ResultRow]] = {}
+    """Returns the rows of each run of each case and batch."""
+    by_run: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in rows:
-        found.setdefault((row.suite, row.case, row.batch, row.run_id), []).append(row)
-    return list(found.values())
+        by_run.setdefault((row.suite, row.case, row.batch, row.run_id), []).append(row)
+    return list(by_run.values())
 
 
 def views_of(run: Sequence[ResultRow]) -> list[View]:
-    """One for each precision that a run has rows of."""
+    """Returns a view for each precision that a run has rows of."""
     return [_view(run, precision)
             for precision in sorted({row.precision for row in run}, key=rank)]
 
 
 def _view(run: Sequence[ResultRow], precision: str) -> View:
-    of_it = [row for row in run if row.precision == precision]
-    present = {OWN, *(row.contender for row in of_it)}
+    same_precision = [row for row in run if row.precision == precision]
+    present = {OWN, *(row.contender for row in same_precision)}
     fastest: dict[str, ResultRow] = {}
     for row in sorted(run, key=lambda row: row.median_us):
-        allowed = row in of_it or rank(row.precision) < rank(precision)
+        allowed = row in same_precision or rank(row.precision) < rank(precision)
         if allowed and row.contender in present:
             fastest.setdefault(row.contender, row)
     own = fastest.get(OWN)
-    rows = of_it if own is None or own in of_it else [*of_it, own]
+    rows = same_precision if own is None or own in same_precision else [*same_precision, own]
     return View(precision, tuple(sorted(rows, key=lambda row: row.median_us)), fastest)
 
 
 def rank(precision: str) -> int:
-    """Its place among the precisions, each of which allows those before it."""
+    """Returns a precision's index among the precisions, each of which allows those before it."""
     return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """gossamer beside one contender over several cases: the geometric mean of how many times as
-    fast it is, in how many cases it is as fast or faster, and how many there are."""
+    """The comparison of gossamer with one contender over several cases.
+
+    speed: geometric mean of how many times as fast gossamer is. held: number of cases in which it
+    is as fast or faster. cases: number of cases.
+    """
 
     speed: float
     held: int
@@ -113,7 +118,7 @@ class Standing:
 
 
 def standings(group: Sequence[View]) -> dict[str, Standing]:
-    """gossamer beside each other contender of these views, by name."""
+    """Returns the comparison of gossamer with each other contender of these views, by name."""
     ratios: dict[str, list[float]] = {}
     for view in group:
         for row in view.fastest.values():

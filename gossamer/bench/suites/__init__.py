@@ -1,1 +1,1 @@
-"""What is measured: layers, networks and training, with their shapes."""
+"""The benchmark suites: which layers, networks and training runs are measured, and their shapes."""

@@ -1,4 +1,4 @@
-"""The suites: what is measured. A suite names its cases at a batch size; each is made in turn."""
+"""The catalogue of suites. A suite names its cases at a batch size; each case is made in turn."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.peers.peer import PeerNetwork
-from gossamer.bench.suites.layer_tables import (
+from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.layer_tables import (
     PRODUCTS,
     ConvLayer,
     LinearLayer,
@@ -23,41 +23,43 @@ from gossamer.bench.suites.sparse_layers import sparse_layers
 from gossamer.bench.suites.sparse_networks import sparse_networks
 from gossamer.bench.suites.training import backprop, train_many
 from gossamer.bench.work import Files, Item
-from gossamer.cli.show import shape_text
 from gossamer.errors import InputError
+from gossamer.io.text import shape_text
 from gossamer.model import zoo
-from gossamer.model.readers.registry import load
+from gossamer.model.load import load
 
 _MOST_NAMED = 8
-
+"""Cases that an error message names."""
 
 Suite = Callable[[int, Files], list[Item]]
-"""The cases at a batch size. Raises InputError where a suite lacks files that it needs."""
+"""Function that returns a suite's cases at a batch size. Raises InputError where the suite lacks
+files that it needs."""
 
 
 def mobilenet(batch: int, files: Files) -> list[Item]:
-    """MobileNetV2 as a whole."""
+    """Returns MobileNetV2 as a single case."""
     return [Item("mobilenet", "mobilenetv2", batch, lambda setting: network_case(
         "mobilenet", _mobilenet("mobilenetv2"), batch, setting))]
 
 
 def networks(batch: int, files: Files) -> list[Item]:
-    """Whole networks, also by plans that force one algorithm: MobileNetV2, or those of files."""
+    """Returns whole networks, which are also run by plans that force one algorithm: those of the
+    files, or MobileNetV2."""
     if not files.models:
         return [_forced("networks", "mobilenet_v2", lambda: _mobilenet("mobilenet_v2"), batch)]
-    return _of_files("networks", batch, files)
+    return _file_items("networks", batch, files)
 
 
 def pruned_networks(batch: int, files: Files) -> list[Item]:
-    """Whole networks with published sparsity, and those of files; also by forced plans. Where
-    files alone are given, those alone."""
-    made = {} if files.models and files.data is None else sparse_networks(files.data)
-    return [*(_forced("sparse-networks", name, network, batch) for name, network in made.items()),
-            *_of_files("sparse-networks", batch, files)]
+    """Returns whole networks with published sparsity and those of the files, which are also run by
+    plans that force one algorithm; the networks of the files alone where there is no data."""
+    makers = {} if files.models and files.data is None else sparse_networks(files.data)
+    return [*(_forced("sparse-networks", name, network, batch) for name, network in makers.items()),
+            *_file_items("sparse-networks", batch, files)]
 
 
 def conv_layers(batch: int, files: Files) -> list[Item]:
-    """The convolutions of three networks, one by one, with dense weights."""
+    """Returns the convolutions of three networks, one by one, with dense weights."""
     def item(layer: ConvLayer) -> Item:
         return Item("conv-layers", layer.name, batch, lambda setting: layer_case(
             "conv-layers", convolution(layer), batch, setting), is_layer=True)
@@ -66,7 +68,7 @@ def conv_layers(batch: int, files: Files) -> list[Item]:
 
 
 def gemm(batch: int, files: Files) -> list[Item]:
-    """Matrix products: squares, which know no batch, and classifiers."""
+    """Returns matrix products: squares, which have no batch size, and classifiers."""
     def item(size: int, layer: LinearLayer) -> Item:
         return Item("gemm", layer.name, size, lambda setting: layer_case(
             "gemm", linear(layer), size, setting, layer.rows), is_layer=True)
@@ -75,16 +77,19 @@ def gemm(batch: int, files: Files) -> list[Item]:
 
 
 def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
+    """A network that is also run by plans that force one algorithm."""
     return Item(suite, name, batch, lambda setting: network_case(
         suite, network(), batch, setting, force_each=True))
 
 
-def _of_files(suite: str, batch: int, files: Files) -> list[Item]:
-    return [_forced(suite, _of_file(path).name, partial(_of_file, path), batch)
+def _file_items(suite: str, batch: int, files: Files) -> list[Item]:
+    """The networks of the ONNX files."""
+    return [_forced(suite, _file_network(path).name, partial(_file_network, path), batch)
             for path in files.models]
 
 
 def _mobilenet(name: str) -> PeerNetwork:
+    """MobileNetV2 with trained weights, under this name."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.torch_networks import mobilenet_v2
 
@@ -94,8 +99,9 @@ def _mobilenet(name: str) -> PeerNetwork:
 
 
 @cache
-def _of_file(path: Path) -> PeerNetwork:
-    """Raises InputError or ModelError for a file that is no network of one float32 input."""
+def _file_network(path: Path) -> PeerNetwork:
+    """The network of an ONNX file. Raises InputError or ModelError where it is no network of one
+    float32 input."""
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
     if others or dtype != "float32" or shape[:1] != (None,) or None in shape[1:]:
@@ -118,13 +124,14 @@ def _stem(path: Path) -> str:
 def select(names: Sequence[str], batches: Sequence[int], parts: str | None = None,
            models: Sequence[Path] = (), data: Path | None = None,
            sparsity: float | None = None) -> list[Item]:
-    """The cases of the suites at the batch sizes, each once, the batch sizes of a case one after
-    the other; those that `parts` names (see named).
+    """Returns the cases of the suites at the batch sizes, each once; the batch sizes of a case
+    follow one another.
 
-    models: files that the suites `networks` and `sparse-networks` measure. data: the folder of
-    published sparse weights. sparsity: the least of layers that `sparse-layers` measures.
-    Raises InputError for a suite that is none or lacks its files, where no case has that name,
-    and for files that no suite takes or that cannot be told apart.
+    parts: comma-separated parts of the names of the cases to return (see named). models: files
+    that the suites `networks` and `sparse-networks` measure. data: folder of published sparse
+    weights. sparsity: least sparsity of the layers that `sparse-layers` measures.
+    Raises InputError for an unknown suite, a suite that lacks its files, where no case has such a
+    name, and for files that no suite takes or whose cases would have the same name.
     """
     unknown = [name for name in names if name not in SUITES]
     if unknown or not names:
@@ -150,8 +157,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     items = {(item.suite, item.name, item.batch): item
              for name in names for batch in batches for item in SUITES[name](batch, files)}
     order = list(dict.fromkeys((item.suite, item.name) for item in items.values()))
-    wanted = named({item.name for item in items.values()}, parts)
-    chosen = sorted((item for item in items.values() if item.name in wanted),
+    selected = named({item.name for item in items.values()}, parts)
+    chosen = sorted((item for item in items.values() if item.name in selected),
                     key=lambda item: order.index((item.suite, item.name)))
     if not chosen:
         known = list(dict.fromkeys(item.name for item in items.values()))
@@ -167,8 +174,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
 
 
 def named(cases: Collection[str], parts: str | None) -> set[str]:
-    """The cases with one of the parts, apart by commas, in their name, or of that name where one
-    has it; None takes every one."""
+    """Returns the cases whose names contain one of the comma-separated parts; a part that is itself
+    the name of a case selects that case alone. None selects all cases."""
     if parts is None:
         return set(cases)
     return {case for part in parts.split(",") if part for case in cases

@@ -1,4 +1,4 @@
-"""One layer as a case: the measured choice, every algorithm forced, and the peers."""
+"""A single layer as a case, for gossamer's choice, each of its algorithms, and the peers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.peers.peer import (
-    OWN,
-    PEERS,
-    AbsentError,
-    Alternative,
-    PeerNetwork,
-    ReadyContender,
-)
+from gossamer.bench.contender import OWN, AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.layer_tables import ConvLayer, LinearLayer
+from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
-from gossamer.bench.suites.layer_tables import ConvLayer, LinearLayer
 from gossamer.bench.work import Case, Setting, least_work
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
@@ -31,20 +25,21 @@ from gossamer.model.passes.optimise import optimise
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Candidate
 from gossamer.tensor import TensorSpec, from_memory, to_memory
 
 _CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
+"""Images, or rows of a product, that are compared with the reference."""
 _SAMPLE_US = 1_000.0
-"""Enough for what is replayed as a graph; elsewhere a case's default."""
+"""Length of a sample where executions are replayed as a graph; elsewhere it is a case's default."""
 _LOOKS = 3
-"""Samples that tell which config of a form is the fastest."""
+"""Times measured of each config to choose the fastest of a form."""
 
 
 def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwork:
-    """The layer with this weight (M, C/groups, R, S), or a dense random one."""
+    """Returns the layer with this weight (M, C/groups, R, S), by default a dense random one."""
     constants = _constants(layer.weight_shape, bias=True)
     if weight is not None:
         constants["0.weight"] = weight
@@ -66,7 +61,7 @@ def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwo
 
 
 def linear(layer: LinearLayer) -> PeerNetwork:
-    """The layer with dense random weights."""
+    """Returns the layer with dense random weights."""
     constants = _constants((layer.columns, layer.depth), layer.bias)
     epilogue: Expression = apply("add") if layer.bias else identity()
     product = Node("gemm", "0", ["x", *constants], ["0.out"], {
@@ -83,11 +78,11 @@ def linear(layer: LinearLayer) -> PeerNetwork:
 
 def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
                rows: int | None = None, forms: Sequence[tuple[str, str]] = ()) -> Case:
-    """A network of one layer, its input drawn from a normal distribution.
+    """Makes the case of a network of one layer, with an input from a normal distribution.
 
-    rows: the input's first size where that is not the batch. forms: algorithms of which a form,
-    a value of `variant` in its configs, is a contender apart: `gossamer:ALGORITHM/FORM`. Every
-    contender has its input and output in the layout and precision it works in.
+    rows: first size of the input where that is not the batch. forms: pairs of an algorithm and a
+    value of `variant` in its configs, which become contenders `gossamer:ALGORITHM/FORM`. Every
+    contender has its input and output in the layout and precision that it works in.
     Raises UnsupportedError where the device has no algorithm for the layer.
     """
     device = setting.device
@@ -98,69 +93,73 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     problem = layer.problem
     assert problem is not None
     algorithms = OPS[layer.op].algorithms
-    reasons = {each.name: each.supports(problem, device) for each in algorithms}
-    able = [each for each in algorithms if reasons[each.name] is None]
-    if not able:
+    reasons = {algorithm.name: algorithm.supports(problem, device) for algorithm in algorithms}
+    supported = [algorithm for algorithm in algorithms if reasons[algorithm.name] is None]
+    if not supported:
         raise UnsupportedError(f"{network.name}: {device.name} has no algorithm: " + "; ".join(
             f"{name}: {reason}" for name, reason in reasons.items()))
-    held = _Held(layer, x, device)
+    on_device = _LayerOnDevice(layer, x, device)
 
     @cache
     def candidates() -> dict[str, list[Candidate]]:
-        """What each precision allows; the least precise is measured first, as it allows all."""
-        found = {}
+        """The candidates that each precision allows. The least precise is measured first: it allows
+        all candidates, whose times the others then find in the tuning cache."""
+        by_precision = {}
         for precision in reversed(setting.precisions):
             tuner = setting.tuner(precision)
-            found[precision] = tuner.measure(layer, able, device)
+            by_precision[precision] = tuner.measure(layer, supported, device)
             tuner.release()
-        return found
+        return by_precision
 
     def chosen() -> list[Alternative]:
-        taken: dict[str, Candidate] = {}
+        """The fastest candidate that each precision allows, each once."""
+        fastest: dict[str, Candidate] = {}
         for precision in setting.precisions:
             best = min(candidates()[precision], key=lambda candidate: candidate.cost)
-            taken.setdefault(best.variant.precision, best)
-        return [_measured(OWN, held, candidate) for candidate in taken.values()]
+            fastest.setdefault(best.variant.precision, best)
+        return [_measured(OWN, on_device, candidate) for candidate in fastest.values()]
 
     def forced(contender: str, name: str) -> list[Alternative]:
+        """The algorithm's fastest candidate in each precision."""
         if reasons[name] is not None:
             raise AbsentError(str(reasons[name]))
-        found = []
+        alternatives = []
         for precision in setting.precisions:
-            own = [candidate for candidate in candidates()[precision] if candidate.algorithm.name == name
-                   and candidate.variant.precision == precision]
-            if own:
-                best = min(own, key=lambda candidate: candidate.cost)
-                found.append(_measured(contender, held, best))
-        if not found:
+            measured = [candidate for candidate in candidates()[precision]
+                        if candidate.algorithm.name == name
+                        and candidate.variant.precision == precision]
+            if measured:
+                best = min(measured, key=lambda candidate: candidate.cost)
+                alternatives.append(_measured(contender, on_device, best))
+        if not alternatives:
             raise AbsentError(f"has no candidate in {' or '.join(setting.precisions)}")
-        return found
+        return alternatives
 
     def formed(contender: str, algorithm: Algorithm, form: str) -> list[Alternative]:
-        """The fastest config of the form, whatever the effort leaves of them for the choice."""
+        """The form's fastest config in each precision, of all configs whatever the effort."""
         if reasons[algorithm.name] is not None:
             raise AbsentError(str(reasons[algorithm.name]))
-        found = []
+        fastest = []
         for precision in setting.precisions:
-            made = [_alternative(contender, held, algorithm, variant)
-                    for variant in algorithm.variants(problem, device)
-                    if (variant.precision, dict(variant.config).get("variant")) == (precision,
-                                                                                    form)]
-            times = measure(device, [each.make().work for each in made], repeats=_LOOKS)
-            found += [min(zip(times, made, strict=True),
-                          key=lambda pair: pair[0].median_us)[1]] if made else []
-        if not found:
+            configs = [_alternative(contender, on_device, algorithm, variant)
+                       for variant in algorithm.variants(problem, device)
+                       if (variant.precision, dict(variant.config).get("variant")) == (precision,
+                                                                                       form)]
+            times = measure(device, [config.make().work for config in configs], repeats=_LOOKS)
+            fastest += [min(zip(times, configs, strict=True),
+                            key=lambda pair: pair[0].median_us)[1]] if configs else []
+        if not fastest:
             raise AbsentError(f"has no such form in {' or '.join(setting.precisions)}")
-        return found
+        return fastest
 
     contenders: dict[str, Callable[[], list[Alternative]]] = {OWN: chosen}
     for algorithm in algorithms:
         if not algorithm.vendor:
             contender = f"{OWN}:{algorithm.name}"
             contenders[contender] = partial(forced, contender, algorithm.name)
-            for name in (form for stem, form in forms if stem == algorithm.name):
-                contenders[f"{contender}/{name}"] = partial(formed, f"{contender}/{name}",
-                                                            algorithm, name)
+            for form in (form for name, form in forms if name == algorithm.name):
+                contenders[f"{contender}/{form}"] = partial(formed, f"{contender}/{form}",
+                                                            algorithm, form)
     for name in setting.against:
         if name in PEERS:
             contenders[name] = partial(PEERS[name], network, x, device, setting.precisions)
@@ -173,8 +172,8 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
                 sample_us=_SAMPLE_US if device.limits.graph else Case.sample_us)
 
 
-class _Held:
-    """A layer's weights and input on the device, shared by all of its candidates."""
+class _LayerOnDevice:
+    """A layer with its weights and input on the device, which all of its candidates share."""
 
     def __init__(self, layer: Layer, x: np.ndarray, device: Device) -> None:
         self.layer, self.device = layer, device
@@ -182,23 +181,26 @@ class _Held:
         self.source = cache(lambda spec: device.upload(to_memory(x, spec), "a layer's input"))
 
 
-def _measured(contender: str, held: _Held, candidate: Candidate) -> Alternative:
+def _measured(contender: str, on_device: _LayerOnDevice, candidate: Candidate) -> Alternative:
+    """A candidate as an alternative, which raises RuntimeError where the candidate failed."""
     if candidate.measured.failure:
         def fail() -> ReadyContender:
             raise RuntimeError(candidate.measured.failure)
 
         return Alternative(candidate.variant.precision, fail)
-    return _alternative(contender, held, candidate.algorithm, candidate.variant)
+    return _alternative(contender, on_device, candidate.algorithm, candidate.variant)
 
 
-def _alternative(contender: str, held: _Held, algorithm: Algorithm,
+def _alternative(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
                  variant: Variant) -> Alternative:
-    problem, device = held.layer.problem, held.device
+    """The layer by a variant of an algorithm."""
+    problem, device = on_device.layer.problem, on_device.device
     (source_spec,), (spec,) = variant.inputs, variant.outputs
 
     def make() -> ReadyContender:
-        state = algorithm.prepare(held.weights, problem, variant, device)  # type: ignore[arg-type]
-        source = held.source(source_spec)
+        state = algorithm.prepare(on_device.weights, problem, variant,  # type: ignore[arg-type]
+                                  device)
+        source = on_device.source(source_spec)
         target = device.empty(spec.nbytes, "a layer's output")
         workspace = device.empty(variant.workspace, "a layer's workspace") if (
             variant.workspace) else None
@@ -207,16 +209,16 @@ def _alternative(contender: str, held: _Held, algorithm: Algorithm,
             algorithm.launch(state, [source], [target], workspace, stream)
 
         def output(count: int) -> np.ndarray:
-            # the first images lie first, but where images are innermost
-            part = spec if spec.layout == "CHWN" else replace(
+            # the first images come first in memory, except where images are the innermost axis
+            read_spec = spec if spec.layout == "CHWN" else replace(
                 spec, shape=(count, *spec.shape[1:]))
-            stored = np.empty(part.stored_shape, part.stored_dtype)
+            stored = np.empty(read_spec.stored_shape, read_spec.stored_dtype)
             device.read(target, stored)
-            return from_memory(stored, part)[:count]
+            return from_memory(stored, read_spec)[:count]
 
-        return ReadyContender(contender, device, work, output, _layouts(source_spec, spec),
-                     " ".join(filter(None, (algorithm.name, variant.config_text))), variant.precision,
-                     captured=True)
+        config = " ".join(filter(None, (algorithm.name, variant.config_text)))
+        return ReadyContender(contender, device, work, output, _layouts(source_spec, spec), config,
+                              variant.precision, captured=True)
 
     return Alternative(variant.precision, make)
 
@@ -227,12 +229,13 @@ def _layouts(source: TensorSpec, target: TensorSpec) -> str:
 
 
 def _lowered(network: PeerNetwork, rows: int) -> Layer:
+    """The one layer of a network, lowered to its problem."""
     (layer,), _ = lower(resolve(optimise(network.graph), rows))
     return layer
 
 
 def _constants(shape: tuple[int, ...], bias: bool) -> dict[str, np.ndarray]:
-    """Dense random weights that keep the size of what they are applied to."""
+    """Dense random weights, which keep the size of activations, and a random bias."""
     random = np.random.default_rng(0)
     scale = np.float32(math.sqrt(2 / math.prod(shape[1:])))
     constants = {"0.weight": random.standard_normal(shape, np.float32) * scale}
@@ -243,6 +246,8 @@ def _constants(shape: tuple[int, ...], bias: bool) -> dict[str, np.ndarray]:
 
 def _graph(name: str, node: Node, constants: dict[str, np.ndarray], source: tuple[int, ...],
            target: tuple[int, ...], relu: bool) -> Graph:
+    """A graph of the node and a ReLU where there is one; source, target: shapes of one image or
+    row."""
     nodes = [node]
     if relu:
         nodes.append(Node("elementwise", "1", ["0.out"], ["y"], {"expression": apply("relu")}))

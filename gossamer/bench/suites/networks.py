@@ -1,4 +1,4 @@
-"""A whole network as a case: its plan, the plans that force one algorithm, and the peers."""
+"""A whole network as a case, for its plan, plans that force one algorithm, and the peers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.bench.peers.peer import (
-    OWN,
-    PEERS,
-    AbsentError,
-    Alternative,
-    PeerNetwork,
-    ReadyContender,
-)
+from gossamer.bench.contender import OWN, AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
 from gossamer.bench.work import MOST_ERROR, Case, Setting, least_work
 from gossamer.errors import UnsupportedError
@@ -27,20 +21,26 @@ from gossamer.plan.program import Program
 from gossamer.tensor import default_spec
 
 _CHECKED_IMAGES = 2
-_OPS_OF_FAMILIES = ("conv2d", "gemm", "matmul")
+"""Images that are compared with the reference."""
+_FORCED_OPS = ("conv2d", "gemm", "matmul")
+"""Ops whose algorithms are forced: those that take a network's time."""
 _OVER_LAYERS = 2e-2
-"""What less precise layers may add up to: MobileNetV2's 53 bring TF32 to 3e-3, float16 to 4e-3."""
-_ANYTHING = 10.0
+"""Error to which less precise layers may add up: over the 53 layers of MobileNetV2 it is 3e-3 in
+TF32 and 4e-3 in float16."""
+_ANY_ERROR = 10.0
+"""Error that no result exceeds."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that make the smallest difference a large one: nothing is known of what follows."""
+"""Functions that are not continuous: they may turn the smallest difference into a large one, so the
+error of what follows has no bound."""
 
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
                  force_each: bool = False) -> Case:
-    """A whole network, its input drawn from a normal distribution.
+    """Makes the case of a whole network, with an input from a normal distribution.
 
-    force_each: also by plans that force one of our own algorithms of convolutions and products
-    wherever it can be taken; those of vendors take part where `against` names them.
+    force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
+    plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
+    `against` names it.
     """
     graph = network.graph
     if len(graph.inputs) != 1:
@@ -76,54 +76,60 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
 
 
 def _forced_algorithms(ops: Collection[str]) -> list[str]:
-    """Our own algorithms of those of the ops that take a network's time."""
-    return list(dict.fromkeys(algorithm.name for op in _OPS_OF_FAMILIES if op in ops
+    """The names of gossamer's own algorithms for those of these ops that take a network's time."""
+    return list(dict.fromkeys(algorithm.name for op in _FORCED_OPS if op in ops
                               for algorithm in OPS[op].algorithms if not algorithm.vendor))
 
 
 def _most_error(graph: Graph) -> dict[str, float]:
+    """The error by precision beyond which a result of the network is wrong."""
     functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
                  if key in node.attributes for step in node.attributes[key].steps}
-    added = _ANYTHING if functions & _JUMPS else _OVER_LAYERS
-    return {"fp32": MOST_ERROR["fp32"], "tf32": added, "fp16": added}
+    most = _ANY_ERROR if functions & _JUMPS else _OVER_LAYERS
+    return {"fp32": MOST_ERROR["fp32"], "tf32": most, "fp16": most}
 
 
 def _plans(graph: Graph, batch: int, setting: Setting, only: str | None = None) -> list[Plan]:
-    """The plan that each precision allows, each precision that is taken once, the most precise
-    first. Raises AbsentError where the forced algorithm computes no layer."""
-    found: dict[str, Plan] = {}
+    """One plan for each precision that the fastest plans use, the most precise first.
+
+    only: the algorithm to force, None for the plan of gossamer's choice. Raises AbsentError where
+    the forced algorithm computes no layer.
+    """
+    plans: dict[str, Plan] = {}
     reason = ""
-    # the least precise is measured first, as it allows all
+    # the least precise is measured first: it allows all candidates, whose times the others then
+    # find in the tuning cache
     for allowed in reversed(setting.precisions):
         plan = Plan(graph, setting.device, tuner=setting.tuner(allowed), only=only)
         steps = plan.program(batch).steps
-        # other ops have algorithms of the same name
-        if only is None or any(step.algorithm.name == only and step.layer.op in _OPS_OF_FAMILIES
+        # ops other than these have algorithms of the same names
+        if only is None or any(step.algorithm.name == only and step.layer.op in _FORCED_OPS
                                for step in steps):
-            found[_precision(plan.program(batch))] = plan
+            plans[_precision(plan.program(batch))] = plan
         else:
             reason = next((step.rejected[only] for step in steps if only in step.rejected
-                           and step.layer.op in _OPS_OF_FAMILIES), "none is of its kind")
-    if not found:
+                           and step.layer.op in _FORCED_OPS), "none is of its kind")
+    if not plans:
         raise AbsentError(f"computes no layer: {reason}")
-    return [found[precision] for precision in PRECISIONS if precision in found]
+    return [plans[precision] for precision in PRECISIONS if precision in plans]
 
 
 def _notes(plans: Sequence[Plan], batch: int) -> tuple[str, ...]:
-    """What did not run on the plan's device, where something did not."""
+    """The plans' notes where a step runs on another device than the plan's."""
     return tuple(dict.fromkeys(
         note for plan in plans for note in plan.report(batch).notes
         if any(step.device is not plan.device for step in plan.program(batch).steps)))
 
 
 def _precision(program: Program) -> str:
-    """That of the least precise layer."""
+    """The precision of the least precise layer."""
     return max((step.variant.precision for step in program.steps), key=PRECISIONS.index,
                default="fp32")
 
 
 def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
-    """A plan: one context, whose graph is replayed where the device has graphs."""
+    """Returns a plan as an alternative: one context, whose captured graph is replayed where the
+    device has graphs."""
     device, batch = plan.device, len(x)
     program = plan.program(batch)
     precision = _precision(program)
@@ -135,7 +141,7 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
         device.write(source, x)
 
         def output(count: int) -> np.ndarray:
-            # activations may lie where the input was
+            # activations may have overwritten the input
             device.write(source, x)
             context.execute()
             array = np.empty(program.specs[result].shape, program.specs[result].stored_dtype)
@@ -145,9 +151,9 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
         layouts = Counter(step.variant.outputs[0].layout for step in program.steps
                           if len(step.variant.outputs[0].shape) == 4)
         algorithms = Counter(step.algorithm.name for step in program.steps)
-        return ReadyContender(contender, device, context.execute, output,
-                     "+".join(name for name, _ in layouts.most_common()) or "row",
-                     ", ".join(f"{name} {count}" for name, count in algorithms.most_common()),
-                     precision)
+        return ReadyContender(
+            contender, device, context.execute, output,
+            "+".join(name for name, _ in layouts.most_common()) or "row",
+            ", ".join(f"{name} {count}" for name, count in algorithms.most_common()), precision)
 
     return Alternative(precision, make)

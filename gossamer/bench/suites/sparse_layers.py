@@ -1,4 +1,4 @@
-"""The suite of pruned layers, one by one: published shapes, densities, weights and masks."""
+"""The suite of pruned layers, one by one, with published shapes, densities, weights and masks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gossamer.bench.work import Files, Item
 
 SUITE = "sparse-layers"
 FORMS = (("direct_sparse", "untiled"), ("direct_sparse", "tiled"))
-"""Contenders apart, as they were published."""
+"""The two published forms of direct sparse convolution, each of which is a contender."""
 
 
 def sparse_layers(batch: int, files: Files) -> list[Item]:
-    """Convolutions with published sparse weights, one by one."""
-    def item(each: SparseLayer) -> Item:
+    """Returns convolutions with published sparse weights, one by one."""
+    def item(sparse: SparseLayer) -> Item:
         @cache
         def sparsity() -> float:
-            return float(np.mean(each.weights() == 0))
+            return float(np.mean(sparse.weights() == 0))
 
-        return Item(SUITE, each.layer.name, batch, lambda setting: layer_case(
-            SUITE, convolution(each.layer, each.weights()), batch, setting, forms=FORMS),
+        return Item(SUITE, sparse.layer.name, batch, lambda setting: layer_case(
+            SUITE, convolution(sparse.layer, sparse.weights()), batch, setting, forms=FORMS),
             is_layer=True, sparsity=sparsity)
 
     folder = sparse_data.check(SUITE, files.data, sparse_data.ALL)
-    return [item(each) for each in sparse_data.published_layers(folder)]
+    return [item(sparse) for sparse in sparse_data.published_layers(folder)]

@@ -1,4 +1,4 @@
-"""The suites of training: one epoch over samples, by one network and by many at once."""
+"""The suites of training: one epoch over the samples, by one network and by many at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.peers.peer import OWN, AbsentError, Alternative, ReadyContender
+from gossamer.bench.contender import OWN, AbsentError, Alternative, ReadyContender
 from gossamer.bench.peers.training_peers import TRAINING_PEERS
 from gossamer.bench.training_work import EpochWork, TrainingRun, ready
 from gossamer.bench.work import Case, Files, Item, Setting
@@ -25,16 +25,21 @@ from gossamer.train.loop.settings import UNIFORM
 from gossamer.train.loop.trainer import Trainer
 
 _PUBLISHED_INPUTS = 1024
-"""Pictures padded to 32 x 32 and binarised; others have 28 x 28 grey levels."""
+"""Number of inputs for which pictures are padded to 32 x 32 and binarised, as in the published
+experiment; for 784 inputs they have 28 x 28 grey levels."""
 _DENSITIES = {True: 0.101, False: 0.191}
-"""The share of MNIST's inputs that are not zero, binarised and as they are."""
+"""Share of nonzero inputs in MNIST by whether they are binarised."""
 _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
-"""Samples after which networks are compared: of one, of all together, and of each at least."""
+"""Samples after which networks are compared with the reference: most for one network, most over all
+networks together, and least for each."""
 
 
 @dataclass(frozen=True)
 class TrainingCase:
-    """Networks of these sizes, which all see the same samples."""
+    """Training of one network or of several with the same sizes, which all see the same samples.
+
+    sizes: units of each layer, inputs first.
+    """
 
     name: str
     sizes: tuple[int, ...]
@@ -52,13 +57,13 @@ MANY = tuple(TrainingCase(f"1024-32-10/x{networks}", PUBLISHED, 10_000, networks
 
 
 def backprop(batch: int, files: Files) -> list[Item]:
-    """Online training of one network; knows no batch."""
-    return [_item("backprop", each) for each in BACKPROP]
+    """Returns online training of one network, which has no batch size."""
+    return [_item("backprop", training) for training in BACKPROP]
 
 
 def train_many(batch: int, files: Files) -> list[Item]:
-    """Online training of several networks at once; knows no batch."""
-    return [_item("train-many", each) for each in MANY]
+    """Returns online training of several networks at once, which has no batch size."""
+    return [_item("train-many", training) for training in MANY]
 
 
 def _item(suite: str, training: TrainingCase) -> Item:
@@ -67,19 +72,21 @@ def _item(suite: str, training: TrainingCase) -> Item:
 
 
 def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
-    """Training on MNIST, or on inputs like its where that is not installed. Times, FLOPs (zeros
-    among the inputs left out) and bytes are those of one sample of one network; the error is that
-    of what training changed."""
+    """Makes the case of training on MNIST, or on similar random inputs where that is not installed.
+
+    Times, FLOPs (without zeros among the inputs) and bytes are those of one sample of one
+    network. The error is that of the change of the parameters.
+    """
     task = make_epoch(training)
     problem, device = task.problem, setting.device
     # networks train without weight decay
     choice = partial(choose, problem.like(task.x, decay=False), device, setting.effort)
     contenders: dict[str, Callable[[], list[Alternative]]] = {
-        OWN: lambda: [_own(OWN, task, choice(None))]}
+        OWN: lambda: [_gossamer(OWN, task, choice(None))]}
 
     def forced(name: str) -> list[Alternative]:
         try:
-            return [_own(f"{OWN}:{name}", task, choice(name))]
+            return [_gossamer(f"{OWN}:{name}", task, choice(name))]
         except InputError as reason:
             raise AbsentError(str(reason)) from None
 
@@ -87,18 +94,18 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
         contenders[f"{OWN}:{algorithm.name}"] = partial(forced, algorithm.name)
     for name in setting.against:
         contenders[name] = partial(TRAINING_PEERS[name], task, device)
-    each = problem.samples * problem.networks
-    # of the first layer, forward and in the update
+    updates = problem.samples * problem.networks
     zeros = 1 - np.count_nonzero(task.x) / task.x.size
-    idle = round(zeros * 4 * training.sizes[0] * training.sizes[1])
+    # zero inputs need no work in the first layer, neither forward nor in the update of its weights
+    skipped_flops = round(zeros * 4 * training.sizes[0] * training.sizes[1])
     note = (f"{problem.describe()}; times of one sample of one network; inputs: "
             f"{task.inputs or 'MNIST'}, {zeros:.1%} of them zero")
-    return Case(suite, training.name, 1, problem.flops // each - idle,
-                -(-problem.least_bytes // each), 1.0, task.expected(), contenders, (note,))
+    return Case(suite, training.name, 1, problem.flops // updates - skipped_flops,
+                -(-problem.least_bytes // updates), 1.0, task.expected(), contenders, (note,))
 
 
-def _own(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
-    """Training as MLP does it: the mean loss of each epoch is fetched."""
+def _gossamer(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
+    """Training by gossamer as MLP.fit does it, which fetches the mean loss of each epoch."""
     def make() -> ReadyContender:
         samples = Samples(task.x, task.targets)
         settings = task.settings()
@@ -113,35 +120,35 @@ def _own(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternativ
 
             return TrainingRun(work, trainer.parameters)
 
-        label = choice.variant(task.problem.of_samples(
+        config_text = choice.variant(task.problem.of_samples(
             min(choice.samples, task.problem.samples))).config_text
         return ready(contender, choice.device, task, begin, "row",
-                     " ".join(filter(None, (choice.algorithm.name, label))))
+                     " ".join(filter(None, (choice.algorithm.name, config_text))))
 
     return Alternative(choice.algorithm.name, make)
 
 
 def make_epoch(training: TrainingCase) -> EpochWork:
-    """The same for each call."""
+    """Returns the work of one epoch, the same in every call."""
     rng = np.random.default_rng(0)
-    x, targets, inputs = _lessons(training.sizes[0], training.sizes[-1], training.samples)
+    x, targets, inputs = _samples(training.sizes[0], training.sizes[-1], training.samples)
     problem = BackpropProblem(training.sizes, len(x), len(x), networks=training.networks)
     start = rng.uniform(-UNIFORM, UNIFORM, (training.networks, problem.weight_count))
     checked = max(_LEAST_CHECKED, min(_CHECKED, _CHECKED_IN_ALL // training.networks))
     judged = sorted({0, training.networks // 2, training.networks - 1})
     return EpochWork(problem, x, targets, start.astype(np.float32), min(checked, len(x)),
-                tuple(judged), inputs)
+                     tuple(judged), inputs)
 
 
 @cache
-def _lessons(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """x, one-hot targets, and what x is where it is not MNIST's."""
+def _samples(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """The inputs x, one-hot targets, and a description of x where it is not MNIST."""
     binarised = inputs == _PUBLISHED_INPUTS
     pictures = _mnist(count) if inputs in (_PUBLISHED_INPUTS, 784) and outputs == 10 else None
     if pictures is not None:
-        made = prepared(pictures, Preparation(True, 0.5, (32, 32)) if binarised
-                        else Preparation(True))
-        return made.x, np.eye(outputs, dtype=np.float32)[made.y], ""
+        dataset = prepared(pictures, Preparation(True, 0.5, (32, 32)) if binarised
+                           else Preparation(True))
+        return dataset.x, np.eye(outputs, dtype=np.float32)[dataset.y], ""
     rng = np.random.default_rng(0)
     x = (rng.random((count, inputs), np.float32) < _DENSITIES[binarised]).astype(np.float32)
     if not binarised:
@@ -151,9 +158,9 @@ def _lessons(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndar
 
 
 def _mnist(count: int) -> Dataset | None:
-    """The first samples to train on, where MNIST is installed and has as many."""
+    """The first training samples of MNIST; None where it is not installed or has fewer."""
     try:
-        found, _ = sources.load(sources.mnist()[0], limit=count)
+        dataset, _ = sources.load(sources.mnist()[0], limit=count)
     except InputError:
         return None
-    return found if len(found.x) == count else None
+    return dataset if len(dataset.x) == count else None

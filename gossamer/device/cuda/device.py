@@ -1,4 +1,4 @@
-"""NVIDIA devices: kernels built by cuda.core, run through the CUDA driver API."""
+"""NVIDIA devices: kernels are built by cuda.core and run through the CUDA driver API."""
 
 from __future__ import annotations
 
@@ -14,15 +14,8 @@ import numpy as np
 from cuda.bindings import driver
 
 from gossamer.device import kernel_cache
-from gossamer.device.base import (
-    Argument,
-    Buffer,
-    Device,
-    Kernel,
-    KernelSource,
-    check_transfer,
-    out_of_memory,
-)
+from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.checks import check_transfer, out_of_memory
 from gossamer.device.cuda import nvjitlink, nvrtc
 from gossamer.device.cuda.driver import (
     Current,
@@ -37,6 +30,7 @@ from gossamer.device.cuda.kernel import CudaKernel
 from gossamer.device.cuda.memory import Allocation, CudaBuffer, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.cuda.streams import CudaStream, SideStreams
+from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError, InputError
 
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
@@ -48,7 +42,7 @@ class CudaDevice(Device):
     """One NVIDIA GPU, through its primary context, which torch, cupy and jax share.
 
     A stream is a CudaStream, an object with `__cuda_stream__`, a torch or cupy stream, or the
-    integer handle of one. None is a stream of the device's own.
+    integer handle of one. None is a stream that belongs to the device.
     """
 
     api = "cuda"
@@ -73,18 +67,19 @@ class CudaDevice(Device):
         self._side = SideStreams(self.create_stream)
 
     def current(self) -> Current:
-        """A context manager: the device's context is current inside."""
+        """Returns a context manager inside which the device's CUDA context is current."""
         return self._current
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """The value of a driver call. Raises DeviceError that says what failed."""
+        """Returns the value of a driver call. Raises DeviceError that says what failed."""
         try:
             return check(result)
         except DriverError as error:
             raise DeviceError(f"{self.name} failed {what}: {error}") from None
 
     def stream_handle(self, stream: Any) -> int:
-        """The integer handle of anything that can be meant by a stream."""
+        """Returns the integer handle of a stream of any supported kind.
+        Raises InputError for other objects."""
         if stream is None:
             return self._stream.handle
         if isinstance(stream, CudaStream):
@@ -105,20 +100,21 @@ class CudaDevice(Device):
         return True
 
     def compile(self, source: KernelSource) -> CudaKernel:
-        own: Future[CudaKernel] = Future()
-        kernel = self._kernels.setdefault(source, own)
-        if kernel is own:
+        future: Future[CudaKernel] = Future()
+        kernel = self._kernels.setdefault(source, future)
+        if kernel is future:
             try:
-                own.set_result(self._load(source))
+                future.set_result(self._load(source))
             except BaseException as error:
-                # who waits for it fails alike, who comes later tries again
-                own.set_exception(error)
+                # threads that wait for the kernel get the same error; later calls try again
+                future.set_exception(error)
                 del self._kernels[source]
         return kernel.result()
 
     def assemble(self, programs: Sequence[PtxProgram]) -> list[CudaKernel]:
-        """The kernels of programs in PTX, from the disk cache when seen before, else assembled at
-        the same time, apart from this process. Raises CompileError with the assembler's log."""
+        """Returns the kernels of PTX programs, from the disk cache where possible. The others are
+        assembled at the same time, each in its own process.
+        Raises CompileError with the assembler's log."""
         def assembled(program: PtxProgram) -> CudaKernel:
             seconds = 0.0
 
@@ -144,19 +140,19 @@ class CudaDevice(Device):
 
     def _loaded(self, source: KernelSource, key: Sequence[str],
                 build: Callable[[], bytes]) -> CudaKernel:
-        built = False
+        from_cache = True
 
-        def building() -> bytes:
-            nonlocal built
-            built = True
+        def build_missing() -> bytes:
+            nonlocal from_cache
+            from_cache = False
             return build()
 
         try:
-            kernel = CudaKernel(source, kernel_cache.cached(key, building), self)
-            kernel.from_cache = not built
+            kernel = CudaKernel(source, kernel_cache.cached(key, build_missing), self)
+            kernel.from_cache = from_cache
             return kernel
         except DriverError:
-            # an entry that is whole but does not load
+            # the entry is intact but cannot be loaded
             kernel_cache.forget(key)
         try:
             return CudaKernel(source, kernel_cache.cached(key, build), self)
@@ -197,7 +193,7 @@ class CudaDevice(Device):
             return self._pool
 
     def wrap(self, handle: int, nbytes: int, owner: object) -> CudaBuffer:
-        """Foreign device memory as a buffer that keeps its owner alive."""
+        """Returns foreign device memory as a buffer that keeps its owner alive."""
         return CudaBuffer(self, handle, nbytes, owner)
 
     def upload(self, array: np.ndarray, purpose: str) -> CudaBuffer:
@@ -212,7 +208,7 @@ class CudaDevice(Device):
             with self.current():
                 self.checked("writing memory", driver.cuMemcpyHtoDAsync(
                     _pointer(buffer), array.ctypes.data, array.nbytes, handle))
-                # the copy of page-locked memory goes on after the call
+                # a copy from page-locked memory continues after the call
                 self.checked("writing memory", driver.cuStreamSynchronize(handle))
 
     def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
@@ -256,11 +252,12 @@ class CudaDevice(Device):
 
     def _check_fit(self, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
         if threads > kernel.work_group_size:
-            raise DeviceError(f"{self.name} runs {kernel.name} with at most {kernel.work_group_size} "
-                              f"work-items a group, asked for {threads}")
+            raise DeviceError(f"{self.name} runs {kernel.name} with at most "
+                              f"{kernel.work_group_size} work-items in a work-group, "
+                              f"asked for {threads}")
         for dimension, (have, most) in enumerate(zip(groups, _LARGEST_GRID, strict=True)):
             if have > most:
-                raise DeviceError(f"{self.name} runs at most {most} groups in dimension "
+                raise DeviceError(f"{self.name} runs at most {most} work-groups in dimension "
                                   f"{dimension}, {kernel.name} asked for {have}")
 
     def synchronize(self, stream: Any = None) -> None:
@@ -272,13 +269,16 @@ class CudaDevice(Device):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Streams for work that forks from a stream and joins it again (see wait), the same ones
-        at each call for the same stream; inside a capture by this thread, the capture's own."""
+        """Returns streams for work that forks from a stream and joins it again (see wait).
+
+        They are the same at each call for the same stream; a graph that this thread captures has
+        its own.
+        """
         side = getattr(self._recording, "side", None) or self._side
         return side.beside(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
-        """What comes next in one stream starts after what is now in the other."""
+        """Makes later work of one stream start after the present work of the awaited stream."""
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
         if first == second:
             return
@@ -309,42 +309,42 @@ class CudaDevice(Device):
         return float(milliseconds) * 1000
 
     def capture(self, work: Callable[[Any], None], stream: Any = None) -> CudaGraph:
-        """work(stream) recorded as a graph, on a stream made for that; `stream` is where the
-        result replays when it is called without one. The graph keeps alive what it uses."""
+        """Returns work(stream) as a graph that keeps all used buffers and kernels alive. It is
+        captured on a temporary stream; `stream` is where it replays if its call names none."""
         recorder = CudaStream(self)
-        kept: list[Any] = []
-        # what is captured in them now must not meet work of other threads; they end behind it
+        used_objects: list[Any] = []
+        # captured side streams must not receive work of other threads
         side = SideStreams(self.create_stream)
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         with self.current():
             self.checked("recording a graph",
                          driver.cuStreamBeginCapture(recorder.handle, mode))
-            self._recording.kept, self._recording.side = kept, side
+            self._recording.used_objects, self._recording.side = used_objects, side
             try:
                 work(recorder)
             except BaseException:
-                # a capture that failed leaves no graph behind
+                # a failed capture may have left a partial graph
                 status, graph = driver.cuStreamEndCapture(recorder.handle)
                 if status == driver.CUresult.CUDA_SUCCESS:
                     driver.cuGraphDestroy(graph)
                 raise
             finally:
-                self._recording.kept = self._recording.side = None
+                self._recording.used_objects = self._recording.side = None
             graph = self.checked("recording a graph",
                                  driver.cuStreamEndCapture(recorder.handle))
             try:
-                return CudaGraph(self, graph, kept, stream)
+                return CudaGraph(self, graph, used_objects, stream)
             except DriverError as error:
                 raise DeviceError(f"{self.name} failed recording a graph: {error}") from None
             finally:
                 driver.cuGraphDestroy(graph)
 
     def keep(self, *objects: Any) -> None:
-        """Inside a capture by this thread, the graph keeps these objects alive, as launch and
-        copy already see to for what they are given; outside one nothing happens."""
-        kept = getattr(self._recording, "kept", None)
-        if kept is not None:
-            kept.extend(objects)
+        """Makes the graph that this thread captures keep objects alive; does nothing outside of a
+        capture. Launches and copies do this for their own arguments."""
+        used_objects = getattr(self._recording, "used_objects", None)
+        if used_objects is not None:
+            used_objects.extend(objects)
 
 
 def _pointer(buffer: Buffer) -> int:

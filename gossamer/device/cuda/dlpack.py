@@ -1,5 +1,5 @@
-"""Arrays of torch, cupy, jax and others on a CUDA device: in and out by DLPack, on the caller's
-stream, without a copy."""
+"""Exchanges arrays on a CUDA device with torch, cupy, jax and others by DLPack, on the caller's
+stream and without a copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class DeviceArray:
     """A C-contiguous array in the memory of a CUDA device.
 
     Other libraries read it without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
-    jax.dlpack.from_dlpack(a); they wait for the stream it is made on, and keep its memory alive.
+    jax.dlpack.from_dlpack(a). They wait for the stream that fills it, and keep its memory alive.
+
+    stream: the stream whose work fills the array; None is the device's default stream.
     """
 
     def __init__(self, buffer: CudaBuffer, shape: tuple[int, ...], dtype: np.typing.DTypeLike,
@@ -37,14 +39,14 @@ class DeviceArray:
         self.shape = tuple(shape)
         self.dtype = np.dtype(dtype)
         self.stream = stream
-        """The stream whose work fills it; None: the device's own."""
 
     @property
     def nbytes(self) -> int:
+        """Size of the array in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> np.ndarray:
-        """A copy in host memory, complete when this returns."""
+        """Returns a copy in host memory, which is complete on return."""
         array = np.empty(self.shape, self.dtype)
         self.buffer.device.read(self.buffer, array, self.stream)
         return array
@@ -83,7 +85,7 @@ class DeviceArray:
             "typestr": self.dtype.str,
             "data": (self.buffer.handle if self.nbytes else 0, False),
             "strides": None,
-            # 0 is not allowed there: the legacy stream is 1
+            # this interface forbids 0 and names the legacy stream by 1
             "stream": self.buffer.device.stream_handle(self.stream) or LEGACY_STREAM,
         }
 
@@ -92,7 +94,8 @@ class DeviceArray:
 
 
 class _DLPackOnly:
-    """Shows nothing of an array but DLPack, so that no reader takes a library's private way."""
+    """A wrapper that exposes only the DLPack interface of an array, so that readers cannot use a
+    library's private interfaces."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -106,9 +109,9 @@ class _DLPackOnly:
 
 
 def cuda_index(array: Any) -> int | None:
-    """The index of the CUDA device that holds an array; None when it lies elsewhere.
+    """Returns the index of the CUDA device that holds an array; None for other memory.
 
-    Raises InputError for a CUDA array interface whose address no device knows.
+    Raises InputError for a CUDA array interface whose address belongs to no device.
     """
     if isinstance(array, np.ndarray):
         return None
@@ -128,21 +131,23 @@ def cuda_index(array: Any) -> int | None:
 
 def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
              name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
-    """An array of another library on this device, shared without a copy and kept alive by the
-    result. What is pending on it is done before what comes next in the stream.
+    """Returns an array of another library as a DeviceArray that shares its memory and keeps it
+    alive. Work that is pending on the array ends before later work of the stream.
 
-    Raises InputError, which says what to do, when it lies on another device, is not
-    C-contiguous, or has a dtype other than the one wanted.
+    dtype: the dtype that the array must have, if any.
+    Raises InputError, which says what to do, when the array lies on another device, is not
+    C-contiguous, or has another dtype.
     """
     if isinstance(array, DeviceArray) and array.buffer.device is device:
         _check(name, array.dtype, dtype)
         device.wait(stream, array.stream)
         array.buffer.used_on(stream)
         return array
-    where = cuda_index(array)
-    if where != device.index:
-        place = "host memory" if where is None else f"cuda:{where}"
-        raise InputError(f"{name} lies in {place}, the plan runs on {device.name}; move it there")
+    array_index = cuda_index(array)
+    if array_index != device.index:
+        location = "host memory" if array_index is None else f"cuda:{array_index}"
+        raise InputError(f"{name} lies in {location}, the plan runs on {device.name}; "
+                         "move it there")
     consumer = device.stream_handle(stream) or LEGACY_STREAM
     try:
         with device.current():
@@ -151,7 +156,7 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
             else:
                 view = StridedMemoryView.from_cuda_array_interface(array, stream_ptr=consumer)
             shape, strides, kind = view.shape, view.strides, view.dtype
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library has its own exceptions
         raise InputError(f"{name} cannot be read by DLPack: {error}") from None
     if kind is None or kind.kind not in "biuf":
         raise InputError(f"{name} has dtype {kind}, which no kernel takes; convert it to float32")
@@ -165,8 +170,8 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: DeviceArray) -> Any:
-    """A result as an array of the library of `array`, which lies on CUDA: over the same memory
-    for torch, cupy and jax. Arrays of other libraries get the DeviceArray itself, which speaks
+    """Returns a result as an array of the library to which `array` belongs. It shares the result's
+    memory for torch, cupy and jax. Other libraries get the DeviceArray itself, which supports
     DLPack."""
     package = library(array)
     if package == "torch":
@@ -174,7 +179,7 @@ def like(array: Any, result: DeviceArray) -> Any:
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy names its stream by the handle, and destroys it with the object
+        # cupy passes only the handle of its stream, and destroys the stream with its object
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)
     if package == "jax":
@@ -183,9 +188,10 @@ def like(array: Any, result: DeviceArray) -> Any:
     return result
 
 
-def _check(name: str, dtype: np.dtype, wanted: np.typing.DTypeLike | None) -> None:
-    if wanted is not None and dtype != np.dtype(wanted):
-        raise InputError(f"{name} has dtype {dtype}, expected {np.dtype(wanted)}; convert it first")
+def _check(name: str, dtype: np.dtype, expected: np.typing.DTypeLike | None) -> None:
+    if expected is not None and dtype != np.dtype(expected):
+        raise InputError(f"{name} has dtype {dtype}, expected {np.dtype(expected)}; "
+                         "convert it first")
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:

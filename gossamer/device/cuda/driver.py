@@ -1,4 +1,4 @@
-"""The CUDA driver API: checked calls, the current context, and what a GPU offers."""
+"""The CUDA driver API: checked calls, the current context, and the limits of a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
-from gossamer.device.base import Limits
+from gossamer.device.limits import Limits
 from gossamer.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 class DriverError(DeviceError):
-    """A driver call that failed: the status and what the driver says of it."""
+    """A failed driver call, with its status and the driver's description."""
 
     def __init__(self, code: driver.CUresult) -> None:
         self.code = code
         status, text = driver.cuGetErrorString(code)
-        said = text.decode() if status == driver.CUresult.CUDA_SUCCESS else "unknown error"
-        super().__init__(f"{code.name}: {said}")
+        description = text.decode() if status == driver.CUresult.CUDA_SUCCESS else "unknown error"
+        super().__init__(f"{code.name}: {description}")
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """What a driver call returned beside its status. Raises DriverError for a bad status."""
+    """Returns the results of a driver call without its status. Raises DriverError on failure."""
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(result[0])
     return result[1] if len(result) == 2 else result[1:]
 
 
 class Current:
-    """Makes a device's context the calling thread's own for a while, and gives back the one
-    that another library had set."""
+    """A context manager that makes a device's context current in the calling thread and then
+    restores the context that another library had set."""
 
     def __init__(self, context: driver.CUcontext) -> None:
         self._context = context
@@ -54,7 +54,8 @@ class Current:
 
 
 def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> None:
-    """A driver call that frees something; it may come after a failure, or at exit."""
+    """Makes a driver call that frees a resource. It may follow a failure or happen at exit, so its
+    errors are ignored."""
     try:
         with device.current():
             call(*arguments)
@@ -63,28 +64,29 @@ def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> No
 
 
 def count() -> int:
-    """The number of NVIDIA devices. Raises DeviceError that says why there is none."""
+    """Returns the number of NVIDIA devices. Raises DeviceError that says why there is none."""
     try:
         check(driver.cuInit(0))
-        found = int(check(driver.cuDeviceGetCount()))
+        devices = int(check(driver.cuDeviceGetCount()))
     except RuntimeError:
         raise DeviceError("no NVIDIA driver found (libcuda.so.1); install NVIDIA's driver for "
                           "CUDA 13 (580 or newer)") from None
     except DriverError as error:
         raise DeviceError(f"the NVIDIA driver does not work: {error}") from None
-    if not found:
+    if not devices:
         raise DeviceError("the NVIDIA driver shows no GPU; check CUDA_VISIBLE_DEVICES")
-    return found
+    return devices
 
 
 def device_of(pointer: int) -> int:
-    """The index of the device whose memory an address lies in. Raises DriverError where it lies
-    in none's."""
+    """Returns the index of the device whose memory contains an address. Raises DriverError where no
+    device's does."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(check(driver.cuPointerGetAttribute(attribute, pointer)))
 
 
 def driver_version() -> str:
+    """Returns the CUDA version that the driver supports, and the driver's own where it is known."""
     version = int(check(driver.cuDriverGetVersion()))
     text = f"CUDA {version // 1000}.{version % 1000 // 10}"
     try:
@@ -96,6 +98,7 @@ def driver_version() -> str:
 
 
 def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
+    """Returns the limits of a device and its compute capability (major, minor)."""
     def attribute(name: str) -> int:
         member = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(check(driver.cuDeviceGetAttribute(member, device)))

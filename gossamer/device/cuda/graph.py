@@ -1,4 +1,4 @@
-"""CUDA graphs: recorded work that one call replays."""
+"""CUDA graphs, which record work so that one call replays it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class CudaGraph:
-    """Recorded work. Calling it, or launch(stream), replays the work in the stream's order."""
+    """Recorded work. Calling the graph, or launch(stream), replays it in the stream's order."""
 
-    def __init__(self, device: CudaDevice, graph: driver.CUgraph, kept: list[Any],
+    def __init__(self, device: CudaDevice, graph: driver.CUgraph, used_objects: list[Any],
                  stream: Any) -> None:
         self._device = device
         self._stream = stream
-        # the graph holds bare addresses: buffers and kernels must outlive it
-        self._kept = kept
+        # the graph contains bare addresses, so buffers and kernels must outlive it
+        self._used_objects = used_objects
         self._executable = check(driver.cuGraphInstantiate(graph, 0))
         weakref.finalize(self, quietly, device, driver.cuGraphExecDestroy, self._executable)
 
     def launch(self, stream: Any = None) -> None:
-        """Replays on a stream; None: the one it was captured for."""
+        """Replays the graph on a stream; None is the stream for which it was captured."""
         stream = self._stream if stream is None else stream
         with self._device.current():
             self._device.checked("replaying a graph", driver.cuGraphLaunch(

@@ -1,4 +1,4 @@
-"""CUDA kernels: a loaded cubin, and the packing of its parameters."""
+"""CUDA kernels: the loading of a cubin and the packing of a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from cuda.bindings import driver
 
-from gossamer.device.base import Argument, Kernel, KernelSource
+from gossamer.device.base import Argument, Kernel
 from gossamer.device.cuda.driver import check, quietly
 from gossamer.device.cuda.memory import CudaBuffer
+from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _FORMATS: dict[type, str] = {
 
 class _Packer:
     """The parameter block of one kernel for one sequence of argument types. cuLaunchKernel
-    copies the block, so one a thread serves every launch."""
+    copies the block, so a thread uses the same block for every launch."""
 
     def __init__(self, kernel: CudaKernel, types: tuple[type, ...]) -> None:
         formats = []
@@ -78,36 +79,38 @@ class CudaKernel(Kernel):
         self.work_group_size = self._attribute(
             attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
         self._dynamic_bytes = max(_STATIC_SHARED_BYTES - self.shared_bytes, 0)
-        self._own = threading.local()
+        self._per_thread = threading.local()
 
     def _attribute(self, attribute: driver.CUfunction_attribute) -> int:
         return int(check(driver.cuFuncGetAttribute(attribute, self.function)))
 
-    def check_parameters(self, given: Sequence[tuple[int, int]]) -> None:
-        """Raises DeviceError unless the kernel takes parameters of these offsets and sizes.
+    def check_parameters(self, arguments: Sequence[tuple[int, int]]) -> None:
+        """Raises DeviceError unless the kernel takes parameters with these offsets and sizes.
 
-        The driver tells their number only by failing after the last, which compute-sanitizer
-        shows as an error of the program unless it is called with --report-api-errors no.
+        The driver reveals the number of parameters only by failing after the last one, which
+        compute-sanitizer reports as an error unless it is called with --report-api-errors no.
         """
-        wanted: list[tuple[int, int]] = []
+        parameters: list[tuple[int, int]] = []
         while True:
-            status, offset, size = driver.cuFuncGetParamInfo(self.function, len(wanted))
+            status, offset, size = driver.cuFuncGetParamInfo(self.function, len(parameters))
             if status != driver.CUresult.CUDA_SUCCESS:
                 break
-            wanted.append((int(offset), int(size)))
-        if len(wanted) != len(given):
-            raise DeviceError(f"{self.name} takes {len(wanted)} arguments, got {len(given)}")
-        for index, (want, have) in enumerate(zip(wanted, given, strict=True)):
-            if want != have:
-                raise DeviceError(f"argument {index} of {self.name} takes {want[1]} bytes, "
-                                  f"got {have[1]}")
+            parameters.append((int(offset), int(size)))
+        if len(parameters) != len(arguments):
+            raise DeviceError(f"{self.name} takes {len(parameters)} arguments, "
+                              f"got {len(arguments)}")
+        for index, (parameter, argument) in enumerate(
+                zip(parameters, arguments, strict=True)):
+            if parameter != argument:
+                raise DeviceError(f"argument {index} of {self.name} takes {parameter[1]} bytes, "
+                                  f"got {argument[1]}")
 
     def packed(self, arguments: Sequence[Argument]) -> int:
-        """The address of the parameter pointers for a launch by this thread."""
+        """Returns the address of the parameter pointers for a launch by this thread."""
         types = tuple(map(type, arguments))
-        packers: dict[tuple[type, ...], _Packer] | None = getattr(self._own, "packers", None)
+        packers: dict[tuple[type, ...], _Packer] | None = getattr(self._per_thread, "packers", None)
         if packers is None:
-            packers = self._own.packers = {}
+            packers = self._per_thread.packers = {}
         packer = packers.get(types)
         if packer is None:
             packer = packers[types] = _Packer(self, types)
@@ -115,12 +118,13 @@ class CudaKernel(Kernel):
         return packer.address
 
     def allow_dynamic(self, nbytes: int) -> None:
-        """Lifts the kernel's limit of dynamic shared memory to at least this."""
+        """Raises the kernel's limit of dynamic shared memory to at least `nbytes`.
+        Raises DeviceError where the device has less."""
         if nbytes <= self._dynamic_bytes:
             return
         limit = self._device.limits.shared_bytes_opt_in
         if nbytes + self.shared_bytes > limit:
-            raise DeviceError(f"{self.name} needs {nbytes + self.shared_bytes} bytes of local "
+            raise DeviceError(f"{self.name} needs {nbytes + self.shared_bytes} bytes of shared "
                               f"memory, {self._device.name} has {limit}")
         check(driver.cuFuncSetAttribute(
             self.function,

@@ -1,4 +1,4 @@
-"""Device memory of CUDA: owned, part of another buffer, of a pool, or of another library."""
+"""CUDA device memory: owned, part of another buffer, from a pool, or of another library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
-from gossamer.device.base import Buffer, check_view
+from gossamer.device.base import Buffer
+from gossamer.device.checks import check_view
 from gossamer.device.cuda.driver import quietly
 from gossamer.device.cuda.streams import LEGACY_STREAM
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class CudaBuffer(Buffer):
-    """Device memory at `handle`: owned, part of another buffer, or foreign with an owner that
-    is kept alive."""
+    """Device memory at the address `handle`, whose owner is kept alive: an allocation, another
+    buffer of which it is a part, or an object of another library."""
 
     device: CudaDevice
 
@@ -32,9 +33,12 @@ class CudaBuffer(Buffer):
         return CudaBuffer(self.device, self.handle + offset, nbytes, self)
 
     def used_on(self, stream: Any) -> None:
-        """Tells that what comes next in this stream may use the memory, which if it was allocated
-        in a stream's order is given back behind all such streams. A stream that is given by its
-        bare handle must live as long as the memory; an object is kept alive."""
+        """Records that later work of a stream may use the memory.
+
+        Memory that was allocated in a stream's order is freed after the work of all such streams.
+        A stream object is kept alive; a stream given by its bare handle must live as long as the
+        memory.
+        """
         owner = self.owner
         while isinstance(owner, CudaBuffer):
             owner = owner.owner
@@ -43,14 +47,14 @@ class CudaBuffer(Buffer):
 
 
 class Allocation:
-    """Memory that is given back to the driver with this object."""
+    """Memory that the driver frees with this object."""
 
     def __init__(self, device: CudaDevice, handle: int) -> None:
         weakref.finalize(self, quietly, device, driver.cuMemFree, handle)
 
 
 class StreamAllocation:
-    """Memory of the device's pool, given back behind the work of all streams that used it."""
+    """Memory of the device's pool, which is freed after the work of all streams that used it."""
 
     def __init__(self, device: CudaDevice, handle: int, stream: Any) -> None:
         self._device = device
@@ -60,16 +64,19 @@ class StreamAllocation:
 
     def used_on(self, stream: Any) -> None:
         handle = self._device.stream_handle(stream) or LEGACY_STREAM
-        # the object keeps its stream from being destroyed, a bare handle does not
+        # a stream object keeps the stream from being destroyed, a bare handle does not
         if handle not in self._streams or not isinstance(stream, int):
             self._streams[handle] = stream
 
 
 def _release(device: CudaDevice, handle: int, streams: dict[int, Any]) -> None:
-    """Gives memory of the pool back behind what the streams hold by now. (An event recorded when
-    a library takes an array would come too early: the work on it is queued after that.)"""
-    last, *others = streams
-    if others:
+    """Frees memory of the pool after the present work of the streams.
+
+    An event recorded when a library takes an array would be too early, since the library queues its
+    work on the array after that.
+    """
+    last, *further_streams = streams
+    if further_streams:
         last = device.stream_handle(None)
         for stream in streams:
             device.wait(last, stream)

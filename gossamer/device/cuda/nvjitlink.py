@@ -1,4 +1,4 @@
-"""PTX to cubins by nvJitLink; needs no driver and no GPU."""
+"""Assembles PTX to cubins by nvJitLink, which needs no driver and no GPU."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gossamer.errors import CompileError
 
 
 def version() -> str:
-    """The version of nvJitLink: "13.0"."""
+    """Returns the version of nvJitLink, such as "13.0"."""
     return "{}.{}".format(*nvjitlink.version())
 
 
 def key(program: PtxProgram, architecture: str) -> tuple[str, ...]:
-    """What names the program's cubin in the kernel cache."""
+    """Returns the key of a program's cubin in the kernel cache."""
     return program.name, program.text, architecture, f"nvJitLink {version()}"
 
 
 def build(program: PtxProgram, architecture: str, *, apart: bool = False
           ) -> tuple[bytes, BuildInfo]:
-    """The program as a cubin for an architecture such as sm_90, and what the assembler says of
-    it. apart: in a process of its own, since nvJitLink works on one program at a time within a
-    process; that takes a fifth of a second to start.
+    """Returns the cubin of a program for an architecture such as sm_90, and the assembler's report.
 
+    apart: whether to assemble in a new process, which takes 0.2 seconds to start. Within one
+    process nvJitLink assembles only one program at a time.
     Raises CompileError with the assembler's log.
     """
     number = int("".join(filter(str.isdigit, architecture)))
@@ -46,7 +46,7 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
 
 
 def link(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """The cubin of a PTX text, and the log. Raises CompileError."""
+    """Returns the cubin of a PTX text and the log. Raises CompileError with the error log."""
     handle = nvjitlink.create(len(options), list(options))
     try:
         try:
@@ -54,9 +54,9 @@ def link(text: str, options: Sequence[str]) -> tuple[bytes, str]:
             nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "PTX")
             nvjitlink.complete(handle)
         except nvjitlink.nvJitLinkError as error:
-            said = _log(handle, nvjitlink.get_error_log_size, nvjitlink.get_error_log)
+            error_log = _log(handle, nvjitlink.get_error_log_size, nvjitlink.get_error_log)
             raise CompileError(f"nvJitLink {version()} cannot assemble PTX ({error}): "
-                               f"{said}") from None
+                               f"{error_log}") from None
         code = bytearray(nvjitlink.get_linked_cubin_size(handle))
         nvjitlink.get_linked_cubin(handle, code)
         return bytes(code), _log(handle, nvjitlink.get_info_log_size, nvjitlink.get_info_log)
@@ -71,8 +71,8 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    # what this process imports from, and (-P) not the folder that it happens to stand in
-    folders = os.pathsep.join(each or os.getcwd() for each in sys.path)
+    # the new process imports from the same folders; -P excludes its working directory
+    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
         run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],
                              env={**os.environ, "PYTHONPATH": folders},
@@ -80,11 +80,11 @@ def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
     except OSError as error:
         raise CompileError(f"cannot start a process that assembles PTX: {error}") from None
     if run.returncode:
-        said = run.stderr.decode(errors="replace").strip().splitlines()
-        ended = (f"was ended by signal {-run.returncode}" if run.returncode < 0 else
-                 f"failed with status {run.returncode}")
-        raise CompileError(f"a process that assembles PTX {ended}" + (
-            f": {said[-1]}" if said else "; is there too little memory?"))
+        error_lines = run.stderr.decode(errors="replace").strip().splitlines()
+        outcome = (f"was ended by signal {-run.returncode}" if run.returncode < 0 else
+                   f"failed with status {run.returncode}")
+        raise CompileError(f"a process that assembles PTX {outcome}" + (
+            f": {error_lines[-1]}" if error_lines else "; is there too little memory?"))
     result = pickle.loads(run.stdout)
     if isinstance(result, str):
         raise CompileError(result)
@@ -92,7 +92,8 @@ def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
 
 
 def _work() -> None:
-    """Links what comes in on standard input; the result, or the text of an error, goes out."""
+    """Assembles the PTX text from standard input, and writes the result or the text of an error to
+    standard output."""
     result: tuple[bytes, str] | str
     try:
         result = link(*pickle.load(sys.stdin.buffer))

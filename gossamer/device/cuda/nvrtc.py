@@ -1,4 +1,4 @@
-"""Kernels to cubins by NVRTC; needs no driver and no GPU."""
+"""Compiles kernels to cubins by NVRTC, which needs no driver and no GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from cuda.bindings import nvrtc
 from cuda.core import Program, ProgramOptions
 
-from gossamer.device.base import KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
 
 OPTIONS = "std=c++17 fma=true"
-"""What distinguishes our builds from others', for cache keys."""
+"""The compiler options that are part of a cubin's key in the kernel cache."""
 
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """What the assembler tells of a kernel: registers a thread, bytes a thread spilled to
-    off-chip memory (stores and loads together), and its log, warnings included."""
+    """The assembler's report on a kernel.
+
+    registers: registers of each thread. spill_bytes: bytes that each thread spills to off-chip
+    memory, stores and loads together. log: the assembler's log, warnings included.
+    """
 
     registers: int
     spill_bytes: int
@@ -27,21 +30,22 @@ class BuildInfo:
 
 
 def version() -> str:
-    """The version of NVRTC: "13.0"."""
+    """Returns the version of NVRTC, such as "13.0"."""
     _, major, minor = nvrtc.nvrtcVersion()
     return f"{major}.{minor}"
 
 
 def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, BuildInfo]:
-    """A kernel built for an architecture such as sm_90.
+    """Returns the cubin of a kernel for an architecture such as sm_90, and the assembler's report.
 
-    Strict arithmetic: IEEE division and square root, denormals kept, multiply-adds contracted.
+    Division and square root are those of IEEE 754, denormals are kept, and multiply-adds are
+    contracted.
     Raises CompileError with the compiler's log.
     """
     log = io.StringIO()
     options = ProgramOptions(
         name=source.path.name, arch=architecture, std="c++17", fma=True, ptxas_options=["-v"],
-        # a cached build comes without the report; kernel_cache keeps our own
+        # a cached build has no report; kernel_cache stores the cubins
         no_cache=True)
     try:
         program = Program(source.text(), "c++", options)
@@ -53,9 +57,9 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
 
 
 def _build_info(log: str, function: str) -> BuildInfo:
-    """Reads the assembler's report on one function."""
-    _, found, report = log.partition(f"Function properties for {function}\n")
-    if not found:
+    """Reads the assembler's report on one function. Raises CompileError where it is missing."""
+    _, heading, report = log.partition(f"Function properties for {function}\n")
+    if not heading:
         raise CompileError(f"the build has no kernel {function}; its log: {log}")
     report = report.split("Function properties for", 1)[0]
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)

@@ -1,4 +1,4 @@
-"""PTX as data: what generators of code write, and what nvjitlink.py assembles."""
+"""PTX programs as data, which code generators write and nvjitlink.py assembles."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import NamedTuple
 
 
 class Bits(int):
-    """A 32-bit float literal by its bits."""
+    """A 32-bit float literal, given by its bits."""
 
 
 class Address(NamedTuple):
-    """Memory at a register's value plus bytes."""
+    """A memory operand: the address in a register plus an offset in bytes."""
 
     base: str
     offset: int = 0
 
 
 Operand = str | int | Bits | Address | tuple[str, ...]
-"""A register, special register, label or parameter by name; a number; a vector of registers."""
+"""An operand: the name of a register, special register, label or parameter; a number; an address;
+or a vector of registers."""
 
 
 class Instruction(NamedTuple):
-    """An instruction, or with the name "label" the place of its one operand. guard: the predicate
-    register under which it runs, "!" before it for the opposite."""
+    """An instruction, or the definition of a label by name "label" and the label as operand.
+
+    guard: predicate register that must be true for the instruction to execute; with a leading "!"
+    it must be false. Without a guard the instruction always executes.
+    """
 
     name: str
     operands: tuple[Operand, ...] = ()
@@ -33,7 +37,7 @@ class Instruction(NamedTuple):
 
 
 _TYPES = {"p": "pred", "h": "b16", "r": "b32", "f": "f32", "q": "b64"}
-"""What the first letter of a register's name says of it."""
+"""PTX types of registers by the first letter of their names."""
 
 
 class Code:
@@ -45,29 +49,33 @@ class Code:
         self._labels = 0
 
     def register(self, kind: str) -> str:
-        """A new register: p (predicate), h, r, q (16, 32, 64 bits) or f (float32)."""
+        """Returns the name of a new register of a kind: p (predicate), h, r, q (16, 32, 64 bits) or
+        f (float32)."""
         self._counts[kind] += 1
         return f"{kind}{self._counts[kind] - 1}"
 
     def label(self) -> str:
+        """Returns a new label."""
         self._labels += 1
         return f"L{self._labels - 1}"
 
     def emit(self, name: str, *operands: Operand, guard: str = "") -> None:
+        """Appends an instruction."""
         self.instructions.append(Instruction(name, operands, guard))
 
     def place(self, label: str) -> None:
+        """Defines a label at the present end of the code."""
         self.instructions.append(Instruction("label", (label,)))
 
     def get(self, name: str, kind: str, *operands: Operand) -> str:
-        """The new register in which an instruction leaves its result."""
+        """Appends an instruction and returns the new register that holds its result."""
         result = self.register(kind)
         self.instructions.append(Instruction(name, (result, *operands)))
         return result
 
     def divided(self, number: str, by: int) -> tuple[str, str]:
-        """Quotient and remainder of a register's number below 2^31, by multiplication: the
-        assembler itself divides by constants as by any number."""
+        """Returns registers with quotient and remainder of a number below 2^31, computed by a
+        multiplication, since the assembler does not optimise divisions by constants."""
         if by == 1:
             return number, self.get("mov.u32", "r", 0)
         if by & (by - 1) == 0:
@@ -80,11 +88,12 @@ class Code:
         return quotient, self.get("mad.lo.s32", "r", quotient, -by, number)
 
     def jump(self, target: str, when: str = "", uniform: bool = True) -> None:
-        """A jump, which a whole warp takes or not where it is uniform."""
+        """Appends a jump; where it is uniform, either all work-items of a warp take it or none."""
         self.emit("bra.uni" if uniform else "bra", target, guard=when)
 
     def dispatch(self, index: str, targets: Sequence[str], first: int = 0) -> None:
-        """A jump to one of the targets by a register's number, the same in a whole warp."""
+        """Appends jumps to one of the targets by the number in a register, which must be the same
+        for all work-items of a warp."""
         if len(targets) == 1:
             self.jump(targets[0])
             return
@@ -96,7 +105,7 @@ class Code:
         self.dispatch(index, targets[middle:], first + middle)
 
     def text(self) -> str:
-        """Declarations of the registers and the instructions, one a line."""
+        """Returns the declarations of the registers and the instructions, each on a line."""
         declared = [f".reg .{_TYPES[kind]} {kind}<{count}>;"
                     for kind, count in self._counts.items()]
         return "\n".join([*declared, *map(_line, self.instructions)])
@@ -104,7 +113,7 @@ class Code:
 
 @dataclass(frozen=True)
 class PtxProgram:
-    """A kernel as PTX without its header: name, and the text from .visible on."""
+    """A kernel as PTX: its name, and its text without the header lines .version and .target."""
 
     name: str
     text: str
@@ -112,11 +121,14 @@ class PtxProgram:
 
 def kernel(name: str, parameters: Sequence[str], code: Code, work_group: int,
            blocks_per_unit: int) -> PtxProgram:
-    """A kernel of pointers and of `shared_memory`, whose size its launch says; for groups of so
-    many work-items, of which a multiprocessor must hold `blocks_per_unit` at once."""
-    listed = ", ".join(f".param .u64 {each}" for each in parameters)
+    """Returns a kernel that takes pointers and uses `shared_memory`, whose size each launch sets.
+
+    work_group: number of work-items in a work-group. blocks_per_unit: number of work-groups that
+    must fit a multiprocessor at once, which bounds the registers of a work-item.
+    """
+    declarations = ", ".join(f".param .u64 {parameter}" for parameter in parameters)
     return PtxProgram(name, f""".extern .shared .align 16 .b8 shared_memory[];
-.visible .entry {name}({listed})
+.visible .entry {name}({declarations})
 .maxntid {work_group}, 1, 1
 .minnctapersm {blocks_per_unit}
 {{
@@ -129,8 +141,8 @@ def _line(instruction: Instruction) -> str:
     name, operands, guard = instruction
     if name == "label":
         return f"{operands[0]}:"
-    shown = ", ".join(map(_operand, operands))
-    return f"@{guard} {name} {shown};" if guard else f"{name} {shown};"
+    texts = ", ".join(map(_operand, operands))
+    return f"@{guard} {name} {texts};" if guard else f"{name} {texts};"
 
 
 def _operand(operand: Operand) -> str:

@@ -1,4 +1,4 @@
-"""CUDA streams, and those that work beside another stream."""
+"""CUDA streams, and side streams for work that runs in parallel to another stream."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
 
 LEGACY_STREAM = 1
-"""The handle of the legacy default stream, for which 0 stands too."""
+"""The handle of the legacy default stream, which the handle 0 also names."""
 
 _MOST_BESIDE = 32
-"""Streams that keep others beside them."""
+"""Largest number of streams whose side streams are kept."""
 
 
 class CudaStream:
-    """A CUDA stream of our own, destroyed with this object."""
+    """A CUDA stream that is created and destroyed with this object."""
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
@@ -37,8 +37,8 @@ class CudaStream:
 
 
 class SideStreams:
-    """Streams for work beside that of another stream, which forks to them and joins them again by
-    events: the same ones each time for the same stream, so that a launch makes none."""
+    """Side streams, to which another stream forks work and from which it joins it again by events.
+    They are kept for each stream, so that a launch creates none."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -46,13 +46,13 @@ class SideStreams:
         self._beside: OrderedDict[int, list[Any]] = OrderedDict()
 
     def beside(self, handle: int, count: int) -> list[Any]:
-        """So many streams for the stream of that handle."""
+        """Returns `count` side streams of the stream with this handle."""
         with self._lock:
             streams = self._beside.setdefault(handle, [])
             self._beside.move_to_end(handle)
             while len(streams) < count:
                 streams.append(self._make())
             while len(self._beside) > _MOST_BESIDE:
-                # the driver destroys a stream behind the work that it still has
+                # the driver destroys a stream only after its pending work
                 self._beside.popitem(last=False)
             return streams[:count]

@@ -1,34 +1,40 @@
-/* One kernel dialect, two compilers: OpenCL C 1.2 and CUDA C++ (NVRTC).
+/* The macros with which one kernel source compiles as OpenCL C 1.2 and as CUDA C++ (NVRTC).
  *
- * opencl.h and cuda.h stand before this file: each gives the macros of its own compiler.
+ * opencl.h and cuda.h precede this file; each defines the macros of its own compiler.
  *
- * Kernels are written in OpenCL C 1.2 with the macros below. Sizes are kernel arguments, tile
- * sizes are macros. Pointer parameters carry GLOBAL or SHARED_POINTER; SHARED arrays stand at the
- * outermost scope of a kernel; no kernel returns before a BARRIER. */
+ * Kernels are written in OpenCL C 1.2 with these macros. Sizes of tensors are kernel arguments,
+ * and tile sizes are macros. Pointer parameters carry GLOBAL or SHARED_POINTER. SHARED arrays are
+ * declared at the outermost scope of a kernel. No kernel returns before a BARRIER. */
 
 #if !defined(__OPENCL_VERSION__) && !defined(__CUDACC__)
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 
-/* Warps are 32 work-items with neighbouring LOCAL_ID(0). Where each has a program counter of its
- * own, work-items in PART(condition), whole warps, go their own way: WARP_BARRIER waits for the
- * warp, PART_BARRIER for so many items of the group, all those in the part (number: 1 to 15, one
- * a part), and BALLOT sets bit n of the result, a uint, where the predicate of the warp's item n
- * is true. Elsewhere all work-items enter every part, one part after the other, so these three
- * stand outside of all conditions that are not the same for the whole group, and what is the
- * part's own work stands inside of one. VOTES(name, warps) stands among the SHARED arrays. */
+/* Warps are 32 work-items with consecutive LOCAL_ID(0).
+ *
+ * PART(condition) starts code for some warps of a work-group. On CUDA only the warps for which the
+ * condition is true enter it, at the same time as other warps enter other parts. In OpenCL all
+ * work-items enter every part, one part after the other. The work of a part is therefore inside of
+ * a further condition, and the following macros are outside of every condition that differs within
+ * the work-group:
+ *   WARP_BARRIER()               waits for the warp.
+ *   PART_BARRIER(number, items)  waits for all `items` work-items of the part; each part has its
+ *                                own number from 1 to 15.
+ *   BALLOT(result, votes, predicate)  sets bit n of the uint `result` where the predicate of the
+ *                                warp's work-item n is true. VOTES(name, warps) declares `votes`
+ *                                among the SHARED arrays. */
 
-/* Address of four floats at a 16-byte boundary. */
+/* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
 #define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))
 #define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
-/* 16-bit floats live in memory only: HALF is what a pointer to them points at, and arithmetic is
- * in float. Four of them stand at an 8-byte boundary. A FETCHED one is as memory had it: loads
- * that are asked for early, or under a condition, wait for nothing until its HALF_VALUE is taken.
+/* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
+ * in float. The address of four of them is a multiple of 8 bytes. A FETCHED value is an unconverted
+ * one, so that an early or conditional load need not complete before its HALF_VALUE is computed.
  *
- * REAL is a float of a kernel's tensors in memory: a HALF where HALVES is set, else a float. */
+ * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES
 #define REAL HALF
 #define LOAD_REAL LOAD_HALF
@@ -59,19 +65,19 @@
 
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
 
-/* A divisor as kernel parameters (gossamer.ops.strided.divisor gives the arguments), and x divided
- * by it, 0 <= x < 2^31, for the price of a multiplication. */
+/* DIVISOR declares a divisor as kernel parameters, whose arguments gossamer.ops.strided.divisor
+ * returns. QUOTIENT divides x, 0 <= x < 2^31, by it at the cost of a multiplication. */
 #define DIVISOR(name) int name, int name##_multiplier, int name##_shift
 #define QUOTIENT(x, name) \
     (MULTIPLY_HIGH((uint)(x) << 1, (uint)name##_multiplier) >> name##_shift)
 
-/* Arithmetic of expressions: VALUE is the type they are computed in. */
+/* The arithmetic of expressions, which are computed in the type VALUE. */
 #ifndef VALUE
 #define VALUE float
 #endif
 #define ZERO ((VALUE)0)
 #define ONE ((VALUE)1)
-/* a NaN argument stays a NaN, as in NumPy */
+/* the result is NaN where an argument is NaN, as in NumPy */
 #define MAXIMUM(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define MINIMUM(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
 #define SIGMOID(x) ((x) >= ZERO ? ONE / (ONE + exp(-(x))) : exp(x) / (ONE + exp(x)))

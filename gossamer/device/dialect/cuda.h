@@ -1,4 +1,4 @@
-/* The macros of the dialect in CUDA C++, for NVRTC. */
+/* Definitions for CUDA C++ (NVRTC) of the macros that common.h describes. */
 #ifdef __CUDACC__
 
 #define KERNEL extern "C" __global__
@@ -76,7 +76,7 @@ typedef unsigned long long ulong;
                         float_to_half(value.w));
 }
 
-/* Within a few units of the last place, and 0 where the exponential overflows. */
+/* A sigmoid with an error of a few units in the last place; 0 where the exponential overflows. */
 [[maybe_unused]] static __device__ __forceinline__ float QUICK_SIGMOID(float x)
 {
     float e, y;

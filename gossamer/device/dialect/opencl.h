@@ -1,4 +1,4 @@
-/* The macros of the dialect in OpenCL C 1.2, for any OpenCL driver. */
+/* Definitions for OpenCL C 1.2 of the macros that common.h describes. */
 #ifdef __OPENCL_VERSION__
 
 #define KERNEL __kernel
@@ -12,8 +12,8 @@
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups)
 #ifdef POCL_DEVICE_ADDRESS_BITS
-/* PoCL takes a branch right behind a barrier for one that all work-items take alike, even where
- * its condition was only computed before: something must stand between them. */
+/* PoCL assumes that all work-items agree on a branch directly after a barrier, even where they do
+ * not. An empty instruction between the two avoids this. */
 #define BARRIER_OF(memories)               \
     do {                                   \
         barrier(memories);                 \
@@ -23,7 +23,7 @@
 #define BARRIER_OF(memories) barrier(memories)
 #endif
 #define BARRIER() BARRIER_OF(CLK_LOCAL_MEM_FENCE)
-/* orders what the group's work-items do to global memory too */
+/* a barrier that also orders the accesses of the work-group to global memory */
 #define GLOBAL_BARRIER() BARRIER_OF(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define LOCAL_ID(d) ((int)get_local_id(d))
 #define GROUP_ID(d) ((int)get_group_id(d))
@@ -55,7 +55,7 @@
 #define STORE_HALF(pointer, index, value) vstore_half_rte(value, (size_t)(index), pointer)
 #define LOAD_HALF4(pointer, index) vloada_half4(0, (pointer) + (index))
 #define STORE_HALF4(pointer, index, value) vstorea_half4_rte(value, 0, (pointer) + (index))
-/* halves cannot be variables here: they are floats as soon as they are fetched */
+/* OpenCL C has no variables of type half, so a fetched value is a float */
 #define FETCHED_HALF float
 #define FETCHED_HALF4 float4
 #define FETCH_HALF LOAD_HALF
@@ -64,7 +64,7 @@
 #define HALF_VALUE4(fetched) (fetched)
 #define ZERO_HALF4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 #define QUICK_SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
-/* Shared memory beyond the static limit: a parameter here, an extern array in CUDA. */
+/* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_SHARED(type, name)
 

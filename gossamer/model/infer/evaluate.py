@@ -1,4 +1,4 @@
-"""NumPy evaluation of the ops that shape arithmetic and constants are made of."""
+"""Evaluates with NumPy the ops that occur in shape arithmetic and between constants."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _split(attributes: dict[str, Any], arrays: Arrays) -> list[np.ndarray]:
 def _reduce(attributes: dict[str, Any], arrays: Arrays) -> list[np.ndarray]:
     (x,) = arrays
     reductions: dict[str, Callable[..., Any]] = {"mean": np.mean, "max": np.max, "sum": np.sum}
-    wide = x.astype(np.float64) if x.dtype.kind == "f" else x
+    accurate = x.astype(np.float64) if x.dtype.kind == "f" else x
     reduction = reductions[attributes["kind"]]
-    result = reduction(wide, axis=attributes["axes"], keepdims=attributes["keepdims"])
+    result = reduction(accurate, axis=attributes["axes"], keepdims=attributes["keepdims"])
     return [np.asarray(result, dtype=x.dtype)]
 
 

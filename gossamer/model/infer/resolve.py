@@ -1,4 +1,5 @@
-"""resolve: a graph for one batch size, with every shape known and shape arithmetic folded."""
+"""resolve: makes the graph of one batch size, with every shape known and shape arithmetic
+folded."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from gossamer.model.infer.state import InferenceState
 
 def resolve(graph: Graph, batch: int,
             overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
-    """Shapes and dtypes of every value for one batch size, 0 included.
+    """Returns the graph of one batch size, which may be 0, with the shape and dtype of every value.
 
     A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file written
     for one batch size runs at another if every output's first dimension can follow the batch.
 
-    overrides: the shape of an input, without its batch, where the file leaves dimensions open.
+    overrides: shapes of inputs by name, without the batch, where the file leaves dimensions open.
     Raises InputError for open dimensions and impossible overrides; ModelError for shapes that
     do not fit each other and for a file that cannot leave its own batch size.
     """
@@ -50,21 +51,23 @@ def resolve(graph: Graph, batch: int,
 
 
 def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
-    """The graph with the open dimensions of some inputs set. Each shape leaves out the batch,
-    where the input has one. Raises InputError for an unknown input or a shape that contradicts
-    the file."""
+    """Returns the graph with the open dimensions of some inputs set.
+
+    overrides: shapes of inputs by name, without the batch where the input has one. Raises
+    InputError for an unknown input or a shape that contradicts the file.
+    """
     inputs = {info.name: info for info in graph.inputs}
-    for name, given in overrides.items():
+    for name, sizes in overrides.items():
         if name not in inputs:
             raise InputError(f"{graph.file}: has no input {name!r}; its inputs: "
                              f"{', '.join(inputs)}")
         info = inputs[name]
         batch: tuple[int | None, ...] = (None,) if info.shape[:1] == (None,) else ()
-        shape = (*batch, *given)
+        shape = (*batch, *sizes)
         fits = len(shape) == len(info.shape) and all(
-            mine in (None, wanted) for mine, wanted in zip(info.shape, shape, strict=True))
+            file_size in (None, size) for file_size, size in zip(info.shape, shape, strict=True))
         if not fits or any(size is not None and size < 1 for size in shape):
-            raise InputError(f"{graph.file}: input {name!r} cannot have shape {list(given)}; the "
+            raise InputError(f"{graph.file}: input {name!r} cannot have shape {list(sizes)}; the "
                              f"file says {_text(info, info.shape[len(batch):])}")
         inputs[name] = replace(info, shape=shape)
     return replace(graph, inputs=list(inputs.values()))
@@ -109,13 +112,14 @@ def _check_scaling(static: StaticGraph, reference: InferenceState) -> None:
 
 
 def _run(state: InferenceState) -> StaticGraph:
+    """Applies the rules of all nodes, and returns what remains of them as a graph."""
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:
         if info.name in state.aliases:
             state.nodes.append(Node("elementwise", f"{info.name}.copy",
-                                   [state.aliases.pop(info.name)], [info.name],
-                                   {"expression": Expression(1)}))
+                                    [state.aliases.pop(info.name)], [info.name],
+                                    {"expression": Expression(1)}))
     nodes = live_nodes(state.nodes, [info.name for info in state.graph.outputs])
     used = {name for node in nodes for name in node.inputs}
     used |= {info.name for info in state.graph.outputs}
@@ -128,10 +132,10 @@ def _run(state: InferenceState) -> StaticGraph:
 
 
 def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
-    """The nodes on which these values depend, in order."""
-    needed, kept = set(outputs), []
+    """Returns the nodes on which these values depend, in order."""
+    needed, live = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
             needed.update(node.inputs)
-            kept.append(node)
-    return kept[::-1]
+            live.append(node)
+    return live[::-1]

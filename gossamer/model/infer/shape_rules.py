@@ -1,4 +1,4 @@
-"""How each op's shapes follow from its inputs', and its attributes become concrete numbers."""
+"""Shape rules of the ops that compute: output shapes from input shapes, and concrete attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rule = Callable[[InferenceState, Node], None]
 
 
 def visit(state: InferenceState, node: Node) -> None:
-    """Applies a node's rule. Raises ModelError."""
+    """Applies the rule of a node's op, which emits into the state. Raises ModelError."""
     node = copy.copy(node)
     node.attributes = dict(node.attributes)
     node.inputs = [state.aliases.get(name, name) for name in node.inputs]
@@ -29,12 +29,12 @@ def visit(state: InferenceState, node: Node) -> None:
     if node.op in PARAMETERS and not absorb_parameters(node, state.known):
         unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
         raise state.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
-                               "gossamer needs shapes that follow from the input's shape")
+                                "gossamer needs shapes that follow from the input's shape")
     if node.op in _FLOAT_ONLY and not all(name in state.known for name in node.inputs):
         for name in node.inputs:
             if name and state.dtypes[name] != "float32":
                 raise state.unsupported(node, f"computes with {state.dtypes[name]} ({name!r}); "
-                                             "gossamer computes it in float32")
+                                              "gossamer computes it in float32")
     try:
         with np.errstate(all="ignore"):
             _RULES[node.op](state, node)
@@ -43,15 +43,16 @@ def visit(state: InferenceState, node: Node) -> None:
 
 
 def _image(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
+    """Returns the batch, channels, height and width of the first input."""
     shape = state.shapes[node.inputs[0]]
     if len(shape) != 4:
         raise state.error(node, f"input has shape {list(shape)}, expected 4 dimensions (batch, "
-                               "channels, height, width)")
+                                "channels, height, width)")
     return shape  # type: ignore[return-value]
 
 
 def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, ...]:
-    """Concrete pads (top, left, bottom, right), with auto_pad worked out."""
+    """Returns concrete pads (top, left, bottom, right), with auto_pad worked out."""
     auto_pad = node.attributes.get("auto_pad")
     if auto_pad is None:
         return tuple(node.attributes["pads"])
@@ -66,13 +67,14 @@ def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[i
 
 
 def _extent(node: Node, kernel: tuple[int, int]) -> tuple[int, int]:
+    """Returns the height and width that a dilated kernel covers."""
     dilations = node.attributes["dilations"]
     return (dilations[0] * (kernel[0] - 1) + 1, dilations[1] * (kernel[1] - 1) + 1)
 
 
 def _window(state: InferenceState, node: Node, kernel: tuple[int, int],
             ceil: bool = False) -> tuple[tuple[int, ...], list[int]]:
-    """Pads and output size of a convolution or pool."""
+    """Returns the pads and the output size of a convolution or pool."""
     size = _image(state, node)[2:]
     pads = _pads(node, size, kernel)
     result = []
@@ -81,27 +83,29 @@ def _window(state: InferenceState, node: Node, kernel: tuple[int, int],
         room = size[axis] + pads[axis] + pads[axis + 2] - extent
         if room < 0:
             raise state.error(node, f"kernel {list(kernel)} (dilations "
-                                   f"{list(node.attributes['dilations'])}, pads {list(pads)}) does "
-                                   f"not fit an input of {size[0]}x{size[1]}; give larger images")
+                                    f"{list(node.attributes['dilations'])}, pads {list(pads)}) "
+                                    f"does not fit an input of {size[0]}x{size[1]}; give larger "
+                                    "images")
         steps = -(-room // stride) if ceil else room // stride
         if ceil and steps * stride >= size[axis] + pads[axis]:
-            steps -= 1  # the last window would start behind the input
+            steps -= 1  # the last window would start beyond the input
         result.append(steps + 1)
     return pads, result
 
 
-def _epilogue(state: InferenceState, node: Node, channels: int, shape: tuple[int, ...]) -> Expression:
-    """Checks the operands after the weight."""
+def _epilogue(state: InferenceState, node: Node, channels: int,
+              shape: tuple[int, ...]) -> Expression:
+    """Returns the epilogue, and checks its operands, which are the inputs after the weight."""
     expression = node.attributes["epilogue"]
     operands = node.inputs[2:]
     if len(operands) != expression.inputs - 1:
         raise state.error(node, f"has {len(operands)} epilogue operands, its expression takes "
-                               f"{expression.inputs - 1}")
+                                f"{expression.inputs - 1}")
     for name in operands:
         expected = (channels,) if name in state.known else shape
         if state.shapes[name] != expected:
             raise state.error(node, f"operand {name!r} has shape {list(state.shapes[name])}, "
-                                   f"expected {list(expected)}")
+                                    f"expected {list(expected)}")
     return expression
 
 
@@ -111,13 +115,13 @@ def _conv2d(state: InferenceState, node: Node) -> None:
     groups = node.attributes["groups"]
     if c != per_group * groups:
         raise state.error(node, f"input has {c} channels, expected {per_group * groups} (weight "
-                               f"{[m, per_group, r, s]}, {groups} groups)")
+                                f"{[m, per_group, r, s]}, {groups} groups)")
     pads, size = _window(state, node, (r, s))
     shape = (n, m, *size)
     attributes = node.attributes
     state.emit(node, shape, strides=attributes["strides"], pads=pads,
-              dilations=attributes["dilations"], groups=groups,
-              epilogue=_epilogue(state, node, m, shape))
+               dilations=attributes["dilations"], groups=groups,
+               epilogue=_epilogue(state, node, m, shape))
 
 
 def _conv_transpose2d(state: InferenceState, node: Node) -> None:
@@ -128,24 +132,25 @@ def _conv_transpose2d(state: InferenceState, node: Node) -> None:
     attributes = node.attributes
     strides, extra = attributes["strides"], attributes["output_padding"]
     extent = _extent(node, (r, s))
-    full = [strides[i] * (size[i] - 1) + extra[i] + extent[i] for i in range(2)]
+    full_size = [strides[i] * (size[i] - 1) + extra[i] + extent[i] for i in range(2)]
     pads = list(attributes["pads"])
-    auto_pad, wanted = attributes.get("auto_pad"), attributes.get("output_shape")
-    if auto_pad and not wanted:
-        wanted = [size[i] * strides[i] for i in range(2)]
-    if wanted:
+    auto_pad, output_size = attributes.get("auto_pad"), attributes.get("output_shape")
+    if auto_pad and not output_size:
+        output_size = [size[i] * strides[i] for i in range(2)]
+    if output_size:
         for i in range(2):
-            total = max(full[i] - wanted[i], 0)
+            total = max(full_size[i] - output_size[i], 0)
             small, large = total // 2, total - total // 2
             pads[i], pads[i + 2] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
-            extra = (*extra[:i], extra[i] + max(wanted[i] - full[i], 0), *extra[i + 1:])
-            full[i] = max(full[i], wanted[i])
-    result = [full[i] - pads[i] - pads[i + 2] for i in range(2)]
+            extra = (*extra[:i], extra[i] + max(output_size[i] - full_size[i], 0), *extra[i + 1:])
+            full_size[i] = max(full_size[i], output_size[i])
+    result = [full_size[i] - pads[i] - pads[i + 2] for i in range(2)]
     if min(result) < 1:
-        raise state.error(node, f"pads {pads} leave nothing of an output of {full[0]}x{full[1]}")
+        raise state.error(node, f"pads {pads} leave nothing of an output of "
+                                f"{full_size[0]}x{full_size[1]}")
     state.emit(node, (n, per_group * attributes["groups"], *result), strides=strides,
-              pads=tuple(pads), dilations=attributes["dilations"], output_padding=tuple(extra),
-              groups=attributes["groups"])
+               pads=tuple(pads), dilations=attributes["dilations"], output_padding=tuple(extra),
+               groups=attributes["groups"])
 
 
 def _gemm(state: InferenceState, node: Node) -> None:
@@ -157,9 +162,9 @@ def _gemm(state: InferenceState, node: Node) -> None:
     depth, columns = b[::-1] if trans_b else b
     if inner != depth:
         raise state.error(node, f"input gives {inner} values a row, expected {depth} (weight "
-                               f"{list(b)})")
+                                f"{list(b)})")
     state.emit(node, (rows, columns), trans_a=trans_a, trans_b=trans_b,
-              epilogue=_epilogue(state, node, columns, (rows, columns)))
+               epilogue=_epilogue(state, node, columns, (rows, columns)))
 
 
 def _matmul(state: InferenceState, node: Node) -> None:
@@ -179,18 +184,24 @@ def _matmul(state: InferenceState, node: Node) -> None:
 def batch_norm_constants(
     arrays: list[np.ndarray], epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """mean, scale and shift in float64 so that batch norm is (x - mean) * scale + shift."""
+    """Returns mean, scale and shift in float64, with which batch norm is
+    (x - mean) * scale + shift.
+
+    arrays: gamma, beta, mean and variance.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         gamma, beta, mean, variance = (a.astype(np.float64) for a in arrays)
         return mean, gamma / np.sqrt(variance + epsilon), beta
 
 
 def _batch_norm(state: InferenceState, node: Node) -> None:
-    """(x - mean) * scale + shift in this order: a float32 scale and shift would cancel."""
+    """Emits (x - mean) * scale + shift in this order: in x * scale + (shift - mean * scale) the
+    terms would cancel in float32."""
     shape = state.shapes[node.inputs[0]]
     arrays = [state.known[name] for name in node.inputs[1:]]
     if len(shape) < 2 or shape[1] != arrays[0].size:
-        raise state.error(node, f"input has shape {list(shape)}, expected {arrays[0].size} channels")
+        raise state.error(node, f"input has shape {list(shape)}, expected {arrays[0].size} "
+                                "channels")
     operands = [node.inputs[0]]
     values = batch_norm_constants(arrays, node.attributes["epsilon"])
     for role, value in zip(("mean", "scale", "shift"), values, strict=True):
@@ -199,13 +210,15 @@ def _batch_norm(state: InferenceState, node: Node) -> None:
     state.emit(node, shape, op="elementwise", inputs=operands, expression=AFFINE)
 
 
-AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)), ExpressionStep("add", (5, 3))))
-"""(x - mean) * scale + shift."""
+AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),
+                        ExpressionStep("add", (5, 3))))
+"""The expression (x - mean) * scale + shift, with these inputs in the order x, mean, scale,
+shift."""
 
 
 def _elementwise(state: InferenceState, node: Node) -> None:
-    """Operands of several dtypes are cast to the one that holds them all; truth values and
-    conditions among numbers take theirs."""
+    """Casts operands of several dtypes to the one that holds them all; truth values among numbers,
+    and conditions of `where`, are cast to the dtype of the numbers."""
     shapes = [state.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -263,7 +276,7 @@ def _softmax(state: InferenceState, node: Node) -> None:
         matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
         flat = state.reshape(node, matrix, node.inputs[0], [state.new_name(node, "flat")])
         result = state.emit(node, matrix, inputs=[flat],
-                           outputs=[state.new_name(node, "softmax")], axis=1, log=log)
+                            outputs=[state.new_name(node, "softmax")], axis=1, log=log)
         state.reshape(node, shape, result, node.outputs)
     else:
         state.emit(node, shape, axis=axis, log=log)

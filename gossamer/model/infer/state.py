@@ -1,4 +1,5 @@
-"""InferenceState: what is known of a graph's values while its nodes are made concrete one by one."""
+"""InferenceState: the known shapes, dtypes and values of a graph while its nodes are made concrete
+one by one."""
 
 from __future__ import annotations
 
@@ -15,17 +16,24 @@ from gossamer.model.infer.evaluate import EVALUATORS
 Shape = tuple[int, ...]
 
 CONSTANT_LIMIT = 1 << 28
+"""The most elements of a constant that shape arithmetic may make."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a node raises whose attributes or inputs are of a kind that no exporter writes."""
+"""Errors that a rule raises where attributes or inputs are of a kind that no exporter writes."""
 
 
 class InferenceState:
-    """One pass over a graph at one batch size. Rules (gossamer.model.infer.shape_rules) check a
-    node, make its attributes concrete and emit what remains of it.
+    """State of the shape inference of a graph at one batch size.
 
-    reference: the same graph's state at another batch size, from which rules see what the batch
-    changes.
+    The rules (gossamer.model.infer.shape_rules, layout_rules) go through the nodes in order: they
+    check a node, make its attributes concrete and emit what remains of it here.
+
+    reference: the finished state of the same graph at another batch size, from which rules see
+    what the batch changes.
+    nodes: the nodes that were emitted.
+    known: arrays of the values that do not depend on the data, by name.
+    shapes, dtypes: shape and dtype of every value so far, by name.
+    aliases: the value that another name stands for, by that name.
     """
 
     def __init__(self, graph: Graph, batch: int, reference: InferenceState | None = None) -> None:
@@ -43,6 +51,7 @@ class InferenceState:
             self.dtypes[info.name] = info.dtype
 
     def error(self, node: Node, text: str) -> ModelError:
+        """Returns an error whose message names the file and the node."""
         file = self.graph.file or self.graph.name
         return ModelError(f"{file}: {node.source or node.name}: {text}")
 
@@ -53,10 +62,13 @@ class InferenceState:
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,
              dtype: str | None = None, several: Sequence[Shape] | None = None,
              **attributes: Any) -> str:
-        """Appends what the node became, or computes it if all its inputs are known.
+        """Appends the node that takes the place of `node`, or computes its value if all its
+        inputs are known. Returns the name of its first output.
 
-        result: the shape of every output; `several` has one for each. dtype: of the outputs;
-        None takes that of the first input.
+        result: the shape of every output, where `several` does not give one for each.
+        op, inputs, outputs: None keeps those of the node.
+        dtype: dtype of the outputs; None takes that of the first input.
+        attributes: concrete attributes of the new node.
         """
         op = op or node.op
         inputs = node.inputs if inputs is None else list(inputs)
@@ -77,24 +89,24 @@ class InferenceState:
         return outputs[0]
 
     def new_name(self, node: Node, role: str) -> str:
-        """A name for a value that the file does not have, after the node's first output."""
+        """Returns an unused name for a new value, which begins with the node's first output."""
         return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
     def check_size(self, node: Node, shape: Sequence[int]) -> None:
-        """Raises ModelError for a constant that only a mistake in the file makes so large."""
+        """Raises ModelError for a constant so large that the file must be wrong."""
         if math.prod(shape) > CONSTANT_LIMIT:
             raise self.error(node, f"makes a constant of shape {list(shape)}; expected at most "
                                    f"{CONSTANT_LIMIT} elements")
 
     def know(self, name: str, array: np.ndarray) -> str:
-        """Gives a value that does not depend on the data."""
+        """Records a value that does not depend on the data, and returns its name."""
         self.known[name] = array
         self.shapes[name], self.dtypes[name] = array.shape, array.dtype.name
         return name
 
     def alias(self, node: Node) -> None:
-        """The node changes nothing: its output is its first input by another name. A constant
-        keeps both names, since the node may change it at another batch size."""
+        """Makes the node's output another name of its first input, which the node does not change.
+        A constant keeps both names, since the node may change it at another batch size."""
         name, source = node.outputs[0], node.inputs[0]
         if source in self.known:
             self.know(name, self.known[source])
@@ -104,7 +116,8 @@ class InferenceState:
 
     def reshape(self, node: Node, shape: Sequence[int], x: str | None = None,
                 outputs: Sequence[str] | None = None) -> str:
-        """Emits a reshape of x, or an alias where the node's own input already has the shape."""
+        """Emits a reshape of x, or an alias where the node's own input already has the shape.
+        Returns the output's name."""
         if x is None and outputs is None and self.shapes[node.inputs[0]] == tuple(shape):
             self.alias(node)
             return node.outputs[0]
@@ -112,6 +125,7 @@ class InferenceState:
                          shape=tuple(shape))
 
     def cast(self, node: Node, x: str, outputs: Sequence[str], dtype: str) -> str:
+        """Emits a cast of x, or casts its known value. Returns the output's name."""
         if x in self.known:
             return self.know(outputs[0], self.known[x].astype(dtype))
         name = self.emit(node, self.shapes[x], op="cast", inputs=[x], outputs=outputs)
@@ -119,13 +133,13 @@ class InferenceState:
         return name
 
     def axis(self, node: Node, axis: int, rank: int) -> int:
-        """The axis counted from the start. Raises ModelError when there is none such."""
+        """Returns the axis counted from the start. Raises ModelError when there is none such."""
         if not -rank <= axis < rank:
             raise self.error(node, f"has no axis {axis}: its input has {rank} dimensions")
         return axis % rank
 
     def follows_batch(self, name: str) -> bool:
-        """Whether the first dimension grows with the batch."""
+        """Returns whether the first dimension of a value grows with the batch."""
         if self.reference is None:
             return False
         old, new = self.reference.shapes.get(name, ()), self.shapes[name]

@@ -1,7 +1,7 @@
-"""Batch norm: folded into the convolution or product before it, or made element-wise.
+"""Batch norms: folded into the convolution or matrix product before them, or made element-wise.
 
-One that a sign depends on, with no convolution or product between, is never folded: rounding
-of the folded weights would flip bits."""
+A batch norm on which a sign depends, with no convolution or product between, is never folded:
+the rounding of the folded weights would flip bits."""
 
 from __future__ import annotations
 
@@ -9,51 +9,53 @@ import numpy as np
 
 from gossamer.expression import apply
 from gossamer.model.graph import Graph, Node, add_constant
-from gossamer.model.infer.sample import Sample
 from gossamer.model.infer.shape_rules import AFFINE, batch_norm_constants
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 _DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and", "or",
                   "not", "floor"}
+"""Functions whose result jumps where their argument is rounded to the other side of a limit."""
 _CARRIERS = {"identity", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "pad", "slice",
              "split", "concat", "expand", "gather", "resize", "elementwise", "batch_norm", "pool",
              "reduce", "softmax"}
-"""Ops that pass values or a few values' mean on, so that a sign behind them sees how each was
-rounded."""
+"""Ops that pass values on, or a mean of few values, so that a sign behind them depends on the
+rounding of each value."""
 
 
 def readers(graph: Graph) -> dict[str, list[Node]]:
-    """The nodes that read each value, once for each; the graph's end counts as a reader with
-    the op "output"."""
-    found: dict[str, list[Node]] = {}
+    """Returns the nodes that read each value, each node once. An output of the graph is read by a
+    node with the op "output"."""
+    nodes: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in dict.fromkeys(node.inputs):
-            found.setdefault(name, []).append(node)
+            nodes.setdefault(name, []).append(node)
     for info in graph.outputs:
-        found.setdefault(info.name, []).append(Node("output", info.name, [info.name], []))
-    return found
+        nodes.setdefault(info.name, []).append(Node("output", info.name, [info.name], []))
+    return nodes
 
 
 def fold_batch_norms(graph: Graph) -> None:
-    """Folds each batch norm that alone reads a convolution or product into its weights and bias,
-    computed in float64."""
-    makers = {name: node for node in graph.nodes for name in node.outputs}
+    """Folds each batch norm that is the only reader of a convolution or product into the layer's
+    weights and bias, which are computed in float64."""
+    producers = {name: node for node in graph.nodes for name in node.outputs}
     users = readers(graph)
     folded = set()
     for norm in graph.nodes:
         if norm.op != "batch_norm" or len(users[norm.inputs[0]]) != 1:
             continue
-        layer = makers.get(norm.inputs[0])
+        layer = producers.get(norm.inputs[0])
         if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
             continue
         if not _feeds_sign(norm.outputs[0], users):
             _fold(graph, layer, norm)
-            makers[norm.outputs[0]] = layer
+            producers[norm.outputs[0]] = layer
             folded.add(id(norm))
     graph.nodes = [node for node in graph.nodes if id(node) not in folded]
 
 
 def channel_count(layer: Node, weight: np.ndarray) -> int | None:
-    """Output channels (a gemm's columns). None for a weight that resolve() will refuse."""
+    """Returns the number of output channels (of columns for a gemm), or None for a weight that
+    resolve() will refuse."""
     if weight.ndim != (2 if layer.op == "gemm" else 4):
         return None
     if layer.op == "conv2d":
@@ -64,6 +66,7 @@ def channel_count(layer: Node, weight: np.ndarray) -> int | None:
 
 
 def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
+    """Returns whether a batch norm of so many channels can be folded into the layer."""
     if layer.op not in ("conv2d", "conv_transpose2d", "gemm"):
         return False
     if any(name not in graph.constants for name in layer.inputs[1:]):
@@ -76,6 +79,7 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
+    """Returns whether a function that jumps, such as sign, depends on the rounding of a value."""
     seen, pending = set(), [name]
     while pending:
         name = pending.pop()
@@ -113,14 +117,14 @@ def _fold(graph: Graph, layer: Node, norm: Node) -> None:
         layer.attributes["epilogue"] = apply("add")
 
 
-def expand_batch_norms(graph: Graph, known: Sample) -> None:
-    """The other batch norms become (x - mean) * scale + shift, in this order, where the sample
-    has checked their channels; resolve() does the rest."""
+def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Turns the other batch norms into (x - mean) * scale + shift, in this order, where shape
+    inference has checked their channels; resolve() does the same with the rest."""
     for node in graph.nodes:
-        if node.op != "batch_norm" or not known.shapes(node.outputs[0]):
+        if node.op != "batch_norm" or not shapes.shapes(node.outputs[0]):
             continue
         x = node.inputs[0]
-        rank = len(known.shapes(x)[0])
+        rank = len(shapes.shapes(x)[0])
         arrays = [graph.constants[name] for name in node.inputs[1:]]
         values = batch_norm_constants(arrays, node.attributes["epsilon"])
         node.inputs = [x]

@@ -1,4 +1,4 @@
-"""optimise: rewrites of a graph that keep its results and hold for every batch size."""
+"""optimise: rewrites a graph so that its results stay the same at every batch size."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from gossamer.expression import identity
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import live_nodes
-from gossamer.model.infer.sample import Sample, as_step, sample
 from gossamer.model.infer.shape_rules import visit
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
 from gossamer.model.infer.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 
 
 def optimise(graph: Graph) -> Graph:
-    """Folds constants and batch norms, and fuses element-wise arithmetic into convolutions,
-    products and each other. The graph given is not changed."""
+    """Returns a graph with the same results, in which constants and batch norms are folded and
+    element-wise nodes are fused into convolutions, products and each other."""
     graph = _copy(graph)
     drop_identities(graph)
     fold_constants(graph)
-    known = sample(graph)
-    inline_scalars(graph, known)
+    shapes = shapes_by_batch(graph)
+    inline_scalars(graph, shapes)
     merge_equal(graph)
-    matmul_to_gemm(graph, known)
+    matmul_to_gemm(graph, shapes)
     fold_zero_pads(graph)
     fold_batch_norms(graph)
-    expand_batch_norms(graph, known)
-    fuse_chains(graph, known)
-    fuse_epilogues(graph, known)
+    expand_batch_norms(graph, shapes)
+    fuse_chains(graph, shapes)
+    fuse_epilogues(graph, shapes)
     drop_dead(graph)
     return graph
 
@@ -46,99 +46,101 @@ def _copy(graph: Graph) -> Graph:
 
 
 def drop_identities(graph: Graph) -> None:
-    """Removes identities; one between two values that must keep their names stays."""
+    """Removes identities, except one between two values that must both keep their names."""
     fixed = {info.name for info in graph.outputs}
-    makers = {name for node in graph.nodes for name in node.outputs}
+    produced = {name for node in graph.nodes for name in node.outputs}
     names: dict[str, str] = {}
-    kept = []
+    nodes: list[Node] = []
     for node in graph.nodes:
         node.inputs = [names.get(name, name) for name in node.inputs]
         if node.op != "identity":
-            kept.append(node)
+            nodes.append(node)
             continue
         source, name = node.inputs[0], node.outputs[0]
         if name not in fixed:
             names[name] = source
-        elif source in makers and source not in fixed:
-            # the maker takes the output's name
+        elif source in produced and source not in fixed:
+            # the node that produces the source gives it the output's name
             names[source] = name
             fixed.add(name)
-            for other in kept:
-                other.inputs = [name if n == source else n for n in other.inputs]
-                other.outputs = [name if n == source else n for n in other.outputs]
+            for earlier in nodes:
+                earlier.inputs = [name if n == source else n for n in earlier.inputs]
+                earlier.outputs = [name if n == source else n for n in earlier.outputs]
             names = {old: name if new == source else new for old, new in names.items()}
         else:
-            kept.append(node)
-    graph.nodes = kept
+            nodes.append(node)
+    graph.nodes = nodes
 
 
 def fold_constants(graph: Graph) -> None:
-    """Computes the nodes all of whose inputs are constants, where NumPy says how."""
-    kept = []
+    """Computes the nodes that have constant inputs only, where there is a NumPy evaluation of their
+    op."""
+    nodes = []
     for node in graph.nodes:
         if all(name in graph.constants for name in node.inputs):
-            walk = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
+            state = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
             try:
-                visit(walk, node)
+                visit(state, node)
             except ModelError:
                 # resolve() will raise it, where the user asks for a batch size
-                kept.append(node)
+                nodes.append(node)
                 continue
-            if all(name in walk.known for name in node.outputs):
-                graph.constants.update({name: walk.known[name] for name in node.outputs})
+            if all(name in state.known for name in node.outputs):
+                graph.constants.update({name: state.known[name] for name in node.outputs})
                 continue
-        kept.append(node)
-    graph.nodes = kept
+        nodes.append(node)
+    graph.nodes = nodes
 
 
-def inline_scalars(graph: Graph, known: Sample) -> None:
-    """Constants of one value become steps of the expressions that read them."""
+def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Makes constants of one element steps of the expressions that read them."""
     for node in graph.nodes:
         if node.op != "elementwise":
             continue
-        if any(known.dtype(name) != "float32" for name in node.inputs):
+        if any(shapes.dtype(name) != "float32" for name in node.inputs):
             continue
         composer = Composer()
-        values = [as_step(composer, graph.constants.get(name), name) for name in node.inputs]
+        values = [composer.operand_or_constant(name, graph.constants.get(name))
+                  for name in node.inputs]
         outputs = composer.inline(node.attributes["expression"], values)
         operands, expression = composer.build(*outputs)
-        if operands and known.same(node.outputs[0], operands, graph.constants):
+        if operands and shapes.broadcast_to(node.outputs[0], operands, graph.constants):
             node.inputs, node.attributes["expression"] = operands, expression
 
 
 def merge_equal(graph: Graph) -> None:
-    """Computes once what several nodes compute alike."""
+    """Keeps one of several nodes that compute the same from the same inputs."""
     first: dict[object, Node] = {}
     names: dict[str, str] = {}
     fixed = {info.name for info in graph.outputs}
-    kept = []
+    nodes = []
     for node in graph.nodes:
         node.inputs = [names.get(name, name) for name in node.inputs]
         key = (node.op, tuple(map(bool, node.outputs)), tuple(node.inputs),
                tuple((name, _exact(node.attributes[name])) for name in sorted(node.attributes)))
         twin = first.get(key)
         if twin is not None and not fixed.intersection(node.outputs):
-            names.update((mine, other) for mine, other
-                         in zip(node.outputs, twin.outputs, strict=True) if mine)
+            names.update((name, twin_name) for name, twin_name
+                         in zip(node.outputs, twin.outputs, strict=True) if name)
         else:
             first.setdefault(key, node)
-            kept.append(node)
-    graph.nodes = kept
+            nodes.append(node)
+    graph.nodes = nodes
 
 
 def _exact(value: object) -> object:
-    """Text or bytes that two attributes share only if they are the same: the repr of an array
-    rounds and leaves out."""
+    """Returns a key that two attributes share only if they are the same: the repr of an array is no
+    such key, since it rounds numbers and leaves some out."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return repr(value)
 
 
-def matmul_to_gemm(graph: Graph, known: Sample) -> None:
-    """A product of a matrix with a constant matrix takes an epilogue as a gemm."""
+def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Turns the product of a matrix with a constant matrix into a gemm, which takes an epilogue."""
     for node in graph.nodes:
         x = node.inputs[0] if node.op == "matmul" else ""
-        if known.from_data(x) and known.rank(x) == 2:
+        if shapes.depends_on_data(x) and shapes.rank(x) == 2:
             weight = graph.constants.get(node.inputs[1])
             if weight is not None and weight.ndim == 2 and weight.dtype == np.float32:
                 node.op = "gemm"
@@ -146,7 +148,7 @@ def matmul_to_gemm(graph: Graph, known: Sample) -> None:
 
 
 def fold_zero_pads(graph: Graph) -> None:
-    """Zeros round an image become pads of the convolutions that read it."""
+    """Turns zeros around an image into pads of the convolutions that read it."""
     pads = {node.outputs[0]: node for node in graph.nodes if _pads_image(node)}
     for node in graph.nodes:
         pad = pads.get(node.inputs[0]) if node.inputs else None
@@ -154,11 +156,12 @@ def fold_zero_pads(graph: Graph) -> None:
             extra: Sequence[int] = [pad.attributes["pads"][axis] for axis in (2, 3, 6, 7)]
             node.inputs[0] = pad.inputs[0]
             node.attributes["pads"] = tuple(
-                mine + more for mine, more in zip(node.attributes["pads"], extra, strict=True))
+                size + more for size, more in zip(node.attributes["pads"], extra, strict=True))
     drop_dead(graph)
 
 
 def _pads_image(node: Node) -> bool:
+    """Returns whether a node only puts zeros around height and width of an image."""
     if node.op != "pad" or node.attributes["mode"] != "constant" or len(node.inputs) > 1:
         return False
     pads = node.attributes.get("pads", ())

@@ -1,1 +1,1 @@
-"""Readers: one for each kind of file that a network or its tensors come in."""
+"""Readers of the files that networks and their tensors are stored in."""

@@ -1,4 +1,4 @@
-"""What the kernels of back-propagation share: their macros, buffers and limits."""
+"""Macros, buffers and limits that the kernels of back-propagation share."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _FUNCTIONS = {
     "none": ("(z)", "1.0f"),
     "softmax": ("(z)", "1.0f"),
 }
-"""Each activation as C over z, and its derivative over what it gave out."""
+"""Each activation as a C expression of z, and its derivative as one of its value a."""
 
 X, TARGETS, ORDER, SETTINGS, PARAMETERS = range(5)
-"""A problem's inputs."""
+"""Indices of a problem's inputs."""
 TRAINED, LOSSES = range(2)
-"""Its outputs."""
+"""Indices of a problem's outputs."""
 
 
 class KernelBackprop(Algorithm):
-    """Back-propagation by kernels, in float32."""
+    """An algorithm that trains by kernels, in float32."""
 
     op = "backprop"
 
@@ -35,8 +35,11 @@ class KernelBackprop(Algorithm):
 
 
 def activation_macros(problem: BackpropProblem) -> dict[str, object]:
-    """ACTIVATE and SLOPE of hidden units, ACTIVATE_OUTPUT and OUTPUT_SLOPE of outputs (which a
-    softmax leaves as they are), and whether SOFTMAX comes after."""
+    """Returns the macros ACTIVATE and SLOPE for hidden units, ACTIVATE_OUTPUT and OUTPUT_SLOPE for
+    outputs, and SOFTMAX, which says whether a softmax follows on the (then unchanged) outputs.
+
+    The slopes are derivatives, as expressions of the activation's value.
+    """
     activate, slope = _FUNCTIONS[problem.activation]
     activate_output, output_slope = _FUNCTIONS[problem.output_activation]
     return {"ACTIVATE(z)": activate, "SLOPE(a)": slope,
@@ -45,38 +48,40 @@ def activation_macros(problem: BackpropProblem) -> dict[str, object]:
 
 
 RunTime = Callable[..., Argument]
-"""An argument that is known when a launch is queued."""
+"""A function that returns a kernel argument, which is known only when a launch is queued."""
 
 RUN: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
-"""All inputs and outputs."""
+"""All inputs and outputs of a problem as kernel arguments."""
 
 
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:
-    """So many bytes of the workspace from the offset on."""
+    """Returns the argument that is `nbytes` bytes of the workspace, from the offset on."""
     def part(inputs: object, outputs: object, workspace: Buffer) -> Argument:
         return workspace.view(offset, nbytes)
     return part
 
 
 ALIGNMENT = 4096
-"""Where parts of a workspace start: a multiple of every device's alignment."""
+"""Bytes of which the offsets of workspace parts are multiples; every device's alignment divides
+it."""
 
 
 def aligned(nbytes: int) -> int:
+    """Returns a number of bytes, rounded up to a multiple of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def registers_of(threads: int) -> int:
-    """Registers that a work-item of an NVIDIA GPU may use in a group of so many: warps are dealt
-    to four schedulers, which have 16384 each."""
+    """Returns how many registers a work-item of an NVIDIA GPU may use in a work-group of so many
+    work-items: the warps are divided among four sub-partitions with 16384 registers each."""
     return min(255, 16384 // (32 * -(-threads // 128)) // 8 * 8)
 
 
 def padded(count: int) -> int:
-    """Rounded up to fours."""
+    """Returns a number, rounded up to a multiple of four."""
     return -(-count // 4) * 4
 
 
 def table(numbers: Iterable[int]) -> str:
-    """The elements of an array in C."""
+    """Returns numbers as the elements of an array in C."""
     return ", ".join(map(str, numbers))

@@ -1,4 +1,4 @@
-"""Back-propagation in NumPy, with SciPy's BLAS for updates in place."""
+"""Back-propagation on the host in NumPy, with SciPy's BLAS for updates in place."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _IN_PLACE: dict[str, Callable[[np.ndarray], object]] = {
 }
 
 _SMALL = 1 << 24
-"""Multiply-adds of an update's forward pass up to which its products take one thread: on several
-they gain little, and on a busy machine they wait for each other."""
+"""Largest number of multiply-adds in the forward pass of an update for which BLAS gets one thread:
+several threads gain little on them and, on a busy machine, wait for each other."""
 
 
 class NumpyBackprop(HostAlgorithm):
-    """Update by update in float32."""
+    """Training on the host, update after update, in float32."""
 
     op = "backprop"
 
@@ -47,15 +47,15 @@ class NumpyBackprop(HostAlgorithm):
 
 
 def _online(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Sample by sample."""
+    """Returns the outputs of a problem with one sample per update."""
     x, targets, order, settings = inputs[:4]
     parameters = np.array(inputs[4], np.float32)
     losses = np.zeros((problem.networks, problem.samples), np.float32)
     half = problem.weight_count
     for network, rows in enumerate(order):
         step = _OnlineUpdate(problem, problem.split(parameters[network, :half]),
-                     problem.split(parameters[network, half:]) if problem.velocity else [],
-                     *map(float, settings[network]))
+                             problem.split(parameters[network, half:]) if problem.velocity else [],
+                             *map(float, settings[network]))
         for sample, row in enumerate(rows):
             losses[network, sample] = step(x[row], targets[row])
     return [parameters, losses]
@@ -63,21 +63,21 @@ def _online(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.n
 
 @contextmanager
 def _threads_for(multiply_adds: int) -> Iterator[None]:
-    """One thread in BLAS, where there is so little work at a time."""
+    """Limits BLAS to one thread where an update has few multiply-adds."""
     if multiply_adds > _SMALL:
         yield
         return
-    # the number is the whole process's: two that change it at once would not put it back
-    with _one_at_a_time, threadpool_limits(1, "blas"):
+    # the number belongs to the process: if two threads changed it at once, neither would restore it
+    with _thread_limit_lock, threadpool_limits(1, "blas"):
         yield
 
 
-_one_at_a_time = threading.Lock()
+_thread_limit_lock = threading.Lock()
 
 
 class _OnlineUpdate:
-    """One sample's training of a network, its parameters changed where they are: a rank-1 update
-    a layer, so that each weight is read and written once."""
+    """Trains a network on one sample, in place: a rank-1 update per layer reads and writes each
+    weight once."""
 
     def __init__(self, problem: BackpropProblem, layers: Layers, velocities: Layers, rate: float,
                  momentum: float, decay: float) -> None:
@@ -88,6 +88,7 @@ class _OnlineUpdate:
         self.outputs = [np.empty(units, np.float32) for units, _ in problem.layer_shapes]
 
     def __call__(self, x: np.ndarray, target: np.ndarray) -> float:
+        """Changes the parameters by one sample, and returns its loss before that."""
         problem = self.problem
         last = len(self.layers) - 1
         values = x
@@ -119,21 +120,22 @@ class _OnlineUpdate:
         return loss
 
     def _update(self, index: int, before: np.ndarray, error: np.ndarray) -> None:
+        """Changes the parameters of a layer by its inputs `before` and its errors."""
         weight, bias = self.layers[index]
         if self.velocities:
-            velocity, of_bias = self.velocities[index]
+            velocity, bias_velocity = self.velocities[index]
             velocity *= self.momentum
             sger(1.0, before, error, a=velocity.T, overwrite_a=True)
             if self.decay:
                 saxpy(weight.ravel(), velocity.ravel(), a=self.decay)
             saxpy(velocity.ravel(), weight.ravel(), a=-self.rate)
-            of_bias *= self.momentum
-            of_bias += error
-            bias -= self.rate * of_bias
+            bias_velocity *= self.momentum
+            bias_velocity += error
+            bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # a factor just below 1 would be rounded alike at every sample
+            # multiplying by a factor just below 1 would round the same way at every sample
             weight -= self.rate * self.decay * weight
-        # a row-major matrix is its transpose by columns, which BLAS changes in place
+        # BLAS takes column-major matrices: it changes the transpose of a row-major one in place
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)
         bias -= self.rate * error

@@ -1,4 +1,4 @@
-"""Training a fully connected network by back-propagation, for a run of samples."""
+"""The problem of training fully connected networks by back-propagation on a series of samples."""
 
 from __future__ import annotations
 
@@ -15,39 +15,47 @@ from gossamer.tensor import TensorSpec, default_spec
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 LOSSES = ("squared_error", "cross_entropy")
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
-"""Of the inputs: what data count as, so that all that are nearly as dense are measured as one."""
-_LOOKED_AT = 1000
-"""Rows (or up to twice as many) that tell what data are like."""
+"""Shares of non-zero inputs to which the density of data is rounded, so that data of about the
+same density share one measurement."""
+_SAMPLED_ROWS = 1000
+"""Smallest number of rows, where there are as many, that the density of data is computed from; at
+most it is twice as many."""
 
 
 @dataclass(frozen=True)
 class BackpropProblem(Problem):
     """Updates the parameters of one or more networks of the same sizes, sample after sample.
 
-    sizes: units a layer, inputs first. rows: samples that the data hold. samples: how many are
-    trained on, in the given order. batch: samples an update (1: online); the last update takes
-    what is left. velocity: whether momentum is used. networks: how many are trained, each alone.
+    sizes: number of units of each layer, inputs first.
+    rows: number of samples in the data.
+    samples: number of samples that are trained on, in the given order.
+    batch: number of samples of an update (1: online); the last update takes the remaining ones.
+    velocity: True where momentum is used.
+    networks: number of networks, each of which is trained by itself.
 
-    Times depend on these too, results do not; examples are made so. density: the share of x that
-    is not zero. binary: whether that is all 1. decay: whether weights decay.
+    These change times and example_inputs(), but no results:
+    density: share of x that is not zero.
+    binary: True where all of that is 1.
+    decay: True where weights decay.
 
     Inputs:
     0. x, (rows, sizes[0]) float32.
     1. targets, (rows, sizes[-1]) float32.
-    2. order, (networks, samples) int32: which row comes when.
+    2. order, (networks, samples) int32: the row of each sample, in the order of training.
     3. settings, (networks, 3) float32: learning rate, momentum, weight decay.
     4. parameters, (networks, parameter_count) float32: for each layer the weights (units x units
-       before), row-major, then the biases; with `velocity`, the velocities after them, likewise.
+       of the layer before), row-major, then the biases; with `velocity`, the velocities follow
+       them in the same order.
     Outputs:
-    0. the parameters after the last update; may be the memory of input 4.
-    1. loss, (networks, samples) float32: of each sample before the update it takes part in.
+    0. parameters after the last update, which may use the memory of input 4.
+    1. losses, (networks, samples) float32: the loss of each sample before its update.
 
-    Forward, from a = x: z = W a + b, a = activation(z). The last layer's activation is softmax
-    for cross_entropy; for squared_error that of the hidden layers, but none for relu.
-    The loss is 0.5 sum (t - a)^2, or -sum t log a. With g the gradient of the loss to a parameter,
-    averaged over the update's samples, plus weight decay times the parameter for weights (not
-    for biases): velocity = momentum * velocity + g, parameter -= learning rate * velocity; one
-    sample's published form is w += rate * err * input.
+    Forward, from a = x: z = W a + b, a = activation(z). The activation of the last layer is a
+    softmax for cross_entropy; for squared_error it is that of the hidden layers, or none where
+    that is relu. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be the gradient of the loss
+    with respect to a parameter, averaged over the update's samples, plus weight decay times the
+    parameter for weights (not for biases): velocity = momentum * velocity + g, parameter -=
+    learning rate * velocity. The published form for one sample is w += rate * err * input.
 
     Source: training by back-propagation on a GPU with everything resident (2013), its online
     form with sigmoid units and squared error; the others are standard.
@@ -84,24 +92,24 @@ class BackpropProblem(Problem):
 
     @property
     def output_activation(self) -> str:
-        """sigmoid, tanh, softmax or none."""
+        """Activation of the outputs: sigmoid, tanh, softmax or none."""
         if self.loss == "cross_entropy":
             return "softmax"
         return "none" if self.activation == "relu" else self.activation
 
     @property
     def layer_shapes(self) -> list[tuple[int, int]]:
-        """(units, units before) of each layer."""
+        """Shape of each layer's weights: (units, units of the layer before)."""
         return [(units, before) for before, units in pairwise(self.sizes)]
 
     @property
     def weight_count(self) -> int:
-        """Weights and biases of one network."""
+        """Number of weights and biases of one network."""
         return sum(units * (before + 1) for units, before in self.layer_shapes)
 
     @property
     def parameter_count(self) -> int:
-        """Numbers kept of one network, velocities included."""
+        """Number of parameters of one network, velocities included."""
         return self.weight_count * (2 if self.velocity else 1)
 
     @property
@@ -123,26 +131,31 @@ class BackpropProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """Multiply-adds of the forward pass, of the errors and of the update."""
+        """Floating-point operations of the forward pass, the errors and the update: two for each
+        multiply-add."""
         products = sum(units * before for units, before in self.layer_shapes)
         backward = products - self.sizes[0] * self.sizes[1]
         return 2 * (2 * products + backward) * self.samples * self.networks
 
     @property
     def least_bytes(self) -> int:
-        """Each sample that is trained on, and all parameters in and out, once."""
+        """Bytes of each sample that is trained on, all parameters (read and written) and all
+        losses, each counted once."""
         samples = 4 * min(self.rows, self.samples * self.networks) * (self.sizes[0]
                                                                        + self.sizes[-1])
         return samples + 2 * self.outputs[0].nbytes + self.outputs[1].nbytes
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Data and settings with which training stays finite. Some inputs are zero more often
-        than others, and neighbours alike, as in pictures: at a density of 0.146, as MNIST's when
-        binarised, 36% have a one somewhere in eight samples (MNIST's: 35%; all alike they would
-        be 72%)."""
+        """Returns data and settings with which training stays finite.
+
+        As in pictures, some inputs are zero more often than others, and neighbours equally often.
+        At a density of 0.146, that of MNIST when binarised, 36% of the inputs are 1 somewhere in
+        eight samples (MNIST: 35%; 72% if all were so equally often).
+        """
         inputs = self.sizes[0]
-        place = (np.arange(inputs) + 0.5) / inputs
-        x = (rng.random((self.rows, inputs)) < place ** (1 / self.density - 1)).astype(np.float32)
+        position = (np.arange(inputs) + 0.5) / inputs
+        x = (rng.random((self.rows, inputs)) < position ** (1 / self.density - 1)).astype(
+            np.float32)
         if not self.binary:
             x *= 1 - rng.random(x.shape, np.float32)
         targets = np.eye(self.sizes[-1], dtype=np.float32)[
@@ -156,27 +169,28 @@ class BackpropProblem(Problem):
         return [x, targets, order, settings, parameters]
 
     def split(self, parameters: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Views of one network's (weights, biases), layer by layer; of its velocities where the
-        second half is given."""
-        found, start = [], 0
+        """Returns views of one network's (weights, biases), layer by layer, or of its velocities
+        where these are given."""
+        layers, start = [], 0
         for units, before in self.layer_shapes:
             middle, end = start + units * before, start + units * (before + 1)
-            found.append((parameters[start:middle].reshape(units, before),
-                          parameters[middle:end]))
+            layers.append((parameters[start:middle].reshape(units, before),
+                           parameters[middle:end]))
             start = end
-        return found
+        return layers
 
     def of_samples(self, count: int) -> BackpropProblem:
-        """The same for another number of samples."""
+        """Returns the same problem for another number of samples."""
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
-        """The same for data like x (rows, inputs), with weight decay or without; the density is
-        the one of DENSITIES that is nearest by ratio."""
-        few = x[::max(1, len(x) // _LOOKED_AT)]
-        share = max(np.count_nonzero(few) / max(few.size, 1), 1e-6)
-        return replace(self, density=min(DENSITIES, key=lambda known: abs(np.log(known / share))),
-                       binary=bool(((few == 0) | (few == 1)).all()), decay=decay)
+        """Returns the same problem for data like x (rows, inputs), with weight decay or without.
+        Its density is the one of DENSITIES that is nearest by ratio."""
+        sampled = x[::max(1, len(x) // _SAMPLED_ROWS)]
+        share = max(np.count_nonzero(sampled) / max(sampled.size, 1), 1e-6)
+        return replace(
+            self, density=min(DENSITIES, key=lambda density: abs(np.log(density / share))),
+            binary=bool(((sampled == 0) | (sampled == 1)).all()), decay=decay)
 
     def describe(self) -> str:
         text = f"{'-'.join(map(str, self.sizes))} {self.activation} {self.loss}"

@@ -1,4 +1,4 @@
-"""Back-propagation in float64."""
+"""Back-propagation in NumPy: the float64 reference, and parts that the host algorithm shares."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import numpy as np
 from gossamer.ops.backprop.problem import BackpropProblem
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
+"""Weights (units, units of the layer before) and biases (units,) of each layer, or gradients or
+velocities of the same shapes."""
 
 
 def reference(problem: BackpropProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Returns the outputs of a problem, computed in float64."""
     return train(problem, inputs, np.dtype(np.float64))
 
 
 def train(problem: BackpropProblem, inputs: Sequence[np.ndarray],
           dtype: np.dtype) -> list[np.ndarray]:
-    """The outputs, computed in a floating type."""
+    """Returns the outputs of a problem, computed in a floating-point type."""
     x, targets = (np.asarray(array, dtype) for array in inputs[:2])
     order, settings = inputs[2], np.asarray(inputs[3], dtype)
     parameters = np.array(inputs[4], dtype)
@@ -37,7 +40,7 @@ def train(problem: BackpropProblem, inputs: Sequence[np.ndarray],
 
 def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray,
              targets: np.ndarray) -> tuple[np.ndarray, Layers]:
-    """Each sample's loss, and the loss's gradient averaged over the samples."""
+    """Returns the loss of each sample, and the gradient of the loss, averaged over the samples."""
     outputs = forward(problem, layers, x)
     y = outputs[-1]
     if problem.loss == "cross_entropy":
@@ -56,7 +59,7 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray,
 
 
 def forward(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
-    """What each layer gives out, the inputs first."""
+    """Returns the inputs, then the outputs of each layer."""
     outputs = [x]
     for index, (weight, bias) in enumerate(layers):
         last = index == len(layers) - 1
@@ -89,11 +92,12 @@ DERIVATIVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda a: (a > 0).astype(a.dtype),
     "none": np.ones_like,
 }
-"""Of each activation, by what it gave out."""
+"""Derivative of each activation, as a function of the activation's value."""
 
 
 def _update(layers: Layers, velocities: Layers | None, gradients: Layers, rate: float,
             momentum: float, decay: float) -> None:
+    """Changes the parameters, and the velocities where there are any, by gradients."""
     for index, ((weight, bias), (by_weight, by_bias)) in enumerate(
             zip(layers, gradients, strict=True)):
         changes = [by_weight + decay * weight, by_bias]

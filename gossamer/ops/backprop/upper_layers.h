@@ -1,21 +1,30 @@
-/* All layers of a network but the weights of its first, in the shared memory of one work-group:
- * what a sample makes the units give out, their errors, and the changes of weights and biases.
+/* All of a network except the weights of its first layer, in the shared memory of one work-group:
+ * the outputs of the units for a sample, their errors, and the changes of weights and biases.
  *
- * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on lie input by
- * input in rows of odd length, which work-items can walk along and across without conflicts of
- * banks. A sample's units, its errors and the rows are padded with zeros to multiples of 4.
+ * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on are stored
+ * input by input in rows of odd length, so that work-items read along and across rows without bank
+ * conflicts. A sample's outputs, its errors and the rows are padded with zeros to multiples of 4.
  *
- * LAYERS, SIZES, OUTPUTS, WIDTH (all units of a sample, padded), BATCH, VELOCITY
- * UNIT_AT, WEIGHT_AT, PARAMETER_AT  tables, by layer: its units among a sample's, its weights in
- *             shared memory (from layer 1 on), its parameters among the network's
- * OUT_AT, ERROR_AT, TERM_AT, WANTED_AT, EXPONENTIAL_AT, PARTIAL_AT, BIAS_AT
- *             where in shared memory, in floats, are: what the units of each sample of a batch give
- *             out, their errors, the terms of the losses, the targets of two samples, and room
- * UPPER_VELOCITY  from a weight to its velocity; WIDTH: from a bias to its own
- * THREADS     work-items of the group
- * NARROW      whether no layer but the first has more than 32 inputs or units: one warp does all
- *             that is small, and the others wait for it once
- * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  as in training.py */
+ * LAYERS      number of layers of weights
+ * SIZES       number of units of each layer, inputs first
+ * OUTPUTS     number of units of the last layer
+ * WIDTH       number of units of a sample, padded; it is also the offset from a bias to its
+ *             velocity
+ * BATCH       samples of an update
+ * VELOCITY    1 where momentum is used, else 0
+ * UNIT_AT, WEIGHT_AT, PARAMETER_AT  tables with, for each layer, the offsets of its units among
+ *             those of a sample, of its weights in shared memory (from layer 1 on), and of its
+ *             parameters among those of the network
+ * OUT_AT, ERROR_AT, TERM_AT  offsets in shared memory, in floats, of the units' outputs, their
+ *             errors and the terms of the losses, for each sample of a batch
+ * TARGET_AT   offset of the targets of two samples
+ * EXPONENTIAL_AT, PARTIAL_AT, BIAS_AT  offsets of the softmax's exponentials, of partial sums, and
+ *             of the biases
+ * UPPER_VELOCITY  offset from a weight to its velocity
+ * THREADS     work-items of the work-group
+ * NARROW      1 where no layer but the first has more than 32 inputs or units, else 0: one warp
+ *             then does the work of the upper layers, and the others wait for it once
+ * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  see activation_macros() in common.py */
 
 CONSTANT_TABLE int sizes[] = {SIZES};
 CONSTANT_TABLE int unit_at[] = {UNIT_AT};
@@ -36,12 +45,12 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define SPLITS_OF(inputs, units) AT_LEAST_1(LESSER(THREADS / (units), CEIL_DIV(inputs, 16)))
 #endif
 
-/* The work-items that have nothing small to do fetch what the next sample needs. */
-#define FETCHES (item >= FIRST_FETCHER)
+/* Work-items without work in the upper layers fetch the next sample. */
+#define IS_FETCHER (item >= FIRST_FETCHER)
 #define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
 #define FETCHERS (THREADS - FIRST_FETCHER)
 
-/* Changes a parameter by its gradient, and by its decay. */
+/* Changes a parameter by its gradient and its decay. */
 #if VELOCITY
 #define APPLY(parameter, velocity, gradient, decay)                                  \
     {                                                                                \
@@ -53,16 +62,16 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
     (parameter) = FMA(-rate, gradient, (1.0f - rate * (decay)) * (parameter));
 #endif
 
-/* Weight n of layer l, in local and in global memory. */
+/* Input and unit of weight n of layer l, and its offsets in shared and in global memory. */
 #define UPPER_I (n / sizes[l + 1])
 #define UPPER_J (n % sizes[l + 1])
-#define UPPER_HERE (weight_at[l] + UPPER_I * ROW(sizes[l + 1]) + UPPER_J)
-#define UPPER_PLACE (parameter_at[l] + UPPER_J * sizes[l] + UPPER_I)
-/* Bias j of layer l. */
-#define BIAS_HERE (BIAS_AT + unit_at[l] + j)
-#define BIAS_PLACE (parameter_at[l] + sizes[l] * sizes[l + 1] + j)
+#define UPPER_SHARED_AT (weight_at[l] + UPPER_I * ROW(sizes[l + 1]) + UPPER_J)
+#define UPPER_GLOBAL_AT (parameter_at[l] + UPPER_J * sizes[l] + UPPER_I)
+/* Offsets of bias j of layer l in shared and in global memory. */
+#define BIAS_SHARED_AT (BIAS_AT + unit_at[l] + j)
+#define BIAS_GLOBAL_AT (parameter_at[l] + sizes[l] * sizes[l + 1] + j)
 
-/* The sum of weight[i * row] * in[i] over every `step`th four of the inputs. */
+/* Returns the sum of weight[i * row] * in[i] over every `step`th group of four inputs. */
 INLINE float weighted(SHARED_POINTER const float *weight, SHARED_POINTER const float *in, int fours,
                       int start, int step, int row)
 {
@@ -81,14 +90,14 @@ INLINE void load_upper_layers(SHARED_POINTER float *pool, const GLOBAL float *be
 {
     UNROLL for (int l = 0; l < LAYERS; l++) {
         for (int n = item; l > 0 && n < sizes[l] * sizes[l + 1]; n += THREADS) {
-            pool[UPPER_HERE] = before[UPPER_PLACE];
+            pool[UPPER_SHARED_AT] = before[UPPER_GLOBAL_AT];
             if (VELOCITY)
-                pool[UPPER_HERE + UPPER_VELOCITY] = before[PARAMETERS + UPPER_PLACE];
+                pool[UPPER_SHARED_AT + UPPER_VELOCITY] = before[PARAMETERS + UPPER_GLOBAL_AT];
         }
         for (int j = item; j < sizes[l + 1]; j += THREADS) {
-            pool[BIAS_HERE] = before[BIAS_PLACE];
+            pool[BIAS_SHARED_AT] = before[BIAS_GLOBAL_AT];
             if (VELOCITY)
-                pool[BIAS_HERE + WIDTH] = before[PARAMETERS + BIAS_PLACE];
+                pool[BIAS_SHARED_AT + WIDTH] = before[PARAMETERS + BIAS_GLOBAL_AT];
         }
     }
 }
@@ -97,37 +106,37 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
 {
     UNROLL for (int l = 0; l < LAYERS; l++) {
         for (int n = item; l > 0 && n < sizes[l] * sizes[l + 1]; n += THREADS) {
-            after[UPPER_PLACE] = pool[UPPER_HERE];
+            after[UPPER_GLOBAL_AT] = pool[UPPER_SHARED_AT];
             if (VELOCITY)
-                after[PARAMETERS + UPPER_PLACE] = pool[UPPER_HERE + UPPER_VELOCITY];
+                after[PARAMETERS + UPPER_GLOBAL_AT] = pool[UPPER_SHARED_AT + UPPER_VELOCITY];
         }
         for (int j = item; j < sizes[l + 1]; j += THREADS) {
-            after[BIAS_PLACE] = pool[BIAS_HERE];
+            after[BIAS_GLOBAL_AT] = pool[BIAS_SHARED_AT];
             if (VELOCITY)
-                after[PARAMETERS + BIAS_PLACE] = pool[BIAS_HERE + WIDTH];
+                after[PARAMETERS + BIAS_GLOBAL_AT] = pool[BIAS_SHARED_AT + WIDTH];
         }
     }
 }
 
-/* What unit j of layer l gives out for sample b of the batch, and an output's error; the targets
- * are in a buffer of two. */
-INLINE void give_out(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
+/* Stores the output of unit j of layer l for sample b of the batch, and the error of an output of
+ * the network. `buffer` says which of the two buffers of targets holds those of the sample. */
+INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
 {
     int unit = b * WIDTH + unit_at[l] + j;
     if (l < LAYERS - 1) {
         pool[OUT_AT + unit] = ACTIVATE(z);
     } else {
         float y = ACTIVATE_OUTPUT(z);
-        float off = y - pool[WANTED_AT + buffer * PADDED(OUTPUTS) + j];
+        float difference = y - pool[TARGET_AT + buffer * PADDED(OUTPUTS) + j];
         pool[OUT_AT + unit] = y;
-        pool[ERROR_AT + unit] = off * OUTPUT_SLOPE(y);
-        pool[TERM_AT + b * PADDED(OUTPUTS) + j] = 0.5f * off * off;
+        pool[ERROR_AT + unit] = difference * OUTPUT_SLOPE(y);
+        pool[TERM_AT + b * PADDED(OUTPUTS) + j] = 0.5f * difference * difference;
     }
 }
 
-/* From what the first layer gives out to the errors of its units. Barriers stand round it: in
- * NARROW one that the first warp need not wait for before, one of the group behind. */
-INLINE void pass_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
+/* Computes the errors of the first layer's units from their outputs. A barrier precedes each step,
+ * of the first warp alone where NARROW; the caller puts one of the work-group after the call. */
+INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
 {
     SHARED_POINTER float *out = pool + OUT_AT + b * WIDTH, *error = pool + ERROR_AT + b * WIDTH;
     UNROLL for (int l = 1; l < LAYERS; l++) {
@@ -143,18 +152,18 @@ INLINE void pass_upper_layers(SHARED_POINTER float *pool, int item, int b, int b
         BARRIER();
 #endif
         for (int j = item; j < units; j += THREADS) {
-            float z = pool[BIAS_HERE];
+            float z = pool[BIAS_SHARED_AT];
             if (splits > 1)
                 for (int s = 0; s < splits; s++)
                     z += pool[PARTIAL_AT + s * units + j];
             else
                 z += weighted(weight + j, in, fours, 0, 1, row);
-            give_out(pool, l, j, z, b, buffer);
+            store_output(pool, l, j, z, b, buffer);
         }
     }
 #if SOFTMAX
     SHARED_POINTER const float *z = out + unit_at[LAYERS - 1];
-    SHARED_POINTER const float *wanted = pool + WANTED_AT + buffer * PADDED(OUTPUTS);
+    SHARED_POINTER const float *target = pool + TARGET_AT + buffer * PADDED(OUTPUTS);
     float largest = -INFINITY;
     UPPER_BARRIER();
     for (int k = 0; item < OUTPUTS && k < OUTPUTS; k++)
@@ -163,13 +172,13 @@ INLINE void pass_upper_layers(SHARED_POINTER float *pool, int item, int b, int b
         pool[EXPONENTIAL_AT + j] = exp(z[j] - largest);
     UPPER_BARRIER();
     for (int j = item; j < OUTPUTS; j += THREADS) {
-        float sum = 0.0f, all = 0.0f;
+        float sum = 0.0f, target_sum = 0.0f;
         for (int k = 0; k < OUTPUTS; k++) {
             sum += pool[EXPONENTIAL_AT + k];
-            all += wanted[k];
+            target_sum += target[k];
         }
-        error[unit_at[LAYERS - 1] + j] = pool[EXPONENTIAL_AT + j] / sum * all - wanted[j];
-        pool[TERM_AT + b * PADDED(OUTPUTS) + j] = wanted[j] * (log(sum) + largest - z[j]);
+        error[unit_at[LAYERS - 1] + j] = pool[EXPONENTIAL_AT + j] / sum * target_sum - target[j];
+        pool[TERM_AT + b * PADDED(OUTPUTS) + j] = target[j] * (log(sum) + largest - z[j]);
     }
 #endif
     UNROLL for (int l = LAYERS - 1; l >= 1; l--) {
@@ -183,10 +192,10 @@ INLINE void pass_upper_layers(SHARED_POINTER float *pool, int item, int b, int b
     }
 }
 
-/* Changes weights and biases by `count` samples of the batch from `first` on, and adds up their
+/* Changes weights and biases by `count` samples of the batch from `first` on, and writes their
  * losses. */
-INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses, int item, int first,
-                         int count, float rate, float momentum, float decay)
+INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses, int item,
+                                int first, int count, float rate, float momentum, float decay)
 {
     SHARED_POINTER const float *out = pool + OUT_AT + first * WIDTH;
     SHARED_POINTER const float *error = pool + ERROR_AT + first * WIDTH;
@@ -199,25 +208,25 @@ INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses
         losses[b] = loss;
     }
     UNROLL for (int l = 1; l < LAYERS; l++) {
-        /* a work-item has one unit's weights for every so many fours of inputs */
+        /* a work-item changes the weights of one unit, for every `splits`th group of four inputs */
         int units = sizes[l + 1], fours = CEIL_DIV(sizes[l], 4), row = ROW(units);
         int splits = AT_LEAST_1(LESSER(THREADS / units, fours));
         for (int n = item; n < units * splits; n += THREADS) {
-            SHARED_POINTER const float *part = error + unit_at[l] + n % units;
-            float first_part = part[0] * share;
+            SHARED_POINTER const float *unit_error = error + unit_at[l] + n % units;
+            float first_error = unit_error[0] * share;
             for (int i = n / units * 4; i < 4 * fours; i += 4 * splits) {
                 SHARED_POINTER float *weight = pool + weight_at[l] + i * row + n % units;
                 SHARED_POINTER const float *in = out + unit_at[l - 1] + i;
                 float4 four = SHARED_LOAD4(in);
-                float gradient[4] = {first_part * four.x, first_part * four.y,
-                                     first_part * four.z, first_part * four.w};
+                float gradient[4] = {first_error * four.x, first_error * four.y,
+                                     first_error * four.z, first_error * four.w};
                 for (int b = 1; b < count; b++) {
-                    float other_part = part[b * WIDTH] * share;
+                    float sample_error = unit_error[b * WIDTH] * share;
                     four = SHARED_LOAD4(in + b * WIDTH);
-                    gradient[0] = FMA(other_part, four.x, gradient[0]);
-                    gradient[1] = FMA(other_part, four.y, gradient[1]);
-                    gradient[2] = FMA(other_part, four.z, gradient[2]);
-                    gradient[3] = FMA(other_part, four.w, gradient[3]);
+                    gradient[0] = FMA(sample_error, four.x, gradient[0]);
+                    gradient[1] = FMA(sample_error, four.y, gradient[1]);
+                    gradient[2] = FMA(sample_error, four.z, gradient[2]);
+                    gradient[3] = FMA(sample_error, four.w, gradient[3]);
                 }
                 UNROLL for (int k = 0; k < 4; k++)
                     APPLY(weight[k * row], weight[k * row + UPPER_VELOCITY], gradient[k], decay)
@@ -230,6 +239,6 @@ INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses
             for (int b = 0; b < count; b++)
                 gradient += error[b * WIDTH + unit_at[l] + j];
             gradient *= share;
-            APPLY(pool[BIAS_HERE], pool[BIAS_HERE + WIDTH], gradient, 0.0f)
+            APPLY(pool[BIAS_SHARED_AT], pool[BIAS_SHARED_AT + WIDTH], gradient, 0.0f)
         }
 }

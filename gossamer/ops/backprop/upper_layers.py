@@ -1,4 +1,4 @@
-"""The host side of upper_layers.h: where what it needs lies in shared memory, and its macros."""
+"""The host side of upper_layers.h: its layout of shared memory, and its macros."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ UPPER_LAYERS = Path(__file__).with_name("upper_layers.h")
 
 
 class SharedMemoryLayout:
-    """Places in shared memory, in floats, and the macros that name them.
+    """Assigns offsets in shared memory, in floats, and defines the macros that name them.
 
-    Holds all that upper_layers.h needs for `batch` samples at once, room for `partial` partial sums of
-    the first layer included; `take` gives room for more.
+    It has room for what upper_layers.h needs for `batch` samples at once, and for `partial` partial
+    sums of the first layer; take() reserves more.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, batch: int, partial: int) -> None:
         sizes, layers = problem.sizes, len(problem.sizes) - 1
         width, outputs = sum(map(padded, sizes[1:])), padded(sizes[-1])
-        kept = 2 if problem.velocity else 1
+        copies = 2 if problem.velocity else 1
         self._end = 0
         self.macros: dict[str, object] = {
             "LAYERS": layers, "SIZES": table(sizes), "OUTPUTS": sizes[-1], "WIDTH": width,
@@ -32,9 +32,9 @@ class SharedMemoryLayout:
                                        problem.layer_shapes[:layer])
                                    for layer in range(layers + 1)]),
             "OUT_AT": self.take(batch * width), "ERROR_AT": self.take(batch * width),
-            "TERM_AT": self.take(batch * outputs), "WANTED_AT": self.take(2 * outputs),
+            "TERM_AT": self.take(batch * outputs), "TARGET_AT": self.take(2 * outputs),
             "EXPONENTIAL_AT": self.take(outputs),
-            "PARTIAL_AT": self.take(max(threads, partial)), "BIAS_AT": self.take(kept * width),
+            "PARTIAL_AT": self.take(max(threads, partial)), "BIAS_AT": self.take(copies * width),
             **activation_macros(problem),
         }
         start = self._end
@@ -46,15 +46,17 @@ class SharedMemoryLayout:
             self.take(self._end - start)
 
     def take(self, floats: int) -> int:
-        """The start of so many floats, at a multiple of four."""
+        """Reserves so many floats, and returns their offset, a multiple of four."""
         start = self._end
         self._end += padded(floats)
         return start
 
     @property
     def floats(self) -> int:
+        """Floats of shared memory that are reserved."""
         return self._end
 
     @property
     def nbytes(self) -> int:
+        """Bytes of shared memory that are reserved."""
         return 4 * self._end

@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyConcat(HostAlgorithm):
+    """Concatenates by numpy.concatenate."""
+
     op = "concat"
 
     def compute(self, problem: ConcatProblem, inputs: Sequence[np.ndarray],

@@ -12,7 +12,9 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class ConcatProblem(Problem):
-    """parts: the inputs' specs, alike but for the axis. axis: counted from 0.
+    """The concatenation of tensors along an axis.
+
+    parts: specs of the inputs, whose shapes differ only along the axis. axis: index from 0.
 
     Raises ValueError when the parts do not fit together.
     """

@@ -1,4 +1,4 @@
-"""Concatenation, exactly."""
+"""The reference of concatenation, which is exact."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gossamer.ops.weights import Weights
 
 
 class SliceCopies(Algorithm):
-    """One strided copy an input."""
+    """Launches one strided copy for each input."""
 
     op = "concat"
     name = "slices"
@@ -35,7 +35,7 @@ class SliceCopies(Algorithm):
         position = 0
         for index, part in enumerate(variant.inputs):
             walk = StridedLoops(part.shape, part.strides, target.strides,
-                        target_offset=position * target.strides[problem.axis])
+                                target_offset=position * target.strides[problem.axis])
             state.launches += copy_launches(device, part.stored_dtype.itemsize, walk,
                                             input_buffer(index), output_buffer(0))
             position += part.shape[problem.axis]

@@ -1,4 +1,4 @@
-"""conv2d on the host: lowering with BLAS, and depthwise by shifted planes."""
+"""Convolutions on the host: im2col with BLAS, and depthwise convolution by shifted planes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arr
 from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
-"""Floats of one block of depthwise work: with its scratch it stays in a core's L2."""
+"""Floats of one block of depthwise work; with its scratch a block stays in a core's L2 cache."""
 
 
 class HostIm2col(Algorithm):
-    """The input unrolled image by image to (C R S, E F) and multiplied by the weights in BLAS;
-    a pointwise convolution needs no unrolling."""
+    """Computes a convolution image by image as a BLAS product of the weights with the im2col matrix
+    (C R S, E F); a pointwise convolution multiplies the input itself."""
 
     op = "conv2d"
     name = "host_im2col"
@@ -59,20 +59,21 @@ class HostIm2col(Algorithm):
                 per_group = problem.channels // problem.groups
                 for group in range(problem.groups):
                     part = image[group * per_group : (group + 1) * per_group]
-                    _unroll(part, problem, columns)
+                    _fill_im2col(part, problem, columns)
                     np.matmul(matrix[group], columns, out=results[group])
         operands = operand_arrays(problem.epilogue, constants, tensors, 4)
         for image in range(problem.batch):
-            own = [o if o.shape[0] == 1 else o[image : image + 1] for o in operands]
-            apply_in_place(problem.epilogue, y[image : image + 1], own)
+            image_operands = [o if o.shape[0] == 1 else o[image : image + 1] for o in operands]
+            apply_in_place(problem.epilogue, y[image : image + 1], image_operands)
 
 
 class HostDepthwise(Algorithm):
-    """Each tap multiplies the whole padded plane, shifted; blocks of channels stay in cache.
+    """Computes a depthwise convolution as a sum over taps, each of which multiplies the whole
+    padded plane, shifted; blocks of channels stay in a cache.
 
-    Rows are kept at their padded length, so that the shift by a tap is one offset and NumPy's
-    inner loop runs over the whole plane; the few sums that straddle two rows are dropped at the
-    end. With stride 2 the plane is first split by the parity of its rows and columns."""
+    Rows have their padded length, so that the shift by a tap is one offset and NumPy's inner loop
+    runs over the whole plane; the few sums that straddle two rows are dropped at the end. With
+    stride 2 the plane is first split by the parity of its rows and columns."""
 
     op = "conv2d"
     name = "host_depthwise"
@@ -109,25 +110,27 @@ class HostDepthwise(Algorithm):
                 target = y[image : image + 1, lanes]
                 _shifted_sums(np.repeat(part, multiplier, axis=1) if multiplier > 1 else part,
                               taps[lanes], problem, target)
-                own = [o[:, lanes] if o.shape[0] == 1 else o[image : image + 1, lanes]
-                       for o in operands]
-                apply_in_place(problem.epilogue, target, own)
+                block_operands = [o[:, lanes] if o.shape[0] == 1 else o[image : image + 1, lanes]
+                                  for o in operands]
+                apply_in_place(problem.epilogue, target, block_operands)
 
 
 def _float32(weights: Weights) -> dict[str, np.ndarray]:
+    """Returns the epilogue's constants of a layer in float32."""
     return {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
             if name != "weight"}
 
 
 def _padded(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
+    """Returns the input with the problem's zeros around it."""
     top, left, bottom, right = problem.pads
     if problem.pads == (0, 0, 0, 0):
         return x
     return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
 
 
-def _unroll(image: np.ndarray, problem: Conv2dProblem, columns: np.ndarray) -> None:
-    """Fills the (C R S, E F) matrix of one padded image."""
+def _fill_im2col(image: np.ndarray, problem: Conv2dProblem, columns: np.ndarray) -> None:
+    """Fills the im2col matrix (C R S, E F) of one padded image."""
     height, width = problem.out_height, problem.out_width
     target = columns.reshape(-1, *problem.kernel, height, width)
     for r in range(problem.kernel[0]):
@@ -141,7 +144,7 @@ def _unroll(image: np.ndarray, problem: Conv2dProblem, columns: np.ndarray) -> N
 
 def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
                   target: np.ndarray) -> None:
-    """target[0, c] = sum over taps of taps[c, tap] * x[0, c] shifted by the tap."""
+    """Computes target[0, c] = sum over taps of taps[c, tap] * x[0, c] shifted by the tap."""
     padded = _padded(x, problem)[0]
     stride_y, stride_x = problem.stride
     height, width = problem.out_height, problem.out_width
@@ -165,7 +168,7 @@ def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
 
 def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
            row_length: int) -> np.ndarray:
-    """Every stride-th row and column from the phase on, flattened at one row length."""
+    """Returns every stride-th row and column from the phase on, flattened at one row length."""
     part = padded[:, phase[0] :: stride[0], phase[1] :: stride[1]]
     if part.shape[2] < row_length:
         part = np.pad(part, ((0, 0), (0, 0), (0, row_length - part.shape[2])))

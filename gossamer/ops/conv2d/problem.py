@@ -1,4 +1,4 @@
-"""The conv2d problem: one convolution of an (N, C, H, W) tensor with its epilogue."""
+"""Defines the problem conv2d: one convolution of an (N, C, H, W) tensor with its epilogue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class Conv2dProblem(Problem):
-    """y[n, m] = epilogue(sum over c, r, s of weight[m, c, r, s] * x[n, c, ...]).
+    """A convolution: y[n, m] = epilogue(sum over c, r, s of weight[m, c, r, s] * x[n, c, ...]).
 
-    pads: (top, left, bottom, right) zeros. Weights: `weight` (M, C/groups, R, S) and the
-    epilogue's channel operands.
+    Its weights are `weight` (M, C/groups, R, S) and the epilogue's channel operands.
+
+    batch: images N.
+    channels: input channels C.
+    height: rows H of the input.
+    width: columns W of the input.
+    out_channels: output channels M.
+    kernel: rows R and columns S of a filter.
+    stride: input rows and columns from one output to the next.
+    pads: zeros around the input (top, left, bottom, right).
+    dilation: input rows and columns from one tap to the next.
+    groups: groups into which input and output channels are divided.
+    epilogue: element-wise computation on the result.
+    weights_info: density and pattern of the nonzero weights.
     """
 
     op: ClassVar[str] = "conv2d"
@@ -37,11 +49,13 @@ class Conv2dProblem(Problem):
 
     @property
     def out_height(self) -> int:
+        """Rows of the output."""
         span = (self.kernel[0] - 1) * self.dilation[0] + 1
         return (self.height + self.pads[0] + self.pads[2] - span) // self.stride[0] + 1
 
     @property
     def out_width(self) -> int:
+        """Columns of the output."""
         span = (self.kernel[1] - 1) * self.dilation[1] + 1
         return (self.width + self.pads[1] + self.pads[3] - span) // self.stride[1] + 1
 
@@ -57,11 +71,12 @@ class Conv2dProblem(Problem):
 
     @property
     def is_pointwise(self) -> bool:
-        """1x1, stride 1, no padding: a matrix product as it stands."""
+        """True for 1x1 with stride 1 and no padding, where the input is its own im2col matrix."""
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.pads == (0, 0, 0, 0)
 
     @property
     def is_depthwise(self) -> bool:
+        """True where each group has one input channel."""
         return self.groups == self.channels and self.channels > 1
 
     @property

@@ -1,8 +1,9 @@
-/* Transposed convolution: one work-item gathers the inputs that reach its output. Inputs and
- * outputs have any element strides (_n, _c, _y, _x). Weights are (group, r, s, c, m), so that
- * neighbouring output channels read neighbouring words.
+/* Transposed convolution: each work-item gathers the inputs that contribute to its output. Inputs
+ * and outputs may have any strides (_n, _c, _y, _x), in elements. Weights are (group, r, s, c, m),
+ * so that neighbouring output channels read neighbouring words.
  *
- * CHANNELS_INNERMOST: work-items are numbered (n, y, x, m), else (n, m, y, x). */
+ * CHANNELS_INNERMOST: where it is defined, work-items are numbered in the order (n, y, x, m), else
+ * in the order (n, m, y, x). */
 
 KERNEL void conv_transpose2d(const GLOBAL float *RESTRICT source,
                              const GLOBAL float *RESTRICT weights,

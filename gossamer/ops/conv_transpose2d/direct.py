@@ -1,4 +1,4 @@
-"""Transposed convolution on a device: a work-item an output."""
+"""Transposed convolution on a device, where each work-item computes one output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -18,6 +19,8 @@ _SOURCE = Path(__file__).with_name("direct.cl")
 
 
 class DirectConvTranspose2d(KernelAlgorithm):
+    """Each work-item gathers the inputs that contribute to its output."""
+
     op = "conv_transpose2d"
     name = "direct"
 

@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyConvTranspose2d(HostAlgorithm):
+    """Adds the contribution of each filter tap by NumPy."""
+
     op = "conv_transpose2d"
 
     def compute(self, problem: ConvTranspose2dProblem, inputs: Sequence[np.ndarray],

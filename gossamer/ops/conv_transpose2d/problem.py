@@ -12,10 +12,12 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class ConvTranspose2dProblem(Problem):
-    """(N, C, H, W) float32 with weights (C, out_channels / groups, R, S), as ONNX defines it.
+    """The transposed convolution of an (N, C, H, W) float32 tensor with weights (C, out_channels /
+    groups, R, S), as ONNX defines it.
 
-    pads: (top, left, bottom, right), cut off the result. output_padding: rows and columns added
-    at the end. bias: whether the weights hold `bias`, one value an output channel.
+    pads: (top, left, bottom, right) numbers of rows and columns that are cut off the result.
+    output_padding: numbers of rows and columns that are added at the end. bias: whether the weights
+    contain `bias`, one value for each output channel.
     Raises ValueError where channels and groups do not fit, or nothing would be left.
     """
 

@@ -15,6 +15,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyCopy(HostAlgorithm):
+    """Copies by a strided view of the input."""
+
     op = "copy"
 
     def compute(self, problem: CopyProblem, inputs: Sequence[np.ndarray],

@@ -12,14 +12,16 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class CopyProblem(Problem):
-    """output[i0, i1, ...] = input[starts + steps * i], each output dimension along one input
-    dimension.
+    """A strided copy: output[i0, i1, ...] = input[starts + steps * i], where each output dimension
+    walks along one input dimension.
 
-    dims: for each output dimension the input dimension it walks, or None where it repeats.
-    steps: for each output dimension, input positions a step (may be negative).
+    dims: for each output dimension, the input dimension along which it walks, or None where it
+    repeats the input.
+    steps: for each output dimension, the distance in the input of neighbouring outputs; it may be
+    negative.
     starts: for each input dimension, its position at output index 0.
-    Specs in other than the default layout make a change of layout, whose paddings are written
-    as zero. float32 and float16 are converted into each other; other dtypes are kept.
+    Specs that are not in the default layout describe a change of layout, whose paddings are set to
+    zero. float32 and float16 are converted into each other; other dtypes stay the same.
     Raises ValueError when a position outside of the input would be read.
     """
 
@@ -50,7 +52,7 @@ class CopyProblem(Problem):
 
     @property
     def converts(self) -> bool:
-        """Whether the elements change their type."""
+        """True if the dtypes of input and output differ."""
         return self.input.dtype != self.output.dtype
 
     @property
@@ -75,7 +77,8 @@ class CopyProblem(Problem):
         return read + self.output.nbytes
 
     def first_images(self, count: int) -> CopyProblem:
-        """Itself where the first dimension is not copied as it is."""
+        """Returns the copy of the first images, or this problem where the first dimension is not
+        copied unchanged."""
         if (not self.dims or self.dims[0] != 0 or 0 in self.dims[1:] or self.steps[0] != 1
                 or self.input.shape[0] != self.output.shape[0]):
             return self
@@ -83,7 +86,7 @@ class CopyProblem(Problem):
 
     @property
     def is_free_of_layout(self) -> bool:
-        """Whether any layout will do: the specs are the default ones."""
+        """True if the copy may use any layout, because its specs are the default ones."""
         return all(spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 
@@ -92,8 +95,8 @@ class CopyProblem(Problem):
 
 
 def convert(source: TensorSpec, target: TensorSpec) -> CopyProblem:
-    """The same tensor in another layout, with other paddings, or in the other of float32 and
-    float16."""
+    """Returns the copy of a tensor to another layout, to other paddings, or from float32 to float16
+    or back. Raises ValueError where the shapes differ."""
     rank = len(source.shape)
     if source.shape != target.shape:
         raise ValueError(f"a change of layout keeps the shape, got {source} -> {target}")
@@ -101,7 +104,8 @@ def convert(source: TensorSpec, target: TensorSpec) -> CopyProblem:
 
 
 def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
-    """Output dimension i is input dimension permutation[i]."""
+    """Returns the transposition whose output dimension i is input dimension permutation[i].
+    Raises ValueError for an invalid permutation."""
     rank = len(source.shape)
     if sorted(permutation) != list(range(rank)):
         raise ValueError(f"permutation {tuple(permutation)} does not fit {source}")
@@ -112,7 +116,8 @@ def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
 
 def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
            axes: Sequence[int] | None = None, steps: Sequence[int] | None = None) -> CopyProblem:
-    """ONNX Slice: negative and out-of-range positions as there."""
+    """Returns a slice as ONNX Slice defines it, with negative and out-of-range positions.
+    Raises ValueError for a step of 0."""
     rank = len(source.shape)
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -128,7 +133,8 @@ def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
 
 
 def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProblem, ...]:
-    """One copy for each part along the axis."""
+    """Returns one copy for each part of a split along an axis.
+    Raises ValueError where the sizes do not add up to the axis."""
     size = source.shape[axis]
     if sum(sizes) != size:
         raise ValueError(f"sizes {tuple(sizes)} do not add up to axis {axis} of {source}")
@@ -138,7 +144,8 @@ def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProb
 
 
 def expand(source: TensorSpec, shape: Sequence[int]) -> CopyProblem:
-    """NumPy broadcasting to a shape that the input broadcasts to."""
+    """Returns the broadcast of a tensor to a shape by the rules of NumPy.
+    Raises ValueError where the tensor does not broadcast to the shape."""
     missing = len(shape) - len(source.shape)
     dims: list[int | None] = [None] * missing
     for dim, (have, want) in enumerate(zip(source.shape, shape[missing:], strict=True)):

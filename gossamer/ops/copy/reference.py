@@ -1,4 +1,4 @@
-"""Copies, exactly."""
+"""The reference of copies, which is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reference(problem: CopyProblem, inputs: Sequence[np.ndarray],
                for dim, step in zip(problem.dims, problem.steps, strict=True)]
     origin = x[tuple(slice(start, None) for start in problem.starts)]
     # the problem has checked that every position lies in the input
-    moved = np.lib.stride_tricks.as_strided(origin, problem.output.shape, strides)
-    # values that were float16 already stay what they are in any wider type
-    return [moved.astype(np.float16) if problem.converts and problem.output.dtype == "float16"
-            else moved.copy()]
+    view = np.lib.stride_tricks.as_strided(origin, problem.output.shape, strides)
+    # float16 values are unchanged in any wider type
+    return [view.astype(np.float16) if problem.converts and problem.output.dtype == "float16"
+            else view.copy()]

@@ -1,10 +1,11 @@
-/* Strided copies of up to six dimensions, outermost first: sizes n, source strides s, target
- * strides t, all in elements. With BOUNDED, an element is read where low <= index < high along
- * every dimension and `fill` is written elsewhere; the source offset then is that of index 0.
+/* Strided copies of up to six dimensions, outermost first: sizes n, source strides s and target
+ * strides t are in elements. With BOUNDED, an element is copied where low <= index < high along
+ * every dimension, and `fill` is written elsewhere; the source offset is then that of index 0.
  *
- * ELEMENT: the type that is moved; or INTO_FLOAT16 or INTO_FLOAT32: the other type becomes that.
- * RANK: dimensions in use, 2, 4 or 6: the last ones.
- * TILE: the side of a tile, for copy_tiled. */
+ * ELEMENT: the type of the elements. INTO_FLOAT16 or INTO_FLOAT32 is defined instead where elements
+ *     of the other type are converted to that type.
+ * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
+ * TILE: side of a tile in elements, for copy_tiled. */
 
 #if defined(INTO_FLOAT16)
 #define ELEMENT float
@@ -39,7 +40,7 @@
 #define READ(offset) AT(offset)
 #endif
 
-/* Takes the innermost dimension off `rest`. */
+/* Splits the index of one dimension off `rest` and advances both offsets by it. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d); \
@@ -76,8 +77,8 @@ KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT
 }
 #endif
 
-/* The last dimension is contiguous in the target, the one before it in the source: a tile of
- * TILE x TILE goes through shared memory so that both sides move whole lines. */
+/* The last dimension is contiguous in the target, the one before it in the source. A tile of
+ * TILE x TILE elements is staged in shared memory so that both sides access full cache lines. */
 #ifdef TILE
 #define ROWS (256 / TILE)
 

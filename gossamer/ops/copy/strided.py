@@ -1,4 +1,4 @@
-"""Strided copies on a device, for the copy op and for ops that move data as part of their work."""
+"""Strided copies on a device, for the copy op and for other ops that move data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.device.base import Argument, Device, KernelSource
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -26,15 +27,15 @@ _SOURCE = Path(__file__).with_name("strided.cl")
 _ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
 _TILE = 32
 _LEAST_TILE = 8
-"""A tiled copy pays when both of its dimensions are at least this long."""
+"""Smallest size of both dimensions at which a tiled copy is faster than an untiled one."""
 
 
 @dataclass(frozen=True)
 class StridedLoops:
-    """One nest of loops that reads a source and writes a target, strides in elements.
+    """A nest of loops that copies a source to a target. Strides and offsets are in elements.
 
-    bounds: for each dimension (low, high); the source is read where low <= index < high, at its
-    offset plus (index - low) strides, and zero is written elsewhere.
+    bounds: for each dimension (low, high). Where low <= index < high in all dimensions, the element
+    at the source's offset plus (index - low) strides is copied; zero is written elsewhere.
     """
 
     sizes: tuple[int, ...]
@@ -48,10 +49,11 @@ class StridedLoops:
 def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                   source: Argument | Callable[..., Argument],
                   target: Argument | Callable[..., Argument], into: str = "") -> list[Launch]:
-    """The launches (none or one) that do the walk; itemsize in bytes. into: "float16" or
-    "float32" where elements of the other type become that.
+    """Returns the launches (none or one) that execute the loops.
 
-    Raises ValueError when it has more than six dimensions that cannot be merged.
+    itemsize: bytes of an element. into: "float16" or "float32" where elements of the other type are
+    converted to that type.
+    Raises ValueError for more than six dimensions that cannot be merged.
     """
     if 0 in walk.sizes:
         return []
@@ -88,8 +90,8 @@ class _Loop:
 
 
 def _move_tiles_last(loops: list[_Loop]) -> bool:
-    """Whether the copy swaps the contiguous dimension and goes through tiles; if so, the
-    source's contiguous dimension moves next to last."""
+    """Returns whether source and target have different contiguous dimensions, so that the copy uses
+    tiles. If so, moves the source's contiguous dimension to the last place but one."""
     if len(loops) < 2 or loops[-1].target != 1 or loops[-1].source in (0, 1):
         return False
     for index, loop in enumerate(loops[:-1]):
@@ -101,7 +103,7 @@ def _move_tiles_last(loops: list[_Loop]) -> bool:
 
 def _widen(itemsize: int, offsets: tuple[int, int],
            loops: list[_Loop]) -> tuple[int, tuple[int, int], list[_Loop]]:
-    """Moves several contiguous elements as one, up to 16 bytes, where all addresses allow."""
+    """Merges several contiguous elements to one of up to 16 bytes, where all addresses allow it."""
     if not loops or loops[-1].source != 1 or loops[-1].target != 1:
         return itemsize, offsets, loops
     strides = [stride for loop in loops[:-1] for stride in (loop.source, loop.target)]
@@ -141,7 +143,8 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
 
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:
-    """The stated specs; every layout of all tensors where the default ones were stated."""
+    """Returns one variant for the specs of the problem; one for each layout where these are the
+    default ones."""
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
         return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
@@ -152,7 +155,7 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:
-    """The walk over the stored positions of the target, paddings included."""
+    """Returns the loops over the stored positions of the target, paddings included."""
     strides = source.strides
     froms = [0 if dim is None else step * strides[dim]
              for dim, step in zip(problem.dims, problem.steps, strict=True)]
@@ -170,7 +173,7 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
 
 
 class StridedCopy(Algorithm):
-    """One launch; through tiles in shared memory where the contiguous dimension changes."""
+    """One launch, which uses tiles in shared memory where the contiguous dimension changes."""
 
     op = "copy"
     name = "strided"

@@ -1,10 +1,10 @@
-/* The skeleton of element-wise kernels; fused.py generates what differs:
+/* The frame of element-wise kernels. fused.py generates these macros:
  * VALUE        the type of the arithmetic
- * VECTOR       consecutive elements of the output a work-item: 1 or 4
- * PARAMETERS   operand pointers a<i>, output pointers y<i>, sizes and strides of what is walked
- * COORDINATES  the offsets o<i> of operands that are not read at the output's own index
- * LOADS        VALUE v<i>[VECTOR] of each operand
- * COMPUTE      the results r<i>[k] from v<i>[k]
+ * VECTOR       number of consecutive outputs that a work-item computes, 1 or 4
+ * PARAMETERS   operand pointers a<i>, output pointers y<i>, sizes, and strides of operands
+ * COORDINATES  computes offsets o<i> of operands whose strides differ from the output's
+ * LOADS        loads each operand to VALUE v<i>[VECTOR]
+ * COMPUTE      computes the results r<i>[k] from v<i>[k]
  * RESULTS      declares r<i>
  * STORES       writes the results at `index` */
 

@@ -1,5 +1,5 @@
-"""One kernel for a whole expression. The C text of its loads, arithmetic and stores is generated
-here; the skeleton is fused.cl."""
+"""Computes an expression by one kernel. This module generates the C text of its loads, arithmetic
+and stores; fused.cl is the frame of the kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Argument, Device, KernelSource
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -39,7 +40,7 @@ _MOST_DIMENSIONS = 6
 
 
 class FusedElementwise(Algorithm):
-    """Every operand is read once and every output written once."""
+    """One kernel that reads every operand once and writes every output once."""
 
     op = "elementwise"
     name = "fused"
@@ -58,8 +59,8 @@ class FusedElementwise(Algorithm):
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
         variants = layout_variants(problem)
-        # comparisons and integers made of rounded operands would be wrong, not less precise;
-        # large integers do not fit
+        # comparisons of rounded operands would be wrong, not less precise, and large integers
+        # do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {"int32", "int64"}:
             variants += [variant.as_fp16 for variant in variants]
@@ -86,12 +87,13 @@ class FusedElementwise(Algorithm):
         arguments += [output_buffer(index) for index in range(len(problem.outputs))]
         arguments += generator.numbers
         items = variant.outputs[0].size // vector
-        state.launches.append(Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (*arguments, items)))
+        state.launches.append(
+            Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (*arguments, items)))
         return state
 
 
 def _constant_spec(spec: TensorSpec, layout: str, rank: int) -> TensorSpec:
-    """A constant as it is stored: in the outputs' layout, so that both are walked alike."""
+    """Returns the spec of a stored constant, which has the outputs' layout."""
     if rank != 4:
         return spec
     return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, spec.dtype, layout)
@@ -109,7 +111,7 @@ def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
 
 def _loops(problem: ElementwiseProblem,
            variant: Variant) -> tuple[tuple[int, ...], list[Strides]]:
-    """The sizes of the merged dimensions in the outputs' memory order, and each operand's
+    """Returns the sizes of the merged dimensions in the outputs' memory order, and each operand's
     strides along them."""
     output = variant.outputs[0]
     order = memory_order(output)
@@ -125,7 +127,8 @@ def _loops(problem: ElementwiseProblem,
 
 
 def _vector(problem: ElementwiseProblem, sizes: tuple[int, ...], walks: list[Strides]) -> int:
-    """4 where every work-item can take four consecutive elements of the innermost dimension."""
+    """Returns how many consecutive elements a work-item computes: 4 where the innermost dimension
+    and all strides are multiples of 4, else 1."""
     if not sizes or sizes[-1] % 4:
         return 1
     aligned = all(stride % 4 == 0 for walk in walks if walk[-1] == 1 for stride in walk[:-1])
@@ -134,7 +137,10 @@ def _vector(problem: ElementwiseProblem, sizes: tuple[int, ...], walks: list[Str
 
 @dataclass
 class _Generator:
-    """The macros of one kernel, and the values of its integer parameters."""
+    """The generator of one kernel's macros.
+
+    numbers: values of the kernel's integer parameters.
+    """
 
     problem: ElementwiseProblem
     variant: Variant
@@ -246,12 +252,12 @@ class _Generator:
 
 
 def _one(kind: str, pointer: str, place: str) -> str:
-    """The C text of an element in memory."""
+    """Returns the C text that loads an element from memory."""
     return f"LOAD_HALF({pointer}, {place})" if kind == "HALF" else f"{pointer}[{place}]"
 
 
 def _four(kind: str, pointer: str, place: str) -> str:
-    """The C text of four neighbours in memory, the first at a multiple of four."""
+    """Returns the C text that loads four neighbours, the first at a multiple of four."""
     if kind == "HALF":
         return f"LOAD_HALF4({pointer}, {place})"
     return f"*(const GLOBAL {_VECTORS[kind]} *)({pointer} + {place})"
@@ -262,24 +268,25 @@ def _c_integer(value: float) -> str:
 
 
 def _without_division_faults(expression: Expression) -> Expression:
-    """The same integer arithmetic where a division by 0 gives the dividend instead of a trap of
-    the processor, and one by -1, whose result may not fit, negates."""
+    """Returns integer arithmetic without divisions that trap on some processors: a division by 0
+    returns the dividend, and one by -1, which can overflow, negates."""
     steps: list[ExpressionStep] = []
-    known = list(range(expression.inputs))
+    results = list(range(expression.inputs))
 
     def add(function: str, *arguments: int, constants: tuple[float, ...] = ()) -> int:
         steps.append(ExpressionStep(function, arguments, constants))
         return expression.inputs + len(steps) - 1
 
     for step in expression.steps:
-        arguments = tuple(known[a] for a in step.arguments)
+        arguments = tuple(results[a] for a in step.arguments)
         if step.function != "div":
-            known.append(add(step.function, *arguments, constants=step.constants))
+            results.append(add(step.function, *arguments, constants=step.constants))
             continue
         dividend, divisor = arguments
         one, minus_one = (add("constant", constants=(c,)) for c in (1.0, -1.0))
         is_minus_one = add("equal", divisor, minus_one)
         safe = add("where", is_minus_one, one, add("where", divisor, divisor, one))
         quotient = add("div", dividend, safe)
-        known.append(add("where", is_minus_one, add("neg", dividend), quotient))
-    return Expression(expression.inputs, tuple(steps), tuple(known[o] for o in expression.outputs))
+        results.append(add("where", is_minus_one, add("neg", dividend), quotient))
+    return Expression(expression.inputs, tuple(steps),
+                      tuple(results[o] for o in expression.outputs))

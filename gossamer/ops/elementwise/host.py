@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyElementwise(HostAlgorithm):
+    """Evaluates the expression step by step in the problem's arithmetic."""
+
     op = "elementwise"
 
     def compute(self, problem: ElementwiseProblem, inputs: Sequence[np.ndarray],

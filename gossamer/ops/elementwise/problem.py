@@ -17,15 +17,16 @@ DTYPES = ("float32", "int32", "int64", "uint8", "bool")
 
 @dataclass(frozen=True)
 class ElementwiseProblem(Problem):
-    """One expression for every element of the broadcast shape.
+    """An expression that is evaluated for every element of the broadcast shape.
 
-    operands: the spec of each input of the expression. constants: which of them are constants,
-    found in the weights as `operand<i>`; the others are run-time inputs, in order.
-    dtypes: of each output of the expression; a conversion to bool is "is not zero", one of
-    floats to integers cuts the fraction off.
+    operands: spec of each input of the expression. constants: indices of the operands that are
+    constants, stored in the weights as `operand<i>`; the others are run-time inputs, in order.
+    dtypes: dtype of each output of the expression; a conversion to bool tests for nonzero, one of
+    floats to integers truncates.
 
-    The arithmetic is float32 where an operand is a float, else int64 where one is, else int32.
-    Raises ValueError for shapes that do not broadcast, or a dtype none of DTYPES.
+    The arithmetic is float32 where an operand is a float, else int64 where an operand is int64,
+    else int32.
+    Raises ValueError for shapes that do not broadcast, or a dtype that is not in DTYPES.
     """
 
     op: ClassVar[str] = "elementwise"
@@ -73,15 +74,16 @@ class ElementwiseProblem(Problem):
         return self.expression.flops * self.outputs[0].size
 
     def first_images(self, count: int) -> ElementwiseProblem:
-        """Itself where a constant has values of its own for each image."""
+        """Returns the problem of the first images, or this problem where a constant has different
+        values for each image."""
         shape = self.shape
-        apart = [len(spec.shape) == len(shape) > 0 and spec.shape[0] == shape[0]
-                 for spec in self.operands]
-        if any(apart[index] for index in self.constants):
+        has_images = [len(spec.shape) == len(shape) > 0 and spec.shape[0] == shape[0]
+                      for spec in self.operands]
+        if any(has_images[index] for index in self.constants):
             return self
         return replace(self, operands=tuple(
-            spec.first(count) if own else spec
-            for spec, own in zip(self.operands, apart, strict=True)))
+            spec.first(count) if by_image else spec
+            for spec, by_image in zip(self.operands, has_images, strict=True)))
 
     def describe(self) -> str:
         steps = "+".join(step.function for step in self.expression.steps) or "cast"
@@ -89,5 +91,5 @@ class ElementwiseProblem(Problem):
 
 
 def cast(source: TensorSpec, dtype: str) -> ElementwiseProblem:
-    """The same values in another dtype."""
+    """Returns the conversion of a tensor to another dtype."""
     return ElementwiseProblem((source,), identity(), (dtype,))

@@ -1,4 +1,4 @@
-"""Element-wise arithmetic in NumPy: float64 for the reference, the problem's own for the host."""
+"""Element-wise arithmetic in NumPy, in float64 for the reference, else in the problem's own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 
 def reference(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    wide = "float64" if problem.arithmetic == "float32" else problem.arithmetic
-    return compute(problem, inputs, weights, wide)
+    arithmetic = "float64" if problem.arithmetic == "float32" else problem.arithmetic
+    return compute(problem, inputs, weights, arithmetic)
 
 
 def compute(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
             weights: Mapping[str, np.ndarray], arithmetic: str) -> list[np.ndarray]:
-    """The outputs, computed in the given dtype; float outputs keep it."""
+    """Returns the outputs, computed in the dtype `arithmetic`, which float outputs keep."""
     remaining = iter(inputs)
     operands = [weights[f"operand{index}"] if index in problem.constants else next(remaining)
                 for index in range(len(problem.operands))]

@@ -1,5 +1,5 @@
-/* output[outer, i, inner] = data[outer, indices[i], inner]. ELEMENT: the type that is moved;
- * INDEX: the type of the indices. */
+/* Computes output[outer, i, inner] = data[outer, indices[i], inner]. ELEMENT is the type of the
+ * elements, INDEX the type of the indices. */
 
 KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
                    GLOBAL ELEMENT *RESTRICT target, int count, int length,

@@ -1,4 +1,4 @@
-"""Gathering on a device: a work-item an element."""
+"""Gathering on a device, where each work-item copies one element."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -20,6 +21,8 @@ _ELEMENTS = {1: "uchar", 4: "int", 8: "INT64"}
 
 
 class DirectGather(Algorithm):
+    """Each work-item reads an index and copies one element."""
+
     op = "gather"
     name = "direct"
 

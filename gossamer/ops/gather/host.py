@@ -14,6 +14,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyGather(HostAlgorithm):
+    """Gathers by numpy.take."""
+
     op = "gather"
 
     def compute(self, problem: GatherProblem, inputs: Sequence[np.ndarray],

@@ -12,12 +12,12 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class GatherProblem(Problem):
-    """output[a..., i..., b...] = data[a..., indices[i...], b...] along the axis.
+    """The gathering output[a..., i..., b...] = data[a..., indices[i...], b...] along an axis.
 
-    axis: counted from 0. indices: int32 or int64; negative ones count from the end, and those
-    beyond either end take the nearest slice there is. constants: which of data (0) and indices
-    (1) are constants, found in the weights as `operand0` and `operand1`.
-    Raises ValueError for an impossible axis or dtype, and where nothing can be taken.
+    axis: index from 0. indices: spec of the indices, int32 or int64; negative ones count from the
+    end, and out-of-range ones select the nearest slice. constants: numbers of the operands, data
+    (0) and indices (1), that are constants, stored in the weights as `operand0` and `operand1`.
+    Raises ValueError for an invalid axis or dtype, and for slices of an empty axis.
     """
 
     op: ClassVar[str] = "gather"

@@ -1,4 +1,4 @@
-"""Gathering, exactly."""
+"""The reference of gathering, which is exact."""
 
 from __future__ import annotations
 

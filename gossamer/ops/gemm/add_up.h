@@ -1,7 +1,7 @@
-/* For kernels whose groups reduce one column of a product: WORK_GROUP_SIZE work-items, a power of two, have a
- * sum each of ROWS rows. */
+/* This header is for kernels whose work-groups reduce one column of a product. Each of the
+ * WORK_GROUP_SIZE work-items, a power of two, has one partial sum for each of ROWS rows. */
 
-/* Adds them up in a tree: the sum of a row is then in partial[row * WORK_GROUP_SIZE]. */
+/* Adds the partial sums in a tree; the sum of a row is then in partial[row * WORK_GROUP_SIZE]. */
 INLINE void add_up(SHARED_POINTER float *partial, const float *sum, int item)
 {
     UNROLL for (int row = 0; row < ROWS; row++)

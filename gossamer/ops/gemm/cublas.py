@@ -1,4 +1,4 @@
-"""cublas: the product by cuBLAS, with as much of the epilogue as it applies itself."""
+"""Matrix products with constant weights by cuBLAS, with epilogues that cuBLAS can fuse."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from gossamer.ops.weights import Weights
 
 
 class CublasGemm(Algorithm):
+    """A product by cuBLAS, followed by a kernel for the epilogue where cuBLAS cannot apply it."""
+
     op = "gemm"
     name = "cublas"
     vendor = CUBLAS
@@ -44,14 +46,15 @@ class CublasGemm(Algorithm):
         empty = problem.outputs[0].size == 0
         for rank in range(1 if empty else RANKS):
             for precision in PRECISIONS:
-                offered = () if empty else offers(_product(problem, precision, device)[0], device)
-                if empty or rank < len(offered):
+                algorithms = () if empty else offers(
+                    _product(problem, precision, device)[0], device)
+                if empty or rank < len(algorithms):
                     dtype = dtype_of(precision)
                     yield Variant(
                         (("rank", rank),),
                         tuple(replace(spec, dtype=dtype) for spec in problem.inputs),
                         tuple(replace(spec, dtype=dtype) for spec in problem.outputs),
-                        precision, 0 if empty else offered[rank].workspace)
+                        precision, 0 if empty else algorithms[rank].workspace)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
@@ -59,14 +62,14 @@ class CublasGemm(Algorithm):
         if problem.outputs[0].size == 0:
             return state
         y = variant.outputs[0]
-        product, whole = _product(problem, variant.precision, device)
-        bias = (bias_vector(weights, whole.bias, problem.columns, y.dtype)
-                if whole and whole.bias else None)
+        product, fusion = _product(problem, variant.precision, device)
+        bias = (bias_vector(weights, fusion.bias, problem.columns, y.dtype)
+                if fusion and fusion.bias else None)
         rows = weights.packed(f"rows {y.dtype}",
                               lambda arrays: np.asarray(arrays["weight"]).astype(y.dtype))
         state.data = (rows, Multiplication(product, device, bias),
                       offers(product, device)[variant["rank"]])
-        if whole is None:
+        if fusion is None:
             state.launches = epilogue_pass_launches(problem.epilogue, weights, device, y, 1)
         return state
 
@@ -89,14 +92,14 @@ class CublasGemm(Algorithm):
 
 def _product(problem: GemmProblem, precision: str,
              device: Device) -> tuple[Product, Fused | None]:
-    """The product, transposed since cuBLAS counts by columns, and the epilogue it applies
-    itself; None where cuBLAS cannot or offers nothing."""
-    def product(whole: Fused) -> Product:
+    """Returns the product, transposed since cuBLAS is column-major, and the epilogue that cuBLAS
+    applies; None in its place where cuBLAS cannot apply the epilogue or offers no algorithm."""
+    def product(fusion: Fused) -> Product:
         return Product(precision, problem.columns, problem.rows, problem.depth, True,
-                       (problem.depth, problem.depth, problem.columns), bias=bool(whole.bias),
-                       residual=whole.residual, relu=whole.relu)
+                       (problem.depth, problem.depth, problem.columns), bias=bool(fusion.bias),
+                       residual=fusion.residual, relu=fusion.relu)
 
-    whole = fused(problem.epilogue)
-    if whole is not None and offers(product(whole), device):
-        return product(whole), whole
+    fusion = fused(problem.epilogue)
+    if fusion is not None and offers(product(fusion), device):
+        return product(fusion), fusion
     return product(Fused()), None

@@ -1,4 +1,5 @@
-"""gemm's algorithms: tiled, by way of a pointwise convolution; few rows; BLAS on the host."""
+"""Products with dense weights: a tiled one by the kernel of 1x1 convolutions, one for few rows, and
+one by BLAS on the host."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -31,7 +33,7 @@ ADD_UP = Path(__file__).with_name("add_up.h")
 
 
 class TiledGemm(Algorithm):
-    """The convolution's tiled product over images of one pixel."""
+    """The tiled product of im2col convolution, applied to images of one pixel."""
 
     op = "gemm"
     name = "tiled_gemm"
@@ -54,7 +56,8 @@ class TiledGemm(Algorithm):
 
 
 class SkinnyGemm(Algorithm):
-    """At most four rows: a reduction a column, bound by reading the weights."""
+    """A product of at most four rows, where a work-group reduces each column; its time is that of
+    reading the weights."""
 
     op = "gemm"
     name = "few_rows"
@@ -99,6 +102,8 @@ class SkinnyGemm(Algorithm):
 
 
 class HostGemm(Algorithm):
+    """A product by numpy.matmul."""
+
     op = "gemm"
     name = "host_gemm"
 
@@ -129,8 +134,8 @@ def _pointwise(problem: GemmProblem) -> Conv2dProblem:
 
 
 def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:
-    """The config and the precision of the variant over the tensors of another problem."""
+    """Returns a variant of another problem with the same config and precision."""
     inputs, outputs = (tuple(spec.with_layout(layout) for spec in specs)
                        for specs in (problem.inputs, problem.outputs))
-    moved = replace(variant, inputs=inputs, outputs=outputs)
-    return moved.as_fp16 if variant.precision == "fp16" else moved
+    same_config = replace(variant, inputs=inputs, outputs=outputs)
+    return same_config.as_fp16 if variant.precision == "fp16" else same_config

@@ -1,7 +1,7 @@
-/* A matrix product of at most ROWS rows: each work-group reduces one column of the result, its
- * work-items striding along the weights' contiguous rows. Memory-bound: every weight is read once.
- * VECTOR is 4 where the depth is a multiple of 4, else 1. WORK_GROUP_SIZE is a power of two. HALVES: x, y and
- * the epilogue's tensor operands are 16-bit floats. */
+/* A matrix product of ROWS rows. Each work-group reduces one column of the result; its work-items
+ * stride along a contiguous row of weights. The kernel is memory-bound: it reads every weight once.
+ * VECTOR is 4 where the depth is a multiple of 4, else 1. WORK_GROUP_SIZE is a power of two.
+ * HALVES: x, y and the epilogue's tensor operands are 16-bit floats. */
 
 #if VECTOR == 4
 #define PIECE float4

@@ -1,4 +1,4 @@
-"""The gemm problem: a run-time matrix times constant weights, with an epilogue."""
+"""The problem of gemm: the product of a run-time matrix and constant weights, with an epilogue."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class GemmProblem(Problem):
-    """y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), j being the channel.
+    """The product y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where j is the channel.
 
-    Weights: `weight` (columns, depth) and the epilogue's channel operands.
+    The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
     """
 
     op: ClassVar[str] = "gemm"

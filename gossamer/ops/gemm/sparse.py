@@ -1,7 +1,7 @@
-"""Products with pruned weights in CSR: of few rows on devices, of any number on the host.
+"""Products with pruned weights in CSR: of few rows on devices, of any number of rows on the host.
 
-What a product of few rows takes is reading its weights: a nonzero and its place are 6 bytes where
-places fit 16 bits, a dense weight is 4.
+The time of a product of few rows is that of reading its weights: a nonzero with its column index
+takes 6 bytes where indices fit 16 bits, and a dense weight takes 4.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.sparse.common.csr import csr, too_dense
 from gossamer.ops.epilogue import (
@@ -33,8 +34,8 @@ _SHORT_DEPTH = 2**16
 
 
 class SparseRows(Algorithm):
-    """Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
-    does not reach the result."""
+    """A product of few rows that skips zeros among the weights. A NaN or infinity of the input that
+    is multiplied only by zeros does not reach the result."""
 
     op = "gemm"
     name = "sparse_rows"
@@ -74,14 +75,14 @@ class SparseRows(Algorithm):
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
         }, headers=(ADD_UP,)))
 
-        def places(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        def column_indices(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             return csr(arrays).indices.astype(np.uint16 if short else np.int32)
 
         launch = Launch(
             kernel, (problem.columns,), (variant["work_group"],),
             (input_buffer(0),
              weights.packed("starts of CSR", lambda arrays: csr(arrays).indptr.astype(np.int32)),
-             weights.packed("places of CSR", places),
+             weights.packed("places of CSR", column_indices),
              weights.packed("values of CSR", lambda arrays: csr(arrays).data),
              output_buffer(0), problem.columns, problem.depth,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.columns)))
@@ -89,7 +90,7 @@ class SparseRows(Algorithm):
 
 
 class SparseGemm(Algorithm):
-    """SciPy's product. Zeros among the weights are skipped, as by sparse_rows."""
+    """A product by SciPy, which skips zeros among the weights as sparse_rows does."""
 
     op = "gemm"
     name = "sparse_gemm"

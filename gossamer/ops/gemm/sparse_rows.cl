@@ -1,7 +1,8 @@
-/* A matrix product of ROWS rows with weights in CSR: each work-group reduces one column of the
- * result, its work-items striding along that column's nonzeros. Memory-bound: every nonzero and its
- * place are read once. INDEX is what places are stored as. WORK_GROUP_SIZE is a power of two. HALVES: x, y
- * and the epilogue's tensor operands are 16-bit floats. */
+/* A matrix product of ROWS rows with weights in CSR. Each work-group reduces one column of the
+ * result; its work-items stride along that column's nonzeros. The kernel is memory-bound: it reads
+ * every nonzero and its index `place` along the depth once.
+ * INDEX is the type of the indices. WORK_GROUP_SIZE is a power of two.
+ * HALVES: x, y and the epilogue's tensor operands are 16-bit floats. */
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void sparse_rows(
     const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,

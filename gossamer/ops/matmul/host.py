@@ -14,6 +14,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyMatmul(HostAlgorithm):
+    """Multiplies by numpy.matmul."""
+
     op = "matmul"
 
     def compute(self, problem: MatmulProblem, inputs: Sequence[np.ndarray],

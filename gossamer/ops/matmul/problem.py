@@ -15,11 +15,11 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class MatmulProblem(Problem):
-    """a @ b as NumPy means it: vectors are rows on the left and columns on the right, dimensions
-    before the last two broadcast.
+    """The product a @ b by the rules of NumPy: a vector is a row on the left and a column on the
+    right, and the dimensions before the last two broadcast.
 
-    constants: which of a (0) and b (1) are constants, found in the weights as `operand0` and
-    `operand1`.
+    constants: numbers of the operands, a (0) and b (1), that are constants, stored in the weights
+    as `operand0` and `operand1`.
     Raises ValueError for shapes that do not fit.
     """
 
@@ -38,12 +38,12 @@ class MatmulProblem(Problem):
 
     @property
     def matrix_a(self) -> tuple[int, ...]:
-        """a's shape, a vector as one row."""
+        """The shape of a, where a vector is one row."""
         return self.a.shape if len(self.a.shape) > 1 else (1, *self.a.shape)
 
     @property
     def matrix_b(self) -> tuple[int, ...]:
-        """b's shape, a vector as one column."""
+        """The shape of b, where a vector is one column."""
         return self.b.shape if len(self.b.shape) > 1 else (*self.b.shape, 1)
 
     @property

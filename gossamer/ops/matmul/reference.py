@@ -1,4 +1,4 @@
-"""Matrix products in NumPy: float64 for the reference, float32 for the host."""
+"""Matrix products in NumPy, in float64 for the reference and in float32 for the host."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def reference(problem: MatmulProblem, inputs: Sequence[np.ndarray],
 
 def operands(problem: MatmulProblem, inputs: Sequence[np.ndarray],
              weights: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns both operands, from the weights or the inputs."""
     remaining = iter(inputs)
     a, b = (np.asarray(weights[f"operand{i}"]) if i in problem.constants else next(remaining)
             for i in range(2))

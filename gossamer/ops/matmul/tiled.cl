@@ -1,7 +1,8 @@
-/* Batched row-major matrix products, c = a @ b, in tiles through shared memory. Up to three batch
- * dimensions, outermost first: sizes n, strides p of a and q of b (0: repeated); c is contiguous.
- * A work-group of 256 makes TILE x TILE results; a work-item EACH x EACH of them, EACH = TILE/16,
- * 16 apart so that neighbours read neighbouring words. */
+/* Batched row-major matrix products, c = a @ b, by tiles in shared memory. There are up to three
+ * batch dimensions, outermost first, with sizes n and strides p of a and q of b; the stride of a
+ * repeated dimension is 0. c is contiguous.
+ * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH of them,
+ * where EACH = TILE / 16. They are 16 apart so that neighbours read neighbouring words. */
 
 #define DEPTH 16
 #define EACH (TILE / 16)

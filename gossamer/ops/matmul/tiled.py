@@ -1,4 +1,4 @@
-"""Matrix products on a device, in tiles through shared memory."""
+"""Matrix products on a device, by tiles in shared memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.matmul.problem import MatmulProblem
@@ -19,10 +20,12 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("tiled.cl")
 
 Batch = list[tuple[int, int, int]]
-"""Of each batch dimension: the size and the strides of a and b."""
+"""For each batch dimension its size and the strides of a and b."""
 
 
 class TiledMatmul(Algorithm):
+    """Each work-group computes one tile of one product of the batch."""
+
     op = "matmul"
     name = "tiled"
 

@@ -1,8 +1,9 @@
-/* Padding of up to six dimensions, outermost first: sizes n of the output and m of the input,
- * source strides s, and pads before (negative ones crop). The output is contiguous.
+/* Padding of up to six dimensions, outermost first, with sizes n of the output and m of the input,
+ * source strides s, and pads `before`, of which negative ones crop. The output is contiguous.
  *
- * ELEMENT: the type that is moved. RANK: dimensions in use, 2, 4 or 6: the last ones.
- * CONSTANT, REFLECT or EDGE: what lies outside of the input. */
+ * ELEMENT: the type of the elements.
+ * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
+ * CONSTANT, REFLECT or EDGE: defined for the mode that fills the pads. */
 
 #define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 

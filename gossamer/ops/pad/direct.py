@@ -1,4 +1,4 @@
-"""Padding on a device: a work-item an output."""
+"""Padding on a device, where each work-item writes one output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pad.problem import PadProblem
@@ -27,10 +28,13 @@ _ELEMENTS = {1: ("uchar", np.uint8), 2: ("unsigned short", np.uint16), 4: ("int"
              8: ("INT64", np.int64)}
 
 Loop = tuple[int, int, int, int]
-"""Output size, input size, source stride, elements added before."""
+"""For one dimension the output size, the input size, the source stride and the number of elements
+added before."""
 
 
 class DirectPad(KernelAlgorithm):
+    """Each work-item finds the source of its output and copies one element."""
+
     op = "pad"
     name = "direct"
 
@@ -61,7 +65,7 @@ class DirectPad(KernelAlgorithm):
 
 
 def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
-    """The dimensions in memory order, neighbours without pads merged."""
+    """Returns the dimensions in memory order, with neighbours that have no pads merged."""
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(target)
     pads = list(zip(source.shape, problem.low, problem.high, strict=True))

@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyPad(HostAlgorithm):
+    """Pads by numpy.pad, then crops."""
+
     op = "pad"
 
     def compute(self, problem: PadProblem, inputs: Sequence[np.ndarray],

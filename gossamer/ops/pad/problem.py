@@ -14,10 +14,12 @@ MODES = ("constant", "reflect", "edge")
 
 @dataclass(frozen=True)
 class PadProblem(Problem):
-    """pads: elements added before each dimension, then after each; negative ones crop.
+    """Padding or cropping of a tensor.
 
-    value: what mode "constant" adds. "reflect" mirrors without repeating the border, "edge"
-    repeats it; both look at the input before it is cropped, as ONNX Runtime does.
+    pads: numbers of elements added before each dimension, then after each; negative ones crop.
+
+    mode: "constant" adds `value`, "reflect" mirrors without repeating the border, and "edge"
+    repeats the border. The latter two read the input before it is cropped, as ONNX Runtime does.
     Raises ValueError for pads that do not fit the input.
     """
 

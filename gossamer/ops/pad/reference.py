@@ -1,4 +1,4 @@
-"""Padding, exactly."""
+"""The reference of padding, which is exact."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def reference(problem: PadProblem, inputs: Sequence[np.ndarray],
         padded = np.pad(x, added, constant_values=np.array(problem.value).astype(x.dtype))
     else:
         padded = np.pad(x, added, mode="reflect" if problem.mode == "reflect" else "edge")
-    kept = tuple(slice(max(-low, 0), size - max(-high, 0)) for size, low, high
-                 in zip(padded.shape, problem.low, problem.high, strict=True))
-    return [padded[kept]]
+    uncropped = tuple(slice(max(-low, 0), size - max(-high, 0)) for size, low, high
+                      in zip(padded.shape, problem.low, problem.high, strict=True))
+    return [padded[uncropped]]

@@ -1,10 +1,10 @@
 /* Pooling of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
  * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N).
  *
- * A work-item makes LANES neighbours along `inner`, or PIXELS along the width; one of the two may
- * be 4. LANES 4 needs inner % 4 == 0; PIXELS 4 needs inner == 1 and out_width % 4 == 0.
- * MAX: defined for the maximum; else the average. WINDOW: the kernel's height and width, where
- * they are equal and known when compiling. */
+ * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
+ * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
+ * MAX: defined for the maximum, undefined for the average.
+ * WINDOW: the window's height and width, where they are equal and known at compile time. */
 
 #ifdef MAX
 #define START (-INFINITY)

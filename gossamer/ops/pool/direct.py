@@ -1,10 +1,11 @@
-"""Pooling on a device: a work-item an output, or four neighbouring ones."""
+"""Pooling on a device, where each work-item computes one output or four neighbouring ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pool.problem import PoolProblem
@@ -22,6 +23,8 @@ _SOURCE = Path(__file__).with_name("direct.cl")
 
 
 class DirectPool(KernelAlgorithm):
+    """Each work-item reads the windows of its outputs."""
+
     op = "pool"
     name = "direct"
 

@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyPool(HostAlgorithm):
+    """Pools by one NumPy operation for each window position."""
+
     op = "pool"
 
     def compute(self, problem: PoolProblem, inputs: Sequence[np.ndarray],

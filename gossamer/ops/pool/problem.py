@@ -12,12 +12,12 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class PoolProblem(Problem):
-    """kind "max" or "average" over an (N, C, H, W) float32 input, as ONNX defines it.
+    """Pooling of kind "max" or "average" of an (N, C, H, W) float32 input, as ONNX defines it.
 
-    pads: (top, left, bottom, right). A maximum never takes a padding; an average counts those
-    within `pads` where count_include_pad is set. With ceil_mode the last window may reach over
-    the padding, but may not start in the one at the end.
-    Raises ValueError for an input smaller than the window, and for impossible attributes.
+    pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores them; an
+    average counts them as zeros where count_include_pad is set. With ceil_mode the last window may
+    exceed the padding, but may not start in the padding at the end.
+    Raises ValueError for an input smaller than the window, and for invalid attributes.
     """
 
     op: ClassVar[str] = "pool"

@@ -1,4 +1,5 @@
-"""Pooling in NumPy, tap by tap: float64 for the reference, float32 for the host."""
+"""Pooling in NumPy, one window position after another, in float64 for the reference and in float32
+for the host."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ def reference(problem: PoolProblem, inputs: Sequence[np.ndarray],
 
 
 def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
-    """(N, C, H, W) to (N, C, E, F) in x's dtype."""
+    """Returns the result (N, C, E, F) for x (N, C, H, W), in the dtype of x."""
     e, f = problem.out_height, problem.out_width
     is_max = problem.kind == "max"
     result = np.full((*x.shape[:2], e, f), -np.inf if is_max else 0, x.dtype)
@@ -24,11 +25,11 @@ def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
         for s in range(problem.kernel[1]):
             columns, xs = _taps(problem, 1, s, f)
             window = result[:, :, rows, columns]
-            taken = x[:, :, ys, xs]
+            values = x[:, :, ys, xs]
             if is_max:
-                np.maximum(window, taken, out=window)
+                np.maximum(window, values, out=window)
             else:
-                window += taken
+                window += values
     if not is_max:
         counts = np.outer(_counts(problem, 0, e), _counts(problem, 1, f)).astype(x.dtype)
         with np.errstate(invalid="ignore"):
@@ -37,7 +38,7 @@ def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
 
 
 def _taps(problem: PoolProblem, axis: int, tap: int, out: int) -> tuple[slice, slice]:
-    """The outputs for which a tap lies in the input, and where it lies."""
+    """Returns the outputs for which a window position lies in the input, and the inputs there."""
     size, stride = problem.input.shape[2 + axis], problem.stride[axis]
     origin = tap * problem.dilation[axis] - problem.pads[axis]
     first = max(0, -(origin // stride))
@@ -49,7 +50,7 @@ def _taps(problem: PoolProblem, axis: int, tap: int, out: int) -> tuple[slice, s
 
 
 def _counts(problem: PoolProblem, axis: int, out: int) -> np.ndarray:
-    """How many taps along an axis each output divides by."""
+    """Returns the number of window positions along an axis that each output's average counts."""
     before, after = problem.pads[axis], problem.pads[2 + axis]
     low, high = (-before, after) if problem.count_include_pad else (0, 0)
     starts = np.arange(out) * problem.stride[axis] - before

@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyReduce(HostAlgorithm):
+    """Reduces by numpy.sum or numpy.max."""
+
     op = "reduce"
 
     def compute(self, problem: ReduceProblem, inputs: Sequence[np.ndarray],

@@ -1,4 +1,4 @@
-"""Sums, means and maxima over some dimensions; global pooling is one over H and W."""
+"""Sums, means and maxima over some dimensions; global pooling is a reduction over H and W."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ DTYPES = ("float32", "int32", "int64")
 
 @dataclass(frozen=True)
 class ReduceProblem(Problem):
-    """kind: "mean", "max" or "sum". axes: from 0, none twice. keepdims: a reduced dimension
-    stays with size 1. The mean of integers is cut to an integer.
+    """A reduction over some dimensions.
 
-    Raises ValueError for impossible axes or dtypes, and for a mean or maximum of nothing.
+    kind: "mean", "max" or "sum"; the mean of integers is truncated. axes: reduced dimensions, from
+    0 and without repetition. keepdims: whether a reduced dimension stays with size 1.
+
+    Raises ValueError for invalid axes or dtypes, and for a mean or maximum of no elements.
     """
 
     op: ClassVar[str] = "reduce"
@@ -39,7 +41,7 @@ class ReduceProblem(Problem):
 
     @property
     def count(self) -> int:
-        """Elements that make one result."""
+        """Number of elements that are reduced to one result."""
         count = 1
         for axis in self.axes:
             count *= self.input.shape[axis]

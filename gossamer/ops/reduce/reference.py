@@ -1,4 +1,5 @@
-"""Reductions in NumPy: float64 for the reference, float32 for the host, integers exactly."""
+"""Reductions in NumPy, in float64 for the reference and in float32 for the host; integers are
+exact."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from gossamer.ops.reduce.problem import ReduceProblem
 
 def reference(problem: ReduceProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    wide = "float64" if problem.input.dtype == "float32" else problem.input.dtype
-    return [reduce(problem, np.asarray(inputs[0], wide))]
+    dtype = "float64" if problem.input.dtype == "float32" else problem.input.dtype
+    return [reduce(problem, np.asarray(inputs[0], dtype))]
 
 
 def reduce(problem: ReduceProblem, x: np.ndarray) -> np.ndarray:
-    """The result in x's dtype."""
+    """Returns the result in the dtype of x."""
     if problem.kind == "max":
         return np.asarray(x.max(problem.axes, keepdims=problem.keepdims))
     total = np.asarray(x.sum(problem.axes, keepdims=problem.keepdims, dtype=x.dtype))

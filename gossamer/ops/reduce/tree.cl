@@ -1,15 +1,16 @@
-/* Reductions: each result is summed (or its maximum found) by LANES work-items that take every
- * LANES-th element and then meet in a tree in shared memory.
+/* Reductions to a sum, mean or maximum. Each result is computed by LANES work-items, each of which
+ * reduces every LANES-th element; they combine their values in a tree in shared memory.
  *
- * Up to four kept dimensions (k: sizes, source strides p, target strides q) and four reduced ones
- * (r: sizes, source strides e), outermost first, unused ones of size 1 in front. With SIMPLE there
- * is one reduced dimension, the last.
+ * There are up to four kept dimensions (sizes k, source strides p, target strides q) and four
+ * reduced ones (sizes r, source strides e), outermost first; unused ones come first and have size
+ * 1. With SIMPLE only the last reduced dimension is used.
  *
- * VALUE: the type, float with HALVES, which lie in memory then. MAX or MEAN: what is computed, else
- * the sum. LEAST: the smallest VALUE.
- * LANES, COLUMNS: LANES * COLUMNS = 256 work-items a group, each group COLUMNS results. With
- * ACROSS neighbouring work-items take neighbouring results (the innermost dimension is kept),
- * else neighbouring elements of one result. */
+ * VALUE: the type of the arithmetic. With HALVES it is float and the tensors are 16-bit floats.
+ * MAX or MEAN: defined for the maximum or the mean; without either the sum is computed.
+ * LEAST: the smallest VALUE.
+ * LANES, COLUMNS: a work-group has LANES * COLUMNS = 256 work-items and computes COLUMNS results.
+ * ACROSS: where it is defined, neighbouring work-items compute neighbouring results (the innermost
+ *     dimension is kept), else they reduce neighbouring elements of one result. */
 
 #if HALVES
 #define STORED HALF

@@ -1,10 +1,12 @@
-"""Reductions on a device: several work-items a result, joined by a tree in shared memory."""
+"""Reductions on a device, where several work-items compute a result, combined in a tree in shared
+memory."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.reduce.problem import ReduceProblem
@@ -24,9 +26,12 @@ _TYPES = {"float32": ("float", "(-INFINITY)"), "int32": ("int", "(-2147483647 - 
           "int64": ("INT64", "(-9223372036854775807 - 1)")}
 
 Dimensions = list[tuple[int, ...]]
+"""For each dimension its size and its strides in one or two tensors."""
 
 
 class TreeReduce(KernelAlgorithm):
+    """One launch, whose work-items each reduce a share of the elements of a result."""
+
     op = "reduce"
     name = "tree"
 
@@ -67,8 +72,9 @@ class TreeReduce(KernelAlgorithm):
 
 
 def _lanes(count: int, results: int, neighbours: int) -> int:
-    """Work-items a result: a whole group only for long sums that are few; else as many as fill
-    whole lines of memory, which neighbouring results do where enough of them are contiguous."""
+    """Returns the number of work-items that compute a result: a full work-group only for few and
+    long sums. Otherwise there are enough to read full cache lines; where many neighbouring results
+    are contiguous, these fill the lines."""
     if neighbours >= 16:
         return 8
     if count > 256 and results < 1024:
@@ -77,8 +83,8 @@ def _lanes(count: int, results: int, neighbours: int) -> int:
 
 
 def _dimensions(problem: ReduceProblem, variant: Variant) -> tuple[Dimensions, Dimensions]:
-    """The merged kept dimensions as (size, source stride, target stride) and the reduced ones as
-    (size, source stride), in the input's memory order."""
+    """Returns the merged kept dimensions as (size, source stride, target stride) and the reduced
+    ones as (size, source stride), in the input's memory order."""
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(source)
     kept = [dim for dim in order if dim not in problem.axes]

@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyResize(HostAlgorithm):
+    """Resizes by NumPy's indexing."""
+
     op = "resize"
 
     def compute(self, problem: ResizeProblem, inputs: Sequence[np.ndarray],

@@ -15,12 +15,14 @@ NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 @dataclass(frozen=True)
 class ResizeProblem(Problem):
-    """(N, C, H, W) to (N, C, *size) as ONNX Resize defines it; rank 3 comes with a unit dimension.
+    """Resizing of (N, C, H, W) to (N, C, *size) as ONNX Resize defines it. A tensor of rank 3 has a
+    unit dimension added.
 
-    scales: of H and W; output over input where the sizes were given. mode: "nearest" or "linear".
-    coordinates: how an output place becomes a place in the input. nearest_mode: how that one is
-    rounded.
-    Raises ValueError for unknown modes, and where something is to be made of an empty input.
+    scales: scale factors of H and W, the ratio of output to input where sizes were given.
+    mode: "nearest" or "linear".
+    coordinates: the mapping of an output position to a position in the input.
+    nearest_mode: the rounding of that position for mode "nearest".
+    Raises ValueError for unknown modes, and for a nonempty output of an empty input.
     """
 
     op: ClassVar[str] = "resize"

@@ -1,5 +1,5 @@
-"""Resizing in NumPy: float64 for the reference, float32 for the host; and the tables by which
-kernels find their places."""
+"""Resizing in NumPy, in float64 for the reference and in float32 for the host, and the tables of
+input positions that kernels read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def reference(problem: ResizeProblem, inputs: Sequence[np.ndarray],
 
 
 def resize(problem: ResizeProblem, x: np.ndarray) -> np.ndarray:
-    """The result in x's dtype."""
+    """Returns the result in the dtype of x."""
     if 0 in problem.outputs[0].shape:
         return np.empty(problem.outputs[0].shape, x.dtype)
     if problem.mode == "nearest":
@@ -32,31 +32,32 @@ def resize(problem: ResizeProblem, x: np.ndarray) -> np.ndarray:
 
 
 def nearest(problem: ResizeProblem, axis: int) -> np.ndarray:
-    """For each output place along H (axis 0) or W (axis 1), the input place it takes."""
-    place = _places(problem, axis)
+    """Returns the input position of each output position along H (axis 0) or W (axis 1)."""
+    position = _positions(problem, axis)
     if problem.nearest_mode == "floor":
-        rounded = np.floor(place)
+        rounded = np.floor(position)
     elif problem.nearest_mode == "ceil":
-        rounded = np.ceil(place)
+        rounded = np.ceil(position)
     elif problem.nearest_mode == "round_prefer_floor":
-        rounded = np.ceil(place - np.float32(0.5))
+        rounded = np.ceil(position - np.float32(0.5))
     else:
-        rounded = np.floor(place + np.float32(0.5))
+        rounded = np.floor(position + np.float32(0.5))
     return np.clip(rounded, 0, problem.input.shape[2 + axis] - 1).astype(np.int32)
 
 
 def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each output place along an axis: the two input places it mixes, and the part that the
-    second one has."""
+    """Returns for each output position along an axis the two input positions between which it
+    interpolates, and the weight of the second one."""
     last = problem.input.shape[2 + axis] - 1
-    place = np.clip(_places(problem, axis), 0, last)
-    low = np.floor(place)
+    position = np.clip(_positions(problem, axis), 0, last)
+    low = np.floor(position)
     return (low.astype(np.int32), np.minimum(low + 1, last).astype(np.int32),
-            (place - low).astype(np.float32))
+            (position - low).astype(np.float32))
 
 
-def _places(problem: ResizeProblem, axis: int) -> np.ndarray:
-    """Where each output place lies in the input; in float32, whose rounding decides ties."""
+def _positions(problem: ResizeProblem, axis: int) -> np.ndarray:
+    """Returns the position in the input of each output position, in float32, whose rounding decides
+    ties."""
     length, original = problem.size[axis], problem.input.shape[2 + axis]
     x = np.arange(length, dtype=np.float32)
     scale = np.float32(problem.scales[axis])

@@ -1,9 +1,9 @@
 /* Resizing of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
  * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold, for each output row
- * and column, the input places it takes, and with LINEAR the part of the second one.
+ * and column, its input position, and with LINEAR also the next position and its weight.
  *
- * A work-item makes LANES neighbours along `inner`, or PIXELS along the width; one of the two may
- * be 4. LANES 4 needs inner % 4 == 0; PIXELS 4 needs inner == 1 and out_width % 4 == 0. */
+ * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
+ * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0. */
 
 #define MIX(a, b, part) ((a) + ((b) - (a)) * (part))
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)

@@ -1,4 +1,5 @@
-"""Resizing on a device: tables of places, made once, spare the kernel all coordinate modes."""
+"""Resizing on a device. Tables of input positions are computed once, so that the kernel needs no
+code for the coordinate modes."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.resize.problem import ResizeProblem
@@ -25,6 +27,8 @@ _SOURCE = Path(__file__).with_name("tables.cl")
 
 
 class TableResize(KernelAlgorithm):
+    """Each work-item looks up the input positions of its outputs."""
+
     op = "resize"
     name = "tables"
 
@@ -50,9 +54,9 @@ def _tables(weights: Weights, problem: ResizeProblem) -> list[Buffer]:
     else:
         tables = [table for pair in zip(linear(problem, 0), linear(problem, 1), strict=True)
                   for table in pair]
-    place = f"{problem.input.shape[2:]} {problem.size}"
+    sizes = f"{problem.input.shape[2:]} {problem.size}"
 
     def packed(index: int, table: np.ndarray) -> Buffer:
-        return weights.packed(f"table {index} of {place}", lambda arrays: table)
+        return weights.packed(f"table {index} of {sizes}", lambda arrays: table)
 
     return [packed(index, table) for index, table in enumerate(tables)]

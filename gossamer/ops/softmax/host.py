@@ -12,6 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpySoftmax(HostAlgorithm):
+    """Computes the softmax of values shifted by their maximum."""
+
     op = "softmax"
 
     def compute(self, problem: SoftmaxProblem, inputs: Sequence[np.ndarray],

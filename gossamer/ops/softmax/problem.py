@@ -12,7 +12,9 @@ from gossamer.tensor import TensorSpec
 
 @dataclass(frozen=True)
 class SoftmaxProblem(Problem):
-    """axis: counted from 0. log: the logarithm of the softmax.
+    """The softmax along one dimension.
+
+    axis: index of the dimension, from 0. log: whether to compute the logarithm of the softmax.
 
     Raises ValueError for an axis that the input does not have.
     """

@@ -1,4 +1,4 @@
-"""Softmax in NumPy: float64 for the reference, float32 for the host."""
+"""Softmax in NumPy, in float64 for the reference and in float32 for the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reference(problem: SoftmaxProblem, inputs: Sequence[np.ndarray],
 
 
 def softmax(problem: SoftmaxProblem, x: np.ndarray) -> np.ndarray:
-    """The result in x's dtype."""
+    """Returns the result in the dtype of x."""
     if x.size == 0:
         return x.copy()
     shifted = x - x.max(problem.axis, keepdims=True)

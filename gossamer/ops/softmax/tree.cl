@@ -1,9 +1,10 @@
-/* Softmax of a tensor seen as (outer, length, inner), along `length`: a maximum and a sum that
- * LANES work-items find together, each over every LANES-th element.
+/* Softmax along `length` of a tensor seen as (outer, length, inner). LANES work-items compute each
+ * maximum and each sum together; each of them reduces every LANES-th element.
  *
- * LANES, COLUMNS: LANES * COLUMNS = 256 work-items a group, each group COLUMNS sums. With ACROSS
- * neighbouring work-items take neighbours along `inner`, else along `length`.
- * LOG: the logarithm of the softmax. */
+ * LANES, COLUMNS: a work-group has LANES * COLUMNS = 256 work-items and computes COLUMNS sums.
+ * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
+ *     `length`.
+ * LOG: defined for the logarithm of the softmax. */
 
 #define JOIN_ALL(variable, JOIN) { \
     partial[LOCAL_ID(0)] = variable; \

@@ -1,11 +1,13 @@
-"""Softmax on a device: several work-items a sum, joined by a tree in shared memory."""
+"""Softmax on a device, where several work-items compute a sum and combine their parts in a tree in
+shared memory."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.softmax.problem import SoftmaxProblem
@@ -17,6 +19,8 @@ _GROUP = 256
 
 
 class TreeSoftmax(KernelAlgorithm):
+    """One launch, whose work-items each reduce and write a share of the elements of a sum."""
+
     op = "softmax"
     name = "tree"
 

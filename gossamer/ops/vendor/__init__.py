@@ -1,1 +1,1 @@
-"""NVIDIA's libraries, loaded when one of them is first asked for."""
+"""NVIDIA's libraries, each of which is loaded when it is first used."""

@@ -1,4 +1,4 @@
-"""Matrix products by cuBLASLt: what is multiplied, the algorithms it offers, and the call."""
+"""Matrix products by cuBLASLt: their description, the algorithms that it offers, and the call."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from gossamer.ops.vendor.nvmath import CUBLAS, DATA_TYPES, ONE, ZERO, dtype_of, 
 from gossamer.ops.weights import Weights
 
 RANKS = 4
-"""Algorithms asked for, the best first by cuBLAS's own estimate."""
+"""Number of algorithms requested; cuBLAS lists the best first by its own estimate."""
 ALIGNMENT = 16
-"""Bytes of which every buffer's address is a multiple, foreign inputs' too."""
+"""Bytes of which every buffer's address is a multiple, including those of other libraries."""
 _WORKSPACE_BYTES = 32 * 2**20
 _COMPUTE = {"fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F"}
 _NOT_SUPPORTED = 15
-# partial sums in float16 would not be sums in float32
+# for fp16, splits of the depth may be added in float32 only
 _REDUCTIONS = {"fp32": "MASK", "tf32": "MASK", "fp16": "COMPUTE_TYPE"}
 
 
 @dataclass(frozen=True)
 class Fused:
-    """An epilogue that a product applies itself: sums with a channel operand of that name (empty:
-    none) and a tensor operand, then a rectifier, which turns NaN into 0."""
+    """An epilogue that cuBLAS applies: additions, followed by a rectifier that turns NaN into 0.
+
+    bias: name of the channel operand that is added; empty for none. residual: whether a tensor
+    operand is added. relu: whether the rectifier follows.
+    """
 
     bias: str = ""
     residual: bool = False
@@ -38,13 +41,13 @@ class Fused:
 
 
 def fused(epilogue: Epilogue) -> Fused | None:
-    """The whole epilogue as a product can apply it; None where it cannot."""
+    """Returns the epilogue as cuBLAS applies it; None where it cannot apply all of it."""
     bias, residual, relu = "", False, False
     expression = epilogue.expression
     current = 0
     for index, step in enumerate(expression.steps):
-        others = [a for a in step.arguments if a != current]
-        operand = others[0] - 1 if len(others) == 1 else -1
+        further = [a for a in step.arguments if a != current]
+        operand = further[0] - 1 if len(further) == 1 else -1
         added = (epilogue.operands[operand]
                  if step.function == "add" and 0 <= operand < len(epilogue.operands) else "")
         if relu or current not in step.arguments:
@@ -64,7 +67,7 @@ def fused(epilogue: Epilogue) -> Fused | None:
 
 
 def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffer:
-    """A channel operand as a product takes it: one value a channel, of the output's dtype."""
+    """Returns a channel operand as one value for each channel, in the output's dtype."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.broadcast_to(arrays[name].reshape(-1), (channels,)).astype(dtype)
     return weights.packed(f"{name} {dtype}", pack)
@@ -72,13 +75,15 @@ def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffe
 
 @dataclass(frozen=True)
 class Product:
-    """D = op(A) B, or op(A) B + C with a residual, so many times: column-major as cuBLAS counts,
-    D and C being (rows, columns) and B (depth, columns).
+    """A batch of products D = op(A) B, or op(A) B + C with a residual.
 
-    transposed: A is stored as (depth, rows), else as (rows, depth). leading: elements from one
-    column to the next in A, B and D. strides: elements from one member of the batch to the next
-    in A, B and D. alignment: bytes of which every operand's address is a multiple. bias: one
-    value for each row of D.
+    Matrices are column-major, as in cuBLAS. D and C are (rows, columns), op(A) is (rows, depth) and
+    B is (depth, columns).
+
+    transposed: whether A is stored as (depth, rows), else as (rows, depth). leading: elements from
+    one column to the next in A, B and D. batch: number of products. strides: elements from one
+    member of the batch to the next in A, B and D. alignment: bytes of which every operand's address
+    is a multiple. bias: whether one value for each row of D is added.
     """
 
     precision: str
@@ -97,7 +102,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class CublasOffer:
-    """One algorithm for a product, in cuBLAS's own encoding, and the workspace it takes."""
+    """One algorithm for a product, in cuBLAS's own encoding, and its workspace in bytes."""
 
     algorithm: np.ndarray
     workspace: int
@@ -105,12 +110,16 @@ class CublasOffer:
 
 @functools.cache
 def offers(product: Product, device: Device) -> tuple[CublasOffer, ...]:
-    """What cuBLAS offers for a product, the best first by its own estimate; may be none."""
+    """Returns the algorithms that cuBLAS offers for a product, the best first by its own estimate;
+    there may be none."""
     return Multiplication(product, device)._offers()
 
 
 class Multiplication:
-    """A product described to cuBLAS. bias: the device memory of its vector, of D's dtype."""
+    """A product as described to cuBLAS.
+
+    bias: device memory of the vector that is added, in D's dtype.
+    """
 
     def __init__(self, product: Product, device: Device, bias: Buffer | None = None) -> None:
         self.product = product
@@ -123,7 +132,7 @@ class Multiplication:
         with self._library.calling("describing a product") as lt:
             self._operation = self._described(lt)
             weakref.finalize(self, lt.matmul_desc_destroy, self._operation).atexit = False
-            self._layouts = [self._layout(lt, dtype, *each) for each in
+            self._layouts = [self._layout(lt, dtype, *matrix) for matrix in
                              zip(shapes, product.leading, product.strides, strict=True)]
 
     def _described(self, lt: Any) -> int:
@@ -139,7 +148,7 @@ class Multiplication:
             "BIAS" if product.bias else "DEFAULT")
         put(names.EPILOGUE, lt.Epilogue[kind])
         if product.bias:
-            # what is only asked about has no vector yet, but its address has to be one
+            # a product for which algorithms are listed has no vector yet, but needs an address
             handle = 256 if self._bias is None else self._bias.handle  # type: ignore[attr-defined]
             put(names.BIAS_POINTER, handle)
         return int(operation)
@@ -168,24 +177,26 @@ class Multiplication:
                     lt.ReductionScheme[_REDUCTIONS[self.product.precision]])
                 for operand in "ABCD":
                     put(names[f"MIN_ALIGNMENT_{operand}_BYTES"], self.product.alignment)
-                found = np.zeros(RANKS, lt.matmul_heuristic_result_dtype)
+                results = np.zeros(RANKS, lt.matmul_heuristic_result_dtype)
                 count = np.zeros(1, np.int32)
                 try:
                     lt.matmul_algo_get_heuristic(
                         self._library.handle, self._operation, a, b, d, d, preference, RANKS,
-                        found.ctypes.data, count.ctypes.data)
+                        results.ctypes.data, count.ctypes.data)
                 except lt.cuBLASLtError as error:
                     if error.status != _NOT_SUPPORTED:
                         raise
             finally:
                 lt.matmul_preference_destroy(preference)
-        return tuple(CublasOffer(np.array(each["algo"]), _padded(int(each["workspace_size"])))
-                     for each in found[:count[0]] if each["state"] == 0)
+        return tuple(CublasOffer(np.array(result["algo"]), _padded(int(result["workspace_size"])))
+                     for result in results[:count[0]] if result["state"] == 0)
 
     def multiply(self, offer: CublasOffer, a: int, b: int, d: int, workspace: int, stream: int, *,
                  residual: int | None = None) -> None:
         """Queues the product of device memory at these addresses on a stream (its handle).
-        workspace: the address of as much memory as the offer takes. residual: of C."""
+
+        workspace: address of memory for the offer's workspace. residual: address of C.
+        """
         a_layout, b_layout, d_layout = self._layouts
         beta, c = (ZERO, d) if residual is None else (ONE, residual)
         with self._library.calling("multiplying") as lt:
@@ -195,13 +206,13 @@ class Multiplication:
 
 
 def _padded(workspace: int) -> int:
-    """With a fused epilogue cuBLAS may want 16 bytes more than it says (nvmath-python's own
-    products add them too)."""
+    """Returns the workspace plus 16 bytes, which cuBLAS may need in addition with a fused epilogue;
+    nvmath-python's own products add them as well."""
     return workspace + 16 if workspace else 0
 
 
 def _put(call: Callable[..., None], dtype_of: Callable[[int], Any], described: int,
          attribute: int, value: int) -> None:
-    """Sets an attribute of anything described to cuBLAS."""
+    """Sets an attribute of an operation, a layout or a preference."""
     array = np.array([value], dtype_of(attribute))
     call(described, attribute, array.ctypes.data, array.nbytes)

@@ -1,4 +1,4 @@
-"""cuDNN on a CUDA device, through NVIDIA's Python frontend: loaded when one is first asked for."""
+"""cuDNN on a CUDA device, through NVIDIA's Python frontend, which is loaded at its first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _OLDEST_FRONTEND = (1, 32)
 _OLDEST_LIBRARY = 90200
-"""The first cuDNN that tells what workspace an engine needs before the engine is built."""
+"""The first version that reports the workspace of an engine before the engine is built."""
 
 _INSTALL = "pip install 'gossamer[vendor]'"
 _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
@@ -26,7 +26,8 @@ _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 class CudnnLibrary:
     """cuDNN with its handle on one device, which one thread at a time may use.
 
-    api: the frontend's module. version: the library's own. failures: what its calls raise.
+    api: module of the frontend. version: version of the library itself. failures: exception classes
+    that the frontend's calls raise.
     """
 
     def __init__(self, api: Any, device: CudaDevice) -> None:
@@ -40,36 +41,36 @@ class CudnnLibrary:
 
     @contextlib.contextmanager
     def handle(self) -> Iterator[Any]:
-        """The handle, for this thread alone, with the device's context current."""
+        """Yields the handle, exclusively for this thread and with the device's context current."""
         with self._lock, self._device.current():
             yield self._handle
 
     @contextlib.contextmanager
     def handle_on(self, stream: Any) -> Iterator[Any]:
-        """The same, with what is executed queued on a stream."""
+        """Yields the handle as `handle` does, with its work queued on a stream."""
         with self.handle() as handle:
             self.api.set_stream(handle, self._device.stream_handle(stream))
             yield handle
 
 
 def unavailable(device: Device) -> str | None:
-    """Why a device has no cuDNN, with what to do about it; None where it has."""
-    found = _on(device)
-    return found if isinstance(found, str) else None
+    """Returns why cuDNN cannot be used on a device and what to do about it; None where it can."""
+    library = _on(device)
+    return library if isinstance(library, str) else None
 
 
 def library_on(device: Device) -> CudnnLibrary:
-    """cuDNN on a device. Raises DeviceError that says why it has none."""
-    found = _on(device)
-    if isinstance(found, str):
-        raise DeviceError(f"{device.name}: {found}")
-    return found
+    """Returns cuDNN on a device. Raises DeviceError that says why it cannot be used."""
+    library = _on(device)
+    if isinstance(library, str):
+        raise DeviceError(f"{device.name}: {library}")
+    return library
 
 
 def loaded_version(device: Device) -> str:
-    """Of the device's cuDNN; empty where it has none."""
-    found = _on(device)
-    return "" if isinstance(found, str) else found.version
+    """Returns the version of cuDNN on a device; empty where it cannot be used."""
+    library = _on(device)
+    return "" if isinstance(library, str) else library.version
 
 
 @functools.cache
@@ -81,20 +82,20 @@ def _on(device: Any) -> CudnnLibrary | str:
         return api
     try:
         return CudnnLibrary(api, device)
-    except Exception as error:  # whatever keeps it from starting
+    except Exception as error:  # starting can fail in many ways
         return f"cuDNN does not start: {first_line(error)}"
 
 
 @functools.cache
 def _loaded() -> Any:
-    """The frontend's module with the library behind it, or a line that says why there is none."""
+    """Returns the frontend's module, which loads the library, or the reason why it is missing."""
     try:
         api = importlib.import_module("cudnn")
     except ModuleNotFoundError as error:
         if error.name == "cudnn":
             return f"cuDNN is not installed: {_INSTALL}"
         return f"cuDNN's frontend cannot be loaded: {first_line(error)}"
-    except Exception as error:  # it opens the library while it is imported
+    except Exception as error:  # the import opens the library, which can fail in many ways
         return f"cuDNN cannot be loaded: {first_line(error)}"
     version = str(getattr(api, "__version__", "0"))
     if _numbers(version) < _OLDEST_FRONTEND:
@@ -111,13 +112,13 @@ def _loaded() -> Any:
 
 
 def _load_needed() -> None:
-    """Loads what cuDNN looks for where the system keeps its libraries, from where pip does."""
+    """Loads libraries that cuDNN would search in the system's folders from those of pip."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
     except ImportError:
         return
     for name in _NEEDED_LIBRARIES:
-        # an engine that lacks one fails, and says so
+        # an engine without its library fails later, with its own error
         with contextlib.suppress(Exception):
             load_nvidia_dynamic_lib(name)
 

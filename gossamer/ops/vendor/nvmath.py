@@ -1,4 +1,4 @@
-"""cuBLAS and cuSPARSE through nvmath-python: loaded when they are first asked for."""
+"""cuBLAS and cuSPARSE through nvmath-python, which are loaded when they are first used."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 _INSTALL = "pip install 'gossamer[vendor]'"
 CUBLAS, CUSPARSE = "cuBLAS", "cuSPARSE"
 DATA_TYPES = {"float32": 0, "float16": 2}
-"""CUDA's numbers for them."""
+"""CUDA's numbers of the dtypes (cudaDataType)."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
-"""Factors, which the libraries read from host memory."""
+"""The scale factors alpha and beta of products, which the libraries read from host memory."""
 
 
 def dtype_of(precision: str) -> str:
-    """Of what lies in memory for a variant's precision."""
+    """Returns the dtype of the tensors in memory for a variant's precision."""
     return "float16" if precision == "fp16" else "float32"
 
 
 class NvmathLibrary:
     """One of the libraries with its handle on one device.
 
-    api: the module of its bindings. handle: for calls inside `calling`. version: as the library
-    numbers it.
+    api: module of the library's bindings. handle: handle of the library, for calls inside
+    `calling`. version: the library's own version number.
     """
 
     def __init__(self, name: str, device: CudaDevice) -> None:
@@ -44,39 +44,39 @@ class NvmathLibrary:
         self._lock = threading.Lock()
         with device.current():
             self.handle = self.api.create()
-            # cuSPARSE asks for a handle, cuBLASLt does not
+            # cuSPARSE needs a handle for this call, cuBLASLt does not
             self.version = str(self.api.get_version(*([self.handle] if name == CUSPARSE else [])))
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[Any]:
-        """The bindings' module, for this thread alone, with the device's context current.
-        Raises DeviceError that says what failed and what the library said."""
+        """Yields the bindings' module, exclusively for this thread and with the device's context
+        current. Raises DeviceError that names the failed operation and the library's error."""
         with self._lock, self.device.current():
             try:
                 yield self.api
-            except Exception as error:  # each binding has errors of its own
+            except Exception as error:  # each binding has its own exceptions
                 raise DeviceError(f"{self.device.name}: {self.name} failed {what}: "
                                   f"{_first_line(error)}") from error
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Why a library cannot be used on a device, in one line; None where it can."""
-    found = _on(name, device)
-    return found if isinstance(found, str) else None
+    """Returns why a library cannot be used on a device, in one line; None where it can."""
+    library = _on(name, device)
+    return library if isinstance(library, str) else None
 
 
 def library_on(name: str, device: Device) -> NvmathLibrary:
-    """The library on a device. Raises DeviceError that says why it cannot be used."""
-    found = _on(name, device)
-    if isinstance(found, str):
-        raise DeviceError(f"{device.name}: {found}")
-    return found
+    """Returns the library on a device. Raises DeviceError that says why it cannot be used."""
+    library = _on(name, device)
+    if isinstance(library, str):
+        raise DeviceError(f"{device.name}: {library}")
+    return library
 
 
 def loaded_version(name: str, device: Device) -> str:
-    """Of a library on a device, as the library numbers it; empty where it cannot be used."""
-    found = _on(name, device)
-    return "" if isinstance(found, str) else found.version
+    """Returns the version of a library on a device; empty where it cannot be used."""
+    library = _on(name, device)
+    return "" if isinstance(library, str) else library.version
 
 
 @functools.cache
@@ -89,7 +89,7 @@ def _on(name: str, device: Any) -> NvmathLibrary | str:
         if error.name == "nvmath":
             return f"nvmath-python is not installed: {_INSTALL}"
         return f"nvmath-python cannot be loaded: {_first_line(error)}"
-    except Exception as error:  # whatever keeps a library from loading or starting
+    except Exception as error:  # loading and starting can fail in many ways
         return f"{name} cannot be loaded: {_first_line(error)}; {_INSTALL}"
 
 

@@ -1,9 +1,9 @@
-"""The measured choice against the best plan of each algorithm: whole programs, timed from end to
-end or read from the cache.
+"""The measured choice compared with baseline plans: whole programs, timed from end to end or read
+from the cache.
 
-The choice adds up layers that were timed alone. What a layer leaves in the cache for the next, and
-the gaps between them, it does not know; so the plans that take one algorithm wherever they can are
-timed as they run, beside it.
+The measured choice is made from the times of layers that ran alone. These contain neither what a
+layer leaves in the cache for the next one nor the gaps between layers. Therefore the programs that
+take one algorithm wherever they can, the baseline plans, are timed beside it as they run.
 """
 
 from __future__ import annotations
@@ -21,27 +21,34 @@ from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.weights import Weights
+from gossamer.plan.candidate import Candidate, why_not
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.report.report import DENSE, why_not
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.tuner import Candidate, Tuner
+from gossamer.plan.tune.tuner import Tuner
 
 MEASURED = "measured choice"
 _BUDGET_US = 5e5
-"""Time for the samples of one program."""
+"""Time that the samples of one program may take, in microseconds."""
 _MOST_SAMPLES = 4
-"""Times as many are taken where the fastest program is not clear from the first ones."""
-_ALIKE = 1.01
-"""The ratio of two medians up to which it does not matter which is the smaller."""
+"""Largest multiple of the usual number of samples that is taken while it is not clear which program
+is the fastest."""
+_ABOUT_EQUAL = 1.01
+"""Ratio of two medians up to which it does not matter which one is smaller."""
+
+DENSE = "dense algorithms only"
+"""Name of the baseline plan without algorithms that skip zeros."""
 
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """The time of one execution of a program, inputs and outputs on the device, and whether it
-    was known from before; or, without a time, why the program does not run."""
+    """The time of one execution of a program, with inputs and outputs on the device.
+
+    timing: the time; None where the program does not run. cached: whether the time was read from
+    the cache. failure: why the program does not run.
+    """
 
     timing: Timing | None = None
     cached: bool = False
@@ -50,30 +57,38 @@ class EndToEnd:
 
 @dataclass(frozen=True)
 class Comparison:
-    """program: the one to keep, `whole` its time. why: for what its layers do not take although it
-    is faster there; "" for the measured choice. plans: one dict each, with plan, median_us,
-    p25_us, p75_us and outcome, the measured choice first."""
+    """The outcome of comparing the measured choice with the baseline plans.
+
+    program: the program to use. end_to_end: its time. why: the reason that is reported where its
+    layers take slower candidates than the measured choice; "" for the measured choice itself.
+    plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us and outcome, the
+    measured choice first.
+    """
 
     program: Program
-    whole: EndToEnd
+    end_to_end: EndToEnd
     why: str
     plans: list[dict[str, Any]]
 
 
 def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], device: Device,
             tuner: Tuner, note: Callable[[str], None] = lambda line: None) -> Comparison | None:
-    """Times a network's measured choice and the program of each algorithm. LruCache is the fastest, or
-    the measured choice where its quartiles touch those of the fastest.
+    """Times a network's measured choice and its baseline plans. The program to use is the fastest,
+    or the measured choice where its quartiles touch those of the fastest.
 
-    A algorithm is an algorithm that could be used for a layer for which another could be too, taken
-    wherever it can be; and all that skip no zeros together (DENSE), where that is a choice.
-    make(algorithm, tuner) gives its program, from the tuner it is given. A algorithm without a program
-    that runs is named with the reason. None where there is nothing to compare: no baseline plans, or
-    all with the measured choice's program.
+    A baseline plan takes one algorithm wherever that can be used. There is one for each algorithm
+    that could be used for a layer for which another could be used too, and one that takes the
+    dense algorithms only (DENSE), where a layer could skip zeros or not. A baseline plan that
+    cannot be made or does not run is reported with the reason.
+
+    make: called with an algorithm's name and a tuner, returns the program of a baseline plan.
+
+    Returns None where there is nothing to compare: there are no baseline plans, or all have the
+    measured choice's program.
     """
     programs = {MEASURED: chosen}
     failures = {}
-    known = _Known(tuner, chosen)
+    known = _KnownCandidates(tuner, chosen)
     for algorithm in _forced_algorithms(chosen, device):
         plan = algorithm if algorithm == DENSE else f"{algorithm} wherever it can"
         try:
@@ -88,8 +103,8 @@ def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], d
     taken = _fastest(times)
     first = {key: plan for plan, key in reversed(keys.items())}
     same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
-    plans = [_row(plan, whole, times, taken, same.get(plan))
-             for plan, whole in {**times, **failures}.items()]
+    plans = [_row(plan, time, times, taken, same.get(plan))
+             for plan, time in {**times, **failures}.items()]
     if taken == MEASURED:
         return Comparison(chosen, times[taken], "", plans)
     why = (f"the plan that takes {taken} "
@@ -100,11 +115,12 @@ def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], d
 
 def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tuner,
                note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
-    """What is known of each of a network's programs, equal ones timed once: from the cache where
-    all times are there; else all are timed anew together, samples interleaved, and kept, unless
-    none of those without a time runs. More samples are taken of those that may be the fastest.
+    """Returns the time of each of a network's programs; equal programs are timed once.
 
-    Those for which there is no memory beside the others are timed after them.
+    The times are read from the cache where all are there. Else all are timed anew together, with
+    their samples interleaved, and stored, unless no program without a stored time runs. More
+    samples are taken of the programs that may be the fastest. Programs for which there is no
+    memory beside the others are timed after them.
     """
     keys = [program_key(program, device) for program in programs]
     distinct = dict(zip(keys, programs, strict=True))
@@ -114,49 +130,51 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     waiting = {**missing, **distinct}
     while not missing.keys().isdisjoint(waiting):
         note(f"{name} as a whole: {len(waiting)} plans")
-        fresh = _together(name, waiting, missing, device, tuner.samples)
-        tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", whole.timing)
-                               for key, whole in fresh.items() if whole.timing is not None})
+        fresh = _timed_together(name, waiting, missing, device, tuner.samples)
+        tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", time.timing)
+                               for key, time in fresh.items() if time.timing is not None})
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
-        # contexts hold themselves in cycles, and their memory with them
+        # contexts are in reference cycles, which keep their device memory
         gc.collect()
     return [known[key] for key in keys]
 
 
 def program_key(program: Program, device: Device) -> str:
-    """32 hexadecimal digits that change with anything that a program runs: problems, algorithms,
-    their sources and libraries, configs, layouts, precisions, order, and what reads what."""
+    """Returns 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
+    sources and libraries, configs, layouts, precisions, the order of steps, and which step reads
+    which value."""
     numbers: dict[str, int] = {}
 
-    def numbered(values: Collection[str]) -> list[int]:
+    def value_numbers(values: Collection[str]) -> list[int]:
         return [numbers.setdefault(program.root(value), len(numbers)) for value in values]
 
     text = json.dumps([
-        numbered(program.inputs.values()), numbered(program.constants),
+        value_numbers(program.inputs.values()), value_numbers(program.constants),
         [[problem_key(step.problem), *candidate_key(step.algorithm, step.variant),
-          identity(step.algorithm, step.device), step.device is device, numbered(step.inputs),
-          numbered(step.outputs)] for step in program.steps],
-        numbered(program.outputs.values())])
+          identity(step.algorithm, step.device), step.device is device,
+          value_numbers(step.inputs), value_numbers(step.outputs)] for step in program.steps],
+        value_numbers(program.outputs.values())])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class _Known:
-    """A tuner to choose by that has the candidates of the layers already, and which of them may
-    not be taken there, so that only changes of layout are measured. Where none of an algorithm
-    can be used, it has those of all."""
+class _KnownCandidates:
+    """A tuner that returns for a program's layers the candidates that were measured for them, with
+    those that are excluded there, so that only changes of layout are measured. Where no candidate
+    of the algorithms that are asked for can be used, it returns those of all algorithms."""
 
     def __init__(self, tuner: Tuner, chosen: Program) -> None:
         self.precision = tuner.precision
         self.refusal = tuner.refusal
         self._tuner = tuner
-        # by name: of two layers with one problem the tolerance may hold back one
-        self._trials = {(step.layer.name, step.device.name): step.candidates
+        # by layer, not by problem: the tolerance may exclude candidates of one layer, and not of
+        # another with the same problem
+        self._candidates = {(step.layer.name, step.device.name): step.candidates
                         for step in chosen.steps if not step.layer.inserted}
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> Sequence[Candidate]:
-        candidates = self._trials.get((layer.name, device.name))
+        candidates = self._candidates.get((layer.name, device.name))
         if candidates is None:
             return self._tuner.measure(layer, algorithms, device)
         asked = [candidate for candidate in candidates if candidate.algorithm in algorithms]
@@ -167,12 +185,12 @@ class _Known:
 
 
 def _forced_algorithms(chosen: Program, device: Device) -> list[str]:
-    """Algorithms that could be used for a layer for which another could be too; DENSE before them
-    where a layer could skip zeros or not."""
+    """Returns the names of the algorithms that could be used for a layer for which another could
+    be used too; before them DENSE, where a layer could skip zeros or not."""
     names: dict[str, bool] = {}
     for step in chosen.steps:
-        usable = {candidate.algorithm.name: candidate.algorithm.dense for candidate in step.candidates
-                  if _usable(candidate)}
+        usable = {candidate.algorithm.name: candidate.algorithm.dense
+                  for candidate in step.candidates if _usable(candidate)}
         if len(usable) > 1 and step.device is device and not step.layer.inserted:
             names.update(usable)
             if len(set(usable.values())) == 2:
@@ -184,21 +202,21 @@ def _usable(candidate: Candidate) -> bool:
     return math.isfinite(candidate.cost)
 
 
-def _together(name: str, programs: Mapping[str, Program], missing: Collection[str],
-              device: Device, samples: int) -> dict[str, EndToEnd]:
-    """Times of all that are in memory at once, with the reasons of those that do not run. None of
-    a program that may find memory without the others; nor of any when none that is missing, which
-    come first, runs."""
+def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
+                    device: Device, samples: int) -> dict[str, EndToEnd]:
+    """Returns the times of the programs that are in memory at once, and the reasons of those that
+    do not run. A program is left out where it did not get memory but may get it without the
+    others. Those whose times are missing come first; where none of them runs, no other is timed."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
-    weights_of = own_weights()
+    weights_of = shared_weights()
     for key, program in programs.items():
         if key not in missing and not tasks:
             break
         try:
             tasks[key] = Context(name, program, device, weights_of).ready()
             device.synchronize()
-        except Exception as error:  # a program may fail in any way; it is named and left
+        except Exception as error:  # a program may fail in any way; its failure is reported
             tasks.pop(key, None)
             if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
                 results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
@@ -208,8 +226,9 @@ def _together(name: str, programs: Mapping[str, Program], missing: Collection[st
     return results
 
 
-def own_weights() -> Callable[[Step], Weights]:
-    """Gives contexts each step's constants, packed once for all of them and gone with them."""
+def shared_weights() -> Callable[[Step], Weights]:
+    """Returns a function that gives contexts the weights of a step. They are packed once for all
+    contexts that use the function, and freed with it."""
     weights: dict[tuple[str, str], Weights] = {}
 
     def weights_of(step: Step) -> Weights:
@@ -220,29 +239,31 @@ def own_weights() -> Callable[[Step], Weights]:
 
 
 def _timed(tasks: Mapping[str, Task], samples: int) -> dict[str, Timing]:
-    """Those that may be the fastest are timed again, with twice as many samples each time, until
-    it is clear which is."""
+    """Returns the time of each task. Those that may be the fastest are timed again, with twice as
+    many samples each time, until it is clear which is the fastest."""
     timings: dict[str, Timing] = {}
-    again, times = list(tasks), 1
-    while again and times <= _MOST_SAMPLES:
-        taken = interleave([tasks[key] for key in again], repeats=times * samples, sample_us=2e4,
-                           budget_us=times * _BUDGET_US * len(again))
-        timings.update(zip(again, taken, strict=True))
-        again, times = _unclear(timings), 2 * times
+    pending, factor = list(tasks), 1
+    while pending and factor <= _MOST_SAMPLES:
+        fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
+                           sample_us=2e4, budget_us=factor * _BUDGET_US * len(pending))
+        timings.update(zip(pending, fresh, strict=True))
+        pending, factor = _unclear(timings), 2 * factor
     return timings
 
 
 def _unclear(timings: Mapping[str, Timing]) -> list[str]:
-    """The fastest and all whose quartiles touch its own; none where these are alike."""
+    """Returns the fastest and all whose quartiles touch its quartiles; none where their medians
+    are about equal."""
     best = min(timings.values(), key=lambda timing: timing.median_us)
     near = [key for key, timing in timings.items() if timing.p25_us <= best.p75_us]
-    alike = all(timings[key].median_us <= _ALIKE * best.median_us for key in near)
-    return [] if alike else near
+    about_equal = all(timings[key].median_us <= _ABOUT_EQUAL * best.median_us for key in near)
+    return [] if about_equal else near
 
 
 def _fastest(times: Mapping[str, EndToEnd]) -> str:
-    """The plan to take: another than the measured choice where it is faster beyond the spread."""
-    timings = {plan: whole.timing for plan, whole in times.items() if whole.timing is not None}
+    """Returns the plan to use: a baseline plan where it is faster than the measured choice by more
+    than the spread of their samples."""
+    timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
     if not timings:
         return MEASURED
     fastest = min(timings, key=lambda plan: timings[plan].median_us)
@@ -251,17 +272,17 @@ def _fastest(times: Mapping[str, EndToEnd]) -> str:
     return fastest
 
 
-def _row(plan: str, whole: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
+def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
          same: str | None) -> dict[str, Any]:
-    """same: an earlier plan with the same program."""
-    timing, best = whole.timing, times[taken].timing
+    """Returns the row of a plan in the report. same: an earlier plan with the same program."""
+    timing, best = time.timing, times[taken].timing
     row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
-           "outcome": whole.failure}
+           "outcome": time.failure}
     if timing is None or best is None:
         return row
     if plan == taken:
-        others = [each.timing.median_us for each in times.values() if each.timing is not None]
-        outcome = ("taken: the fastest" if timing.median_us <= min(others) else
+        medians = [time.timing.median_us for time in times.values() if time.timing is not None]
+        outcome = ("taken: the fastest" if timing.median_us <= min(medians) else
                    "taken: no other is faster by more than the spread")
     elif same is not None:
         outcome = f"the same as {same}"
@@ -274,7 +295,8 @@ def _row(plan: str, whole: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
 
 
 def _explained(program: Program, chosen: Program, why: str) -> Program:
-    """A algorithm's program whose layers have all candidates, and why each was not taken."""
+    """Returns a baseline plan's program whose layers have all measured candidates, and the reasons
+    why other algorithms were not taken."""
     measured = {step.layer.name: step for step in chosen.steps if not step.layer.inserted}
     return replace(program, steps=[
         step if step.layer.inserted else _with_reasons(step, measured[step.layer.name], why)
@@ -284,11 +306,12 @@ def _explained(program: Program, chosen: Program, why: str) -> Program:
 def _with_reasons(step: Step, measured: Step, why: str) -> Step:
     (taken,) = [candidate for candidate in measured.candidates
                 if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
-    tried: dict[str, list[Candidate]] = {}
+    by_name: dict[str, list[Candidate]] = {}
     for candidate in measured.candidates:
-        tried.setdefault(candidate.algorithm.name, []).append(candidate)
-    rejected = {name: reason for name, reason in measured.rejected.items() if name not in tried}
-    for name, candidates in tried.items():
+        by_name.setdefault(candidate.algorithm.name, []).append(candidate)
+    rejected = {name: reason for name, reason in measured.rejected.items() if name not in by_name}
+    for name, candidates in by_name.items():
         if name != step.algorithm.name:
-            rejected[name] = why_not(min(candidates, key=lambda candidate: candidate.cost), taken, why)
+            best = min(candidates, key=lambda candidate: candidate.cost)
+            rejected[name] = why_not(best, taken, why)
     return replace(step, rejected=rejected, candidates=measured.candidates)

@@ -1,4 +1,4 @@
-"""A program put together layer by layer, with the changes of layout that the choices force."""
+"""A program that is built layer by layer, with the changes of layout that the choices force."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.copy.problem import convert
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.tune.tuner import Candidate
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """What computes a layer, where; and for each other algorithm why it does not."""
+    """The algorithm, variant and device that compute a layer.
+
+    rejected: for each other algorithm why it does not. candidates: all that were measured.
+    """
 
     algorithm: Algorithm
     variant: Variant
@@ -27,7 +30,10 @@ class LayerChoice:
 
 
 class ProgramBuilder:
-    """Holds a program while it grows. `decide` chooses for a layer, given this builder."""
+    """A program while layers are added to it.
+
+    decide: called with this builder and a layer, returns the choice for the layer.
+    """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
                  constants: Mapping[str, np.ndarray],
@@ -43,6 +49,7 @@ class ProgramBuilder:
             self.specs[name] = default_spec(array.shape, str(array.dtype))
 
     def add(self, layer: Layer) -> None:
+        """Adds a layer, and before it the conversions of its inputs that its variant needs."""
         if layer.problem is None:
             (name,), (spec,) = layer.outputs, layer.output_specs
             source = self.specs[layer.inputs[0]]
@@ -57,13 +64,14 @@ class ProgramBuilder:
         self._append(layer, choice, sources)
 
     def finish(self, outputs: Mapping[str, TensorSpec]) -> Program:
-        """The program, its outputs in memory of these specs."""
+        """Returns the program, whose outputs lie in memory as these specs say."""
         for name, spec in outputs.items():
             self.program.outputs[name] = self.converted(name, spec)
         return self.program
 
     def converted(self, name: str, spec: TensorSpec) -> str:
-        """The value in memory of that spec: itself, or a copy made once."""
+        """Returns the name of the value that holds `name` as a spec says: itself, or a copy that is
+        made once for all readers."""
         if self.specs[name].same_memory(spec):
             return name
         if (name, spec) not in self.copies:
@@ -77,7 +85,7 @@ class ProgramBuilder:
 
     @staticmethod
     def _change(source: TensorSpec, target: TensorSpec) -> str:
-        """What a copy is named by: NHWC, float16 or NHWC float16."""
+        """Returns the part of a copy's name that tells its form: NHWC, float16 or NHWC float16."""
         changes = [target.layout] if source.layout != target.layout else []
         return " ".join([*changes, target.dtype] if source.dtype != target.dtype else changes
                         or [target.layout])
@@ -90,7 +98,7 @@ class ProgramBuilder:
 
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec) -> Layer:
-    """The layer that copies a value into another layout or precision."""
-    what = "layout" if source.dtype == spec.dtype else "precision"
+    """Returns the layer that copies a value into another layout or precision."""
+    property_changed = "layout" if source.dtype == spec.dtype else "precision"
     return Layer(target, "copy", [name], [target], [spec], convert(source, spec),
-                 source=f"change of {what} of {name!r}", inserted=True)
+                 source=f"change of {property_changed} of {name!r}", inserted=True)

@@ -1,5 +1,5 @@
-"""How far a program's outputs are from the float64 reference, and which of its layers may be
-computed in less than float32 so that they stay near enough."""
+"""The error of a program's outputs against the float64 reference, and the choice of the layers that
+may be computed in less than float32 so that the error stays within a tolerance."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from gossamer.plan.tune.reference import Arrays, reference
 
 @dataclass(frozen=True)
 class Accuracy:
-    """error: the largest normalised error of any output on any calibration image. tolerance: what
-    was allowed. less_precise: layers that are computed in less than float32. held_back: layers
-    that were faster so, and are in float32 for the tolerance's sake."""
+    """The accuracy of a program.
+
+    error: the largest normalised error of any output on any calibration image. images: number of
+    calibration images. tolerance: the largest error that was allowed. less_precise: names of the
+    layers that are computed in less than float32. held_back: names of the layers that would be
+    faster in less than float32 and are in float32 because of the tolerance.
+    """
 
     error: float
     images: int
@@ -41,11 +45,12 @@ class Accuracy:
 
 
 class Calibration:
-    """Inputs on which programs are compared with the float64 reference: of any batch size where
-    the outputs go by image, of as many as there are images where some node mixes them.
+    """Inputs on which programs are compared with the float64 reference. The programs may have any
+    batch size where each image is computed for itself; where a node mixes the images of a batch,
+    the batch size must be the number of calibration images.
 
-    inputs: one array an input of the graph, in its order, of any number of images.
-    Raises InputError where they do not fit the graph, are empty or not finite.
+    inputs: one array for each input of the graph, in its order, with any number of images.
+    Raises InputError where the inputs do not fit the graph, are empty or not finite.
     """
 
     def __init__(self, graph: Graph, inputs: Sequence[np.ndarray],
@@ -68,7 +73,7 @@ class Calibration:
         self._expected = reference(graph, self._inputs)
         self._mixing, self._by_image = along_batch(graph, self.images)
         if self._mixing is not None:
-            # all are computed at once, and may still have a row for each
+            # an output may still have a row for each image
             self._by_image = {name for name, array in self._expected.items()
                               if array.shape[:1] == (self.images,)}
 
@@ -79,70 +84,72 @@ class Calibration:
                              f"for batch {batch}: {self._mixing}")
 
     def error(self, run: Callable[[Arrays], Arrays], batch: int) -> float:
-        """The largest normalised error of the outputs of run, which takes `batch` images. Raises
-        InputError as check() does."""
+        """Returns the largest normalised error of the outputs of run(), which takes `batch` images.
+        Raises InputError as check() does."""
         self.check(batch)
         worst = 0.0
         for first in range(0, self.images, batch or self.images):
-            # the last images are filled up with the first ones
-            taken = np.arange(first, first + batch) % self.images
-            outputs = run({name: array[taken] if name in self._batched else array
+            # the last batch is filled up with the first images
+            indices = np.arange(first, first + batch) % self.images
+            outputs = run({name: array[indices] if name in self._batched else array
                            for name, array in self._inputs.items()})
             count = min(batch, self.images - first)
             for name, expected in self._expected.items():
                 y = outputs[name]
                 if name in self._by_image:
                     rows = len(expected) // self.images
-                    y, wanted = y[:count * rows], expected[first * rows:(first + count) * rows]
-                    worst = max(worst, normalised_error(y, wanted, count))
+                    expected = expected[first * rows:(first + count) * rows]
+                    worst = max(worst, normalised_error(y[:count * rows], expected, count))
                 else:
                     worst = max(worst, normalised_error(y, expected, 1))
         return worst
 
     def choose(self, chosen: Callable[[frozenset[str] | None], Program],
                error: Callable[[Program], float]) -> tuple[Program, Accuracy]:
-        """A program within the tolerance, and what it was held to.
+        """Returns a program within the tolerance, and its accuracy.
 
         chosen: makes the fastest program in which only the named layers may be less precise than
-        float32; None: all may. Where that exceeds the tolerance, as many layers as fit keep
-        their lower precision, those first by which the most time is saved; how many is found by
-        bisection, as if each made the error larger.
+        float32; with None all may. Where that program exceeds the tolerance, as many layers as
+        possible keep their lower precision, first those that save the most time. Their number is
+        found by bisection, under the assumption that each of them makes the error larger.
+        error: returns the error of a program.
         """
         program = chosen(None)
-        found = error(program)
+        program_error = error(program)
         faster = [step.layer.name for step in sorted(_less_precise(program), key=_saved,
                                                      reverse=True)]
-        if self.tolerance is None or found <= self.tolerance or not faster:
-            return program, self.accuracy(program, found)
+        if self.tolerance is None or program_error <= self.tolerance or not faster:
+            return program, self.accuracy(program, program_error)
         fits, too_many = 0, len(faster)
         program = chosen(frozenset())
-        found = error(program)
+        program_error = error(program)
         while too_many - fits > 1:
             middle = (fits + too_many) // 2
             candidate = chosen(frozenset(faster[:middle]))
-            off = error(candidate)
-            if off <= self.tolerance:
-                fits, program, found = middle, candidate, off
+            candidate_error = error(candidate)
+            if candidate_error <= self.tolerance:
+                fits, program, program_error = middle, candidate, candidate_error
             else:
                 too_many = middle
-        return program, self.accuracy(program, found, faster)
+        return program, self.accuracy(program, program_error, faster)
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
-        """What is known of a program with that error. faster: the layers that would be faster in
-        less than float32, if some had to be held back."""
-        kept = tuple(step.layer.name for step in _less_precise(program))
-        return Accuracy(error, self.images, self.tolerance, kept,
-                        tuple(name for name in faster if name not in kept))
+        """Returns the accuracy of a program with that error. faster: the names of the layers that
+        would be faster in less than float32, where some had to be held back."""
+        less_precise = tuple(step.layer.name for step in _less_precise(program))
+        return Accuracy(error, self.images, self.tolerance, less_precise,
+                        tuple(name for name in faster if name not in less_precise))
 
 
 def _less_precise(program: Program) -> list[Step]:
+    """Returns the steps of the network's layers that are computed in less than float32."""
     return [step for step in program.steps
             if step.variant.precision != "fp32" and not step.layer.inserted]
 
 
 def _saved(step: Step) -> float:
-    """Microseconds that the lower precision saves over the best float32 candidate."""
-    taken = min((candidate.cost for candidate in step.candidates if candidate.variant == step.variant),
-                default=0.0)
-    return min((candidate.cost for candidate in step.candidates if candidate.variant.precision == "fp32"),
-               default=math.inf) - taken
+    """Returns the microseconds that the lower precision saves over the best float32 candidate."""
+    cost = min((candidate.cost for candidate in step.candidates
+                if candidate.variant == step.variant), default=0.0)
+    return min((candidate.cost for candidate in step.candidates
+                if candidate.variant.precision == "fp32"), default=math.inf) - cost

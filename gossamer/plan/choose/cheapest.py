@@ -1,4 +1,4 @@
-"""The cheapest choice for a whole network, from the measurements of its layers' candidates."""
+"""The cheapest candidates for a whole network, from the measurements of its layers' candidates."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
-from gossamer.plan.choose import plan_assignment
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.builder import LayerChoice, conversion_layer
-from gossamer.plan.choose.eligibility import eligibility
 from gossamer.plan.choose.elimination import EntangledError
+from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, minimise
+from gossamer.plan.eligibility import eligibility
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Candidate, Tuner, usable
+from gossamer.plan.tune.tuner import Tuner, usable
 from gossamer.tensor import TensorSpec, default_spec
 
 _SIMPLER: tuple[tuple[str, Callable[[TensorSpec], bool]], ...] = (
@@ -21,12 +22,14 @@ _SIMPLER: tuple[tuple[str, Callable[[TensorSpec], bool]], ...] = (
     ("float16", lambda spec: spec.dtype == "float16"),
     ("NHWC", lambda spec: spec.layout == "NHWC"),
 )
-"""What is given up, one after another, where a graph is too entangled to weigh all layouts."""
+"""Kinds of tensors that are left out, one after another, where a graph is too entangled for an
+exact choice among all layouts. Each is a name and a test of a tensor's spec."""
 
 
 @dataclass
-class _Option:
-    """A layer, what it may be computed by, where, and why not by others."""
+class _LayerCandidates:
+    """The candidates of a layer, the device on which they run, and for each algorithm that is not
+    among them the reason."""
 
     layer: Layer
     device: Device
@@ -35,135 +38,146 @@ class _Option:
 
 
 class Cheapest:
-    """The exact least-cost plan assignment of a network (see plan assignment.py), of candidates that are right
-    with the layers' own constants.
+    """The plan assignment of least cost (see plan_assignment.py) among the candidates of a
+    network's layers that compute the right numbers with the layers' own constants.
 
-    given: values that no layer writes. The other arguments are those of select.choose.
+    fixed: the names of values that no layer writes. The other arguments are those of
+    select.choose.
     """
 
     def __init__(self, layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
-                 given: Sequence[str], outputs: Sequence[str], device: Device, tuner: Tuner,
+                 fixed: Sequence[str], outputs: Sequence[str], device: Device, tuner: Tuner,
                  only: str | None, sparse_threshold: float | None,
                  less_precise: Collection[str] | None) -> None:
         self._specs = specs
-        self._given = given
+        self._fixed = fixed
         self._outputs = outputs
         self._device = device
         self._tuner = tuner
         self._conversions: dict[tuple[TensorSpec, TensorSpec], float] = {}
-        self._nodes: list[_Option | Layer] = [
+        self._nodes: list[_LayerCandidates | Layer] = [
             layer if layer.problem is None
-            else self._option(layer, only, sparse_threshold, less_precise) for layer in layers]
+            else self._candidates_of(layer, only, sparse_threshold, less_precise)
+            for layer in layers]
 
-    def _option(self, layer: Layer, only: str | None, sparse_threshold: float | None,
-                less_precise: Collection[str] | None) -> _Option:
+    def _candidates_of(self, layer: Layer, only: str | None, sparse_threshold: float | None,
+                       less_precise: Collection[str] | None) -> _LayerCandidates:
         able, layer_device, reasons = eligibility(layer, self._device, only, sparse_threshold,
-                                        self._tuner.refusal)
+                                                  self._tuner.refusal)
         candidates = list(self._tuner.measure(layer, able, layer_device))
-        wished = only is not None or sparse_threshold is not None
-        if wished and all(math.isinf(candidate.cost) for candidate in candidates):
-            failures = {candidate.algorithm.name: candidate.measured.failure or "" for candidate in candidates}
-            able, layer_device, others = eligibility(layer, self._device, refusal=self._tuner.refusal)
+        restricted = only is not None or sparse_threshold is not None
+        if restricted and all(math.isinf(candidate.cost) for candidate in candidates):
+            failures = {candidate.algorithm.name: candidate.measured.failure or ""
+                        for candidate in candidates}
+            able, layer_device, unrestricted_reasons = eligibility(
+                layer, self._device, refusal=self._tuner.refusal)
             able = [algorithm for algorithm in able if algorithm.name not in failures]
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
-                reasons = {**others, **failures}
+                reasons = {**unrestricted_reasons, **failures}
         if less_precise is not None and layer.name not in less_precise:
-            candidates = [candidate if candidate.variant.precision == "fp32" else candidate.excluded(
-                "not in float32, which the tolerance asks for here") for candidate in candidates]
-        return _Option(layer, layer_device, reasons, candidates)
+            candidates = [
+                candidate if candidate.variant.precision == "fp32" else candidate.excluded(
+                    "not in float32, which the tolerance asks for here")
+                for candidate in candidates]
+        return _LayerCandidates(layer, layer_device, reasons, candidates)
 
     def choices(self) -> dict[str, LayerChoice]:
-        """The choice for each layer by name."""
+        """Returns the choice for each layer by the layer's name."""
         while True:
-            taken = self._assigned()
+            assigned = self._assigned()
             wrong = False
-            for option, candidate in taken:
-                verified = self._tuner.verified(option.layer, candidate, option.device)
+            for node, candidate in assigned:
+                verified = self._tuner.verified(node.layer, candidate, node.device)
                 if verified is not candidate:
-                    option.candidates[option.candidates.index(candidate)] = verified
+                    node.candidates[node.candidates.index(candidate)] = verified
                     wrong = wrong or math.isinf(verified.cost)
             if not wrong:
-                return {option.layer.name: _choice(candidate, option.candidates, option.device,
-                                                   option.reasons)
-                        for option, candidate in taken}
+                return {node.layer.name: _choice(candidate, node.candidates, node.device,
+                                                 node.reasons)
+                        for node, candidate in assigned}
 
-    def _assigned(self) -> list[tuple[_Option, Candidate]]:
-        for _, given_up in (("", None), *_SIMPLER):
-            if given_up is not None:
-                self._give_up(given_up)
+    def _assigned(self) -> list[tuple[_LayerCandidates, Candidate]]:
+        """Returns the candidate taken for each layer, with fewer layouts where the graph is too
+        entangled for all."""
+        for _, is_left_out in (("", None), *_SIMPLER):
+            if is_left_out is not None:
+                self._leave_out(is_left_out)
             try:
                 return self._minimised()
             except EntangledError as error:
                 entangled = error
         raise UnsupportedError(str(entangled))
 
-    def _give_up(self, given_up: Callable[[TensorSpec], bool]) -> None:
-        for option in self._options():
+    def _leave_out(self, is_left_out: Callable[[TensorSpec], bool]) -> None:
+        for node in self._nodes:
+            if isinstance(node, Layer):
+                continue
             simpler = [
                 candidate.excluded("the network's graph is too entangled for so many layouts")
-                if any(map(given_up, (*candidate.variant.inputs, *candidate.variant.outputs))) else candidate
-                for candidate in option.candidates]
+                if any(map(is_left_out, (*candidate.variant.inputs, *candidate.variant.outputs)))
+                else candidate for candidate in node.candidates]
             if any(math.isfinite(candidate.cost) for candidate in simpler):
-                option.candidates = simpler
+                node.candidates = simpler
 
-    def _options(self) -> list[_Option]:
-        return [node for node in self._nodes if isinstance(node, _Option)]
-
-    def _minimised(self) -> list[tuple[_Option, Candidate]]:
+    def _minimised(self) -> list[tuple[_LayerCandidates, Candidate]]:
+        """Returns the candidate taken for each layer. Raises EntangledError."""
         nodes = []
         candidates: list[list[Candidate]] = []
         for node in self._nodes:
             if isinstance(node, Layer):
-                # another shape of the same memory, which has to be row-major
-                choices = tuple(plan_assignment.NodeOption(0.0, (("", dtype),), (("", dtype),))
+                # a reshape leaves the memory as it is, which has to be row-major
+                options = tuple(NodeOption(0.0, (("", dtype),), (("", dtype),))
                                 for dtype in self._dtypes(node.inputs[0]))
-                nodes.append(plan_assignment.OptionNode(choices, tuple(node.inputs), tuple(node.outputs)))
+                nodes.append(OptionNode(options, tuple(node.inputs), tuple(node.outputs)))
                 candidates.append([])
                 continue
             candidates.append(usable(node.layer, node.candidates, node.device))
-            nodes.append(plan_assignment.OptionNode(
-                tuple(plan_assignment.NodeOption(candidate.cost, tuple(map(_form, candidate.variant.inputs)),
+            options = tuple(NodeOption(candidate.cost, tuple(map(_form, candidate.variant.inputs)),
                                        tuple(map(_form, candidate.variant.outputs)))
-                      for candidate in candidates[-1]),
-                tuple(node.layer.inputs), tuple(node.layer.outputs)))
-        options = plan_assignment.minimise(
-            nodes, {name: _form(self._specs[name]) for name in self._given}, self._conversion,
-            required={name: _form(self._specs[name]) for name in self._outputs}).options
-        return [(node, candidates[form]) for node, candidates, form
-                in zip(self._nodes, candidates, options, strict=True) if isinstance(node, _Option)]
+                            for candidate in candidates[-1])
+            nodes.append(OptionNode(options, tuple(node.layer.inputs),
+                                    tuple(node.layer.outputs)))
+        assignment = minimise(
+            nodes, {name: _form(self._specs[name]) for name in self._fixed}, self._conversion,
+            required={name: _form(self._specs[name]) for name in self._outputs})
+        return [(node, node_candidates[option]) for node, node_candidates, option
+                in zip(self._nodes, candidates, assignment.options, strict=True)
+                if isinstance(node, _LayerCandidates)]
 
-    def _conversion(self, value: str, given: Hashable, needed: Hashable) -> float:
-        source, target = (_spec_of_form(self._specs[value], form) for form in (given, needed))
+    def _conversion(self, value: str, source_form: Hashable, target_form: Hashable) -> float:
+        """Returns the cost of copying a value from one form to another, in microseconds."""
+        source, target = (_spec_of_form(self._specs[value], form)
+                          for form in (source_form, target_form))
         if (source, target) not in self._conversions:
-            self._conversions[source, target] = self._converted(value, source, target)
+            self._conversions[source, target] = self._measured(value, source, target)
         return self._conversions[source, target]
 
-    def _converted(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
+    def _measured(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
         layer = conversion_layer(value, f"{value} as {_form(target)}", source, target)
         able, layer_device, _ = eligibility(layer, self._device)
         return min(candidate.cost for candidate in self._tuner.measure(layer, able, layer_device))
 
     def _dtypes(self, value: str) -> tuple[str, ...]:
-        """In which a value of the network may lie."""
+        """Returns the dtypes in which a value of the network may be stored."""
         dtype = self._specs[value].dtype
-        both = dtype == "float32" and self._tuner.precision == "fp16"
-        return (dtype, "float16") if both else (dtype,)
+        may_be_half = dtype == "float32" and self._tuner.precision == "fp16"
+        return (dtype, "float16") if may_be_half else (dtype,)
 
 
 def best_alone(layer: Layer, device: Device, tuner: Tuner) -> LayerChoice:
-    """The fastest candidate whatever its layouts: for changes of layout, which state theirs."""
+    """Returns the fastest candidate of a change of layout, whose layouts are fixed."""
     able, layer_device, reasons = eligibility(layer, device)
     candidates = tuner.measure(layer, able, layer_device)
-    taken = min(usable(layer, candidates, layer_device), key=lambda candidate: candidate.cost)
-    return _choice(taken, candidates, layer_device, reasons)
+    fastest = min(usable(layer, candidates, layer_device), key=lambda candidate: candidate.cost)
+    return _choice(fastest, candidates, layer_device, reasons)
 
 
 def _form(spec: TensorSpec) -> tuple[str, str]:
-    """Layout and dtype as the plan assignment tells them apart; the layout is "" for all that lies as
-    the default does."""
-    plain = spec.same_memory(default_spec(spec.shape, spec.dtype))
-    return ("" if plain else spec.layout), spec.dtype
+    """Returns the layout and dtype by which plan assignments tell specs apart; the layout is ""
+    for all specs that lie in memory as the default layout does."""
+    is_default = spec.same_memory(default_spec(spec.shape, spec.dtype))
+    return ("" if is_default else spec.layout), spec.dtype
 
 
 def _spec_of_form(spec: TensorSpec, form: Hashable) -> TensorSpec:
@@ -174,10 +188,13 @@ def _spec_of_form(spec: TensorSpec, form: Hashable) -> TensorSpec:
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
             reasons: Mapping[str, str]) -> LayerChoice:
-    """The candidate taken, and why each other algorithm lost, by its best candidate."""
+    """Returns the choice of a candidate, with the reason why each other algorithm was not taken:
+    that of its best candidate."""
     rejected = dict(reasons)
     for name in dict.fromkeys(candidate.algorithm.name for candidate in candidates):
         if name != taken.algorithm.name:
-            best = min((t for t in candidates if t.algorithm.name == name), key=lambda t: t.cost)
+            best = min((candidate for candidate in candidates
+                        if candidate.algorithm.name == name),
+                       key=lambda candidate: candidate.cost)
             rejected[name] = best.reason(taken)
     return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)

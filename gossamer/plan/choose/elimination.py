@@ -1,9 +1,10 @@
 """Bucket elimination: the least sum of tables of costs over variables with few states.
 
-After R. Dechter, "Bucket elimination: a unifying framework for reasoning" (1999). Variables are
-eliminated one after another, the one with the smallest table first, which gives a tree of
-buckets; messages along it carry least costs. They are kept, so that fixing a variable and asking
-for the next one computes only the messages between the two.
+The method is that of R. Dechter, "Bucket elimination: a unifying framework for reasoning"
+(Artificial Intelligence, 1999). Variables are eliminated one after another, the one with the
+smallest table first, which gives a tree of buckets; messages along the tree carry least costs.
+The messages are stored, so that fixing a variable and asking for the next one computes only the
+messages between the two.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from itertools import pairwise
 import numpy as np
 
 LARGEST_TABLE = 1 << 22
-"""Entries of the largest table that may be made (32 MiB)."""
+"""Number of entries of the largest table that may be made (32 MiB of float64)."""
 
 Table = tuple[tuple[int, ...], np.ndarray]
-"""Variables, and the cost of each of their states: one axis a variable."""
+"""Variables, and the cost of each combination of their states, with one axis a variable."""
 
 
 class EntangledError(ValueError):
-    """A graph whose layouts cannot be weighed exactly: a table would be too large."""
+    """Raised for a graph whose layouts cannot be chosen exactly, as a table would be too large."""
 
 
 def check_size(entries: int, width: int) -> None:
@@ -35,11 +36,15 @@ def check_size(entries: int, width: int) -> None:
 
 
 class BucketTree:
-    """An elimination order: the variables of each bucket, its own first, and the bucket above.
+    """An order of elimination, as a tree with a bucket for each variable.
 
-    Buckets are numbered in the order of elimination, so the one above has a higher number; the
-    separator of a bucket from the one above is all its variables but its own. Ends of separate
-    components hang on the last bucket with an empty separator.
+    bucket: the bucket of each variable. members: the variables of each bucket by their buckets'
+    numbers, its own variable first. above: the parent of each bucket. neighbours: the buckets
+    next to each bucket in the tree.
+
+    Buckets are numbered in the order of elimination, so a parent has a higher number than its
+    children. A bucket shares with its parent all its variables but its own. The last buckets of
+    separate components have the last bucket of all as their parent, and share no variable with it.
     """
 
     def __init__(self, sizes: Sequence[int], scopes: Iterable[tuple[int, ...]]) -> None:
@@ -47,8 +52,8 @@ class BucketTree:
         for scope in scopes:
             for variable in scope:
                 near[variable].update(scope)
-        for variable, others in enumerate(near):
-            others.discard(variable)
+        for variable, neighbours in enumerate(near):
+            neighbours.discard(variable)
 
         def entries(variable: int) -> int:
             return sizes[variable] * math.prod(sizes[other] for other in near[variable])
@@ -78,7 +83,7 @@ class BucketTree:
             self.neighbours[above].append(bucket)
 
     def path(self, start: int, end: int) -> list[int]:
-        """The buckets from one to another."""
+        """Returns the buckets on the way from one bucket to another, both included."""
         rise, fall = [start], [end]
         while rise[-1] != fall[-1]:
             side = rise if rise[-1] < fall[-1] else fall
@@ -87,7 +92,10 @@ class BucketTree:
 
 
 class Elimination:
-    """Costs in a bucket tree, and the messages that point to the bucket `root`."""
+    """The costs of the buckets of a tree, and the messages that lead towards the bucket `root`.
+
+    floors: the cost of each state of each variable alone. tables: the costs of combinations.
+    """
 
     def __init__(self, tree: BucketTree, floors: Sequence[np.ndarray],
                  tables: Iterable[Table]) -> None:
@@ -107,11 +115,11 @@ class Elimination:
             self._send(bucket, tree.above[bucket])
 
     def total(self) -> float:
-        """The least total cost."""
+        """Returns the least total cost."""
         return float((self._sum(self.root, None) + self.floors[self.root]).min())
 
     def others(self, variable: int) -> np.ndarray:
-        """For each state of a variable, the least cost of all but the variable itself."""
+        """Returns for each state of a variable the least total cost without the variable's own."""
         bucket = self.tree.bucket[variable]
         for start, end in pairwise(self.tree.path(self.root, bucket)):
             self._send(start, end)
@@ -120,19 +128,20 @@ class Elimination:
         return total.min(axis=tuple(range(1, total.ndim)))
 
     def fix(self, state: int, cost: float) -> None:
-        """Allows the variable whose others() was asked last one state only, at that cost."""
+        """Restricts the variable that others() was last called for to one state, at that cost."""
         self.floors[self.root] = np.full(len(self.floors[self.root]), np.inf)
         self.floors[self.root][state] = cost
 
     def _send(self, start: int, end: int) -> None:
         members = self.tree.members[start]
-        own = self.floors[start].reshape(-1, *[1] * (len(members) - 1))
-        kept = self.tree.members[min(start, end)][1:]
-        gone = tuple(axis for axis, member in enumerate(members) if member not in kept)
-        self.messages[start, end] = (self._sum(start, end) + own).min(axis=gone)
+        floors = self.floors[start].reshape(-1, *[1] * (len(members) - 1))
+        shared = self.tree.members[min(start, end)][1:]
+        axes = tuple(axis for axis, member in enumerate(members) if member not in shared)
+        self.messages[start, end] = (self._sum(start, end) + floors).min(axis=axes)
 
     def _sum(self, bucket: int, receiver: int | None) -> np.ndarray:
-        """Tables and messages of a bucket, but the receiver's, over its members."""
+        """Returns the sum of a bucket's tables and of the messages to it, other than the
+        receiver's, with one axis for each member of the bucket."""
         members = self.tree.members[bucket]
         parts = list(self.tables[bucket])
         parts += [(self.tree.members[min(bucket, other)][1:], self.messages[other, bucket])

@@ -1,5 +1,5 @@
-"""How a plan's program of a batch size comes to be: chosen, held to a tolerance and compared with
-other programs as a whole; or restored from stored choices."""
+"""How a plan gets its program for a batch size: the program is chosen, held to a tolerance and
+compared with baseline plans from end to end, or it is restored from stored choices."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.choose.baseline_plans import Comparison, compare, own_weights
+from gossamer.plan.choose.baseline_plans import DENSE, Comparison, compare, shared_weights
 from gossamer.plan.choose.calibration import Accuracy, Calibration
+from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.choose.select import choose
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.report.report import DENSE
 from gossamer.plan.run.context import Context
-from gossamer.plan.store.saved_options import StoredChoices
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A program, and how it was found: beside which others, with which error. notes: what the
-    user should know of the choice."""
+    """A program for one batch size, and how it was chosen.
+
+    comparison: the comparison with baseline plans, where there was one. accuracy: the error on the
+    calibration inputs, where there are some. notes: sentences for the user about the choice.
+    """
 
     program: Program
     comparison: Comparison | None = None
@@ -36,7 +38,7 @@ class Planned:
 
 
 class Planner:
-    """Makes the programs of one network on one device. The arguments are those of Plan."""
+    """Makes the programs of one network on one device, from the arguments of Plan."""
 
     def __init__(self, graph: Graph, device: Device, tuner: Tuner | None = None,
                  choices: StoredChoices | None = None, only: str | None = None,
@@ -53,12 +55,12 @@ class Planner:
         self._weights_infos: dict[str, WeightsInfo] = {}
 
     def layers(self, batch: int) -> list[Layer]:
-        """What is to be computed at a batch size, before anything is chosen."""
+        """Returns the layers at a batch size, for which nothing is chosen yet."""
         return lower(resolve(self._graph, batch), self._weights_infos)[0]
 
     def planned(self, batch: int) -> Planned:
-        """The program of a batch size. Raises InputError where its outputs cannot be compared with
-        the calibration's."""
+        """Returns the program of a batch size. Raises InputError where its outputs cannot be
+        compared with the calibration's."""
         if self._calibration is not None:
             self._calibration.check(batch)
         static = resolve(self._graph, batch)
@@ -77,14 +79,14 @@ class Planner:
 
         def make(only: str | None, tuner: Tuner | None,
                  less_precise: frozenset[str] | None = None) -> Program:
-            # no layer has so many zeros
+            # no layer has a sparsity above 1, so that all take dense algorithms
             threshold = 1.0 if only == DENSE else self._sparse_threshold
             try:
                 return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
                               only=None if only == DENSE else only, sparse_threshold=threshold,
                               less_precise=less_precise)
             finally:
-                # what runs next is whole programs, which have the device to themselves
+                # the programs that are timed next may need all memory of the device
                 if self._tuner is not None:
                     self._tuner.release()
 
@@ -103,7 +105,8 @@ class Planner:
         return self._compared(planned, make, self._tuner)
 
     def _compared(self, planned: Planned, make: Callable[..., Program], tuner: Tuner) -> Planned:
-        """The plan that is the fastest as a whole."""
+        """Returns the plan that is the fastest from end to end: the measured choice or a baseline
+        plan."""
         comparison = compare(self._graph.name, planned.program,
                              lambda only, known: self._accurate(make(only, known)),
                              self._device, tuner, self._note)
@@ -117,19 +120,20 @@ class Planner:
         return Planned(comparison.program, comparison, accuracy)
 
     def _error(self, program: Program) -> float:
-        """Of a program's outputs on the calibration inputs."""
+        """Returns the error of a program's outputs on the calibration inputs."""
         assert self._calibration is not None
         try:
             return self._calibration.error(
-                Context(self._graph.name, program, self._device, own_weights()).run,
+                Context(self._graph.name, program, self._device, shared_weights()).run,
                 program.batch)
         finally:
-            # contexts hold themselves in cycles, and their memory with them
+            # contexts are in reference cycles, which keep their device memory
             gc.collect()
 
     def _accurate(self, program: Program) -> Program:
-        """The program, if it keeps the tolerance. Raises GossamerError where it does not."""
-        allowed = None if self._calibration is None else self._calibration.tolerance
-        if allowed is not None and not (off := self._error(program)) <= allowed:
-            raise GossamerError(f"its error {off:.1e} is more than the tolerance {allowed:.1e}")
+        """Returns the program. Raises GossamerError where its error exceeds the tolerance."""
+        tolerance = None if self._calibration is None else self._calibration.tolerance
+        if tolerance is not None and not (error := self._error(program)) <= tolerance:
+            raise GossamerError(f"its error {error:.1e} is more than the tolerance "
+                                f"{tolerance:.1e}")
         return program

@@ -1,4 +1,4 @@
-"""Rules for nodes that multiply by weights, or one matrix by another."""
+"""Rules that lower nodes that multiply by weights, or one matrix by another."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def conv2d(state: LowerState, node: Node) -> None:
         attributes["groups"], epilogue, state.weights_info(node, weight))
     if min(problem.pads) < 0:
         raise ValueError(f"pads {problem.pads} are negative; crop the input with Slice instead")
-    state.add(node, problem, [node.inputs[0], *values],
-                 {"weight": weight, **weights})
+    state.add(node, problem, [node.inputs[0], *values], {"weight": weight, **weights})
 
 
 def conv_transpose2d(state: LowerState, node: Node) -> None:
@@ -62,7 +61,7 @@ def gemm(state: LowerState, node: Node) -> None:
 
 
 def _gemm_of_values(state: LowerState, node: Node, a: str, b: str) -> None:
-    """A product of two run-time matrices, and its epilogue as a layer of its own."""
+    """Adds a product of two run-time matrices, and its epilogue as a layer of its own."""
     if node.attributes.get("trans_b"):
         b = state.transposed(node, b)
     problem = MatmulProblem(state.spec(a), state.spec(b))

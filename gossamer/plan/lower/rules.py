@@ -1,5 +1,5 @@
-"""From nodes to problems: the only place, with the rules of lower_products.py, that knows both the
-graph's ops and the ops' problems."""
+"""The rules that lower nodes of a graph to problems of ops. Together with those of products.py they
+are the only code that knows both the graph's nodes and the problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.copy import problem as copying
+from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import cast
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.pad.problem import PadProblem
@@ -28,11 +28,11 @@ from gossamer.tensor import default_spec
 
 def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
-    """The layers of a graph in order, and the constants that they read as run-time values.
+    """Returns the layers of a graph in order, and the constants that they read as run-time values.
 
-    known: what was found out about the weights, by node; filled here, and the same at every
-    batch size of one graph.
-    Raises UnsupportedError that names the node where no problem expresses it.
+    known: the density and pattern of weights by node, which are the same at every batch size of a
+    graph; entries that are missing are added.
+    Raises UnsupportedError that names the node for which there is no problem.
     """
     state = LowerState(static, {} if known is None else known)
     for node in static.nodes:
@@ -89,7 +89,7 @@ def _pool(state: LowerState, node: Node) -> None:
 def _reduce(state: LowerState, node: Node) -> None:
     a = node.attributes
     state.add(node, ReduceProblem(state.spec(node.inputs[0]), a["kind"], tuple(a["axes"]),
-                                     bool(a["keepdims"])), node.inputs[:1])
+                                  bool(a["keepdims"])), node.inputs[:1])
 
 
 def _concat(state: LowerState, node: Node) -> None:
@@ -101,46 +101,46 @@ def _concat(state: LowerState, node: Node) -> None:
 def _split(state: LowerState, node: Node) -> None:
     source = state.spec(node.inputs[0])
     axis = node.attributes["axis"] % len(source.shape)
-    parts = copying.split(source, axis, node.attributes["sizes"])
+    parts = copy_problem.split(source, axis, node.attributes["sizes"])
     for index, (problem, output) in enumerate(zip(parts, node.outputs, strict=True)):
         if output in state.read:
             state.add(node, problem, node.inputs[:1], outputs=[output],
-                         name=f"{node.name}.{index}")
+                      name=f"{node.name}.{index}")
 
 
 def _slice(state: LowerState, node: Node) -> None:
     a = node.attributes
     source = state.spec(node.inputs[0])
-    # in a graph -1 stands before the first element; for slice_ it counts from the last
+    # an end of -1 is before the first element in a graph, and counts from the last for slice_
     ends = [-source.shape[axis] - 1 if end < 0 else end
             for end, axis in zip(a["ends"], a["axes"], strict=True)]
-    state.add(node, copying.slice_(source, a["starts"], ends, a["axes"], a["steps"]),
-                 node.inputs[:1])
+    state.add(node, copy_problem.slice_(source, a["starts"], ends, a["axes"], a["steps"]),
+              node.inputs[:1])
 
 
 def _reshape(state: LowerState, node: Node) -> None:
     state.reshape(node, node.inputs[0], node.outputs[0],
-                     state.static.shapes[node.outputs[0]])
+                  state.static.shapes[node.outputs[0]])
 
 
 def _transpose(state: LowerState, node: Node) -> None:
-    state.add(node, copying.transpose(state.spec(node.inputs[0]),
-                                         node.attributes["permutation"]), node.inputs[:1])
+    state.add(node, copy_problem.transpose(state.spec(node.inputs[0]),
+                                           node.attributes["permutation"]), node.inputs[:1])
 
 
 def _expand(state: LowerState, node: Node) -> None:
-    state.add(node, copying.expand(state.spec(node.inputs[0]),
-                                      state.static.shapes[node.outputs[0]]), node.inputs[:1])
+    state.add(node, copy_problem.expand(state.spec(node.inputs[0]),
+                                        state.static.shapes[node.outputs[0]]), node.inputs[:1])
 
 
 def _pad(state: LowerState, node: Node) -> None:
     a = node.attributes
     state.add(node, PadProblem(state.spec(node.inputs[0]), tuple(a["pads"]), a["mode"],
-                                  float(a.get("value") or 0.0)), node.inputs[:1])
+                               float(a.get("value") or 0.0)), node.inputs[:1])
 
 
 def _resize(state: LowerState, node: Node) -> None:
-    """Ranks 3 to 4: a missing height stands as 1."""
+    """Adds a resize of a tensor of rank 4, or of rank 3 with a height of 1."""
     a = node.attributes
     source = state.spec(node.inputs[0])
     sizes, scales = tuple(a["sizes"]), tuple(a["scales"])
@@ -164,14 +164,14 @@ def _softmax(state: LowerState, node: Node) -> None:
     source = state.spec(node.inputs[0])
     axis = node.attributes["axis"] % len(source.shape)
     state.add(node, SoftmaxProblem(source, axis, bool(node.attributes["log"])),
-                 node.inputs[:1])
+              node.inputs[:1])
 
 
 def _gather(state: LowerState, node: Node) -> None:
     data, indices = node.inputs
     source = state.spec(data)
     state.add(node, GatherProblem(source, state.spec(indices),
-                                     node.attributes["axis"] % len(source.shape)), [data, indices])
+                                  node.attributes["axis"] % len(source.shape)), [data, indices])
 
 
 _RULES: dict[str, Callable[[LowerState, Node], Any]] = {

@@ -1,4 +1,4 @@
-"""What the rules that lower nodes work with: the graph, and the layers made so far."""
+"""The state of lowering a graph: the graph, and the layers made so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.expression import Expression, identity
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.ops.algorithm import Epilogue, Problem
-from gossamer.ops.copy import problem as copying
+from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.program import Layer
@@ -18,7 +18,10 @@ from gossamer.tensor import TensorSpec, default_spec
 
 
 class LowerState:
-    """known: what was found out about weights, by node; added to here."""
+    """The graph that the rules lower, and the layers and constants that they add.
+
+    known: the density and pattern of weights by node; entries that are missing are added.
+    """
 
     def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo]) -> None:
         self.static = static
@@ -29,14 +32,16 @@ class LowerState:
         self.read |= {info.name for info in static.graph.outputs}
 
     def constant(self, name: str) -> np.ndarray | None:
+        """Returns the array of a constant at this batch size; None for other values."""
         return self.static.constants.get(name)
 
     def weight(self, name: str) -> np.ndarray | None:
-        """A constant that is the same at every batch size, so that its packed forms can be
-        shared. What resolving made for this batch size is none."""
+        """Returns the array of a constant that is the same at every batch size, so that its packed
+        forms can be shared; None for other values and for constants of this batch size alone."""
         return self.static.graph.constants.get(name)
 
     def spec(self, name: str) -> TensorSpec:
+        """Returns the spec of a value in the default layout."""
         array = self.constant(name)
         if array is not None:
             return default_spec(array.shape, str(array.dtype))
@@ -45,6 +50,7 @@ class LowerState:
     def add(self, node: Node, problem: Problem, inputs: Sequence[str],
             weights: Mapping[str, np.ndarray] | None = None, *,
             outputs: Sequence[str] | None = None, name: str | None = None) -> None:
+        """Adds a layer. outputs, name: those of the node where they are not given."""
         for value in inputs:
             array = self.constant(value)
             if array is not None:
@@ -56,25 +62,27 @@ class LowerState:
                                  weights or {}, density, node.source))
 
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
+        """Returns the density and pattern of a node's weights."""
         if node.name not in self._known:
             self._known[node.name] = _weights_info(weight)
         return self._known[node.name]
 
     def transposed(self, node: Node, name: str) -> str:
-        """The matrix of that name, turned by a copy."""
-        turned = f"{name} transposed for {node.name}"
+        """Adds a copy that transposes a matrix, and returns the copy's name."""
+        target = f"{name} transposed for {node.name}"
         source = self.spec(name)
-        self.add(node, copying.transpose(source, (1, 0)), [name], outputs=[turned], name=turned)
-        self.define(turned, source.shape[::-1], source.dtype)
-        return turned
+        self.add(node, copy_problem.transpose(source, (1, 0)), [name], outputs=[target],
+                 name=target)
+        self.define(target, source.shape[::-1], source.dtype)
+        return target
 
     def define(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        """Makes a value known that the graph does not have."""
+        """Adds a value that the graph does not have."""
         self.static.shapes[name] = shape
         self.static.dtypes[name] = dtype
 
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int]) -> None:
-        """The same memory under another shape."""
+        """Adds a layer without a problem, whose output is the source's memory in another shape."""
         spec = default_spec(tuple(shape), self.spec(source).dtype)
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
@@ -82,7 +90,7 @@ class LowerState:
                                  source=node.source))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
-        """The node's epilogue, the run-time values it reads and its constants."""
+        """Returns the node's epilogue, the run-time values that it reads and its constants."""
         expression: Expression = node.attributes.get("epilogue") or identity()
         kinds, values, weights = [], [], {}
         for index, name in enumerate(node.inputs[2:]):
@@ -96,7 +104,7 @@ class LowerState:
         return Epilogue(expression, tuple(kinds)), values, weights
 
     def expression(self, node: Node, operands: Sequence[str], expression: Expression) -> None:
-        """A layer that computes an expression of values and constants."""
+        """Adds a layer that computes an expression of values and constants."""
         arrays = [self.weight(name) for name in operands]
         constants = tuple(i for i, array in enumerate(arrays) if array is not None)
         dtypes = tuple(self.static.dtypes[name] for name in node.outputs)

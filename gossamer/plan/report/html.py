@@ -1,4 +1,4 @@
-"""A measured plan as one page that needs nothing else: tables with bars."""
+"""A measured plan as one HTML page without other files: tables with bars."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ tr.taken { font-weight: 600; }
 
 
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
-    """The page for reports of measured plans, one a batch size. facts: model, device,
-    description, effort, precision, measured and reused."""
+    """Returns the page for the reports of a measured plan, one for each batch size. facts: a
+    mapping with the keys model, device, description, effort, precision, measured and reused."""
     title = f"{facts['model']} on {facts['description']}"
     return "\n".join([
         "<!doctype html>", '<html lang="en">', '<meta charset="utf-8">',
@@ -37,31 +37,36 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
 
 def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row's candidates, the fastest first, those without a time last."""
+    """Returns a row's candidates, the fastest first and those without a time last."""
     return sorted(row.get("candidates", []),
-                  key=lambda each: (each["median_us"] is None, each["median_us"] or 0.0))
+                  key=lambda candidate: (candidate["median_us"] is None,
+                                         candidate["median_us"] or 0.0))
 
 
 def with_precision(row: Mapping[str, Any]) -> str:
-    """The algorithm, and its precision where that is not float32."""
+    """Returns the algorithm's name, with its precision where that is not float32."""
     return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
 
 
 def time_text(value: float | None) -> str:
+    """Returns a time in microseconds as text; "" for None."""
     return "" if value is None else f"{value:.1f}"
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
+    """Returns the quartiles of a row or a candidate as text; "" where there are none."""
     low, high = times.get("p25_us"), times.get("p75_us")
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
 
 def error_text(value: float | None) -> str:
+    """Returns a normalised error as text; "" for None."""
     return "" if value is None else f"{value:.0e}"
 
 
 def build_text(built: Mapping[str, Any]) -> str:
-    """What preparing a row or a candidate took, with "cached" where a kernel was there."""
+    """Returns the time that preparing a row or a candidate took, with "(cached)" where a kernel was
+    in the disk cache."""
     if built["build_s"] is None:
         return ""
     return seconds_text(built["build_s"]) + (" (cached)" if built["build_cached"] else "")
@@ -69,11 +74,11 @@ def build_text(built: Mapping[str, Any]) -> str:
 
 def _section(report: Report) -> str:
     longest = max((_longest(row) for row in report.rows), default=0.0)
-    whole = "" if report.end_to_end_us is None else f": {report.end_to_end_us:.1f} us end to end"
+    time = "" if report.end_to_end_us is None else f": {report.end_to_end_us:.1f} us end to end"
     if report.end_to_end_cached:
-        whole += " (from the cache)"
+        time += " (from the cache)"
     return "\n".join([
-        f"<h2>batch {report.batch}{whole}</h2>", *map(_paragraph, report.notes),
+        f"<h2>batch {report.batch}{time}</h2>", *map(_paragraph, report.notes),
         *([_plans(report.plans)] if report.plans else []),
         *([_paragraph(report.shares_line)] if report.shares else []),
         *(_paragraph(line) for line in (report.zeros_line, report.build_line) if line),
@@ -85,7 +90,7 @@ def _section(report: Report) -> str:
 
 
 def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
-    """The measured choice beside the best plan of each algorithm."""
+    """Returns the table of the measured choice and the baseline plans."""
     longest = max(plan["median_us"] or 0.0 for plan in plans)
     lines = []
     for plan in plans:
@@ -111,20 +116,21 @@ def _layer(row: Mapping[str, Any], longest: float) -> str:
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Every candidate of a layer, with what came of it."""
+    """Returns the table of a layer's candidates, with why each was or was not taken."""
     candidates = by_time(row)
-    longest = max((each["median_us"] or 0.0 for each in candidates), default=0.0)
+    longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
     lines = []
-    for each in candidates:
-        taken = each["reason"] == "taken"
+    for candidate in candidates:
+        taken = candidate["reason"] == "taken"
         lines.append(f'<tr{" class=taken" if taken else ""}>' + "".join([
-            _text(each["algorithm"]), _text(each["config"]), _text(" ".join(each["layouts"])),
-            _text(each["precision"]), _number(time_text(each["median_us"])),
-            _number(quartiles_text(each)), _number(time_text(each["cold_us"])),
-            _number(error_text(each["error"])), _number(build_text(each)),
-            _number(_mebibytes(each["device_bytes"])), _text(each["reason"]), '<td class="bar">',
-            _bar(each["median_us"], longest, "" if taken else "other"), "</td></tr>"]))
-    named = {each["algorithm"] for each in candidates}
+            _text(candidate["algorithm"]), _text(candidate["config"]),
+            _text(" ".join(candidate["layouts"])), _text(candidate["precision"]),
+            _number(time_text(candidate["median_us"])), _number(quartiles_text(candidate)),
+            _number(time_text(candidate["cold_us"])), _number(error_text(candidate["error"])),
+            _number(build_text(candidate)), _number(_mebibytes(candidate["device_bytes"])),
+            _text(candidate["reason"]), '<td class="bar">',
+            _bar(candidate["median_us"], longest, "" if taken else "other"), "</td></tr>"]))
+    named = {candidate["algorithm"] for candidate in candidates}
     lines += ["<tr>" + _text(name) + '<td colspan="9"></td>' + _text(reason) + "<td></td></tr>"
               for name, reason in row["rejected"].items() if name not in named]
     return "\n".join([
@@ -142,7 +148,7 @@ def _longest(row: Mapping[str, Any]) -> float:
 
 
 def _table(headings: Sequence[str], rows: Sequence[str]) -> str:
-    return "\n".join(["<table>", "<tr>" + "".join(f"<th>{each}</th>" for each in headings)
+    return "\n".join(["<table>", "<tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
                       + "</tr>", *rows, "</table>"])
 
 

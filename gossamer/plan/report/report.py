@@ -1,58 +1,60 @@
-"""What a plan runs where, layer by layer, as rows and as text."""
+"""The report of a plan: what computes each layer and where, as rows and as text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import State
+from gossamer.plan.candidate import Candidate, why_not
+from gossamer.plan.choose.baseline_plans import DENSE, Comparison, EndToEnd
+from gossamer.plan.choose.calibration import Accuracy
+from gossamer.plan.prepare import Build
 from gossamer.plan.program import Program, Step
 from gossamer.plan.store.tuning_file import counted
-from gossamer.plan.tune.prepare import Build
-from gossamer.plan.tune.tuner import Candidate
-
-if TYPE_CHECKING:
-    from gossamer.plan.choose.baseline_plans import Comparison, EndToEnd
-    from gossamer.plan.choose.calibration import Accuracy
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
-DENSE = "dense algorithms only"
-"""The plan that skips no zeros, among those that are compared."""
-_WHEN = {"measured": "when measured", "now": "now"}
+_WHEN_TEXT = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
-"""Layers that are named."""
+"""Number of slowest layers to build that are named."""
 _FEW_ZEROS = 0.9
-"""A density above which nobody asks what became of the zeros."""
+"""Density up to which a network is reported on for its zeros even where none are skipped."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """rows: one dict a step, in order, with layer, op, problem, density, algorithm, config,
-    precision, layout, device, flops, skips_zeros and rejected (for each other algorithm why it was
-    not taken); build_s, build_when, build_cached and device_bytes: what preparing it took (packing
-    weights, generating and compiling kernels), "measured" when its candidates were or "now" for
-    this plan, whether the disk cache had a kernel of it, and the bytes of packed weights and code
-    that it keeps on the device; None where that is not known; when profiled median_us, p25_us,
-    p75_us, share; where the choice was measured cold_us, error, best_dense_us, speedup over that,
-    and candidates: one dict each, with its times or the reason why it is excluded. notes: what the
-    user should know. end_to_end_us: one execution, inputs and outputs on the device;
-    end_to_end_cached: whether it was known from before.
+    """What a plan runs at one batch size.
 
-    plans: where the measured choice was timed against the best plan of each single algorithm, one
-    dict each: plan, median_us, p25_us, p75_us from end to end, and outcome.
+    device: name of the plan's device. batch: number of images.
 
-    shares: where all steps and the whole have times, how one execution is spent: on kernels of
-    ours (OURS), on algorithms of other libraries (by the library's name), on layers that run on
-    the host (HOST), and BETWEEN: what the whole takes beyond the sum of its steps (launches, gaps,
-    the copies round a layer that fell back to the host). A share is the sum of the steps' medians,
-    each timed alone with warm caches, over the time of the whole; where the steps sum to more than
-    the whole, it is over that sum, and nothing is between. A share of 0 is left out.
+    rows: one dict for each step, in order. Its keys are layer, op, problem, density, algorithm,
+    config, precision, layout, device, flops, skips_zeros and rejected (for each other algorithm
+    why it was not taken). The cost of preparing the step is in build_s (seconds to pack weights
+    and to generate and compile kernels), build_when ("measured" for a time from when the
+    candidates were measured, "now" for a time of this plan), build_cached (whether a kernel was
+    in the disk cache) and device_bytes (packed weights and code on the device); they are None
+    where they are not known. Profiled steps have median_us, p25_us, p75_us and share. Steps whose
+    candidates were measured have these too, and cold_us, error, best_dense_us, speedup over that,
+    and candidates: one dict each, with its times or the reason why it is excluded.
 
-    accuracy: where the plan was compared with float64 on calibration inputs."""
+    notes: sentences for the user. end_to_end_us: microseconds of one execution, with inputs and
+    outputs on the device. end_to_end_cached: whether that time was read from the cache.
+
+    plans: where the measured choice was compared with baseline plans, one dict for each plan with
+    the keys plan, median_us, p25_us, p75_us (from end to end) and outcome.
+
+    shares: where all steps and the whole execution have times, the shares of one execution that
+    are spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the library's
+    name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and copies
+    to and from the host. A share is the sum of the steps' medians, each timed alone with warm
+    caches, over the time from end to end. Where the steps' sum is larger than that time, the share
+    is over the sum, and nothing is BETWEEN. A share of 0 is left out.
+
+    accuracy: the error on the calibration inputs, where the plan was compared with float64.
+    """
 
     device: str
     batch: int
@@ -66,69 +68,70 @@ class Report:
 
     @property
     def build_s(self) -> float | None:
-        """Seconds that preparing the layers took, of those of which it is known."""
+        """Seconds that preparing the layers took, of those for which it is known; None for none."""
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
 
     @property
     def device_bytes(self) -> int | None:
-        """Of the layers' packed weights and code, where they are known; what layers share counts
-        for each."""
+        """Bytes of the layers' packed weights and code, where they are known; memory that layers
+        share counts for each of them."""
         known = [row["device_bytes"] for row in self.rows if row["device_bytes"] is not None]
         return sum(known) if known else None
 
     @property
     def build_line(self) -> str:
-        """'built in 3.41 s when measured (slowest: conv1 1.20 s, conv2 0.90 s), 31.4 MiB on the
-        device'; "" where nothing is known."""
+        """A line such as 'built in 3.41 s when measured (slowest: conv1 1.20 s, conv2 0.90 s), 31.4
+        MiB on the device'; "" where nothing is known."""
         if self.build_s is None:
             return ""
         known = [row for row in self.rows if row["build_s"] is not None]
-        when = " or ".join(sorted({_WHEN[row["build_when"]] for row in known}, reverse=True))
+        when = " or ".join(sorted({_WHEN_TEXT[row["build_when"]] for row in known}, reverse=True))
         slowest = sorted(known, key=lambda row: -row["build_s"])[:_SLOWEST]
-        told = f"built in {seconds_text(self.build_s)} {when}"
+        text = f"built in {seconds_text(self.build_s)} {when}"
         if len(known) > 1:
-            told += " (slowest: " + ", ".join(
+            text += " (slowest: " + ", ".join(
                 f"{row['layer']} {seconds_text(row['build_s'])}" for row in slowest) + ")"
         if self.device_bytes is not None:
             size, unit = (20, "MiB") if self.device_bytes >= 2**20 else (10, "KiB")
-            told += f", {self.device_bytes / 2**size:.1f} {unit} on the device"
+            text += f", {self.device_bytes / 2**size:.1f} {unit} on the device"
         if cached := sum(row["build_cached"] for row in known):
-            told += f"; kernels of {counted(cached, 'layer')} came from the disk cache"
+            text += f"; kernels of {counted(cached, 'layer')} came from the disk cache"
         if unknown := len(self.rows) - len(known):
-            told += f"; not known of {counted(unknown, 'layer')}"
-        return told
+            text += f"; not known of {counted(unknown, 'layer')}"
+        return text
 
     @property
     def zeros_line(self) -> str:
-        """'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3 us, with the
-        best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms only 52.0
-        us'; the times where they were measured; "" for a network without zeros."""
+        """A line such as 'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3
+        us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms
+        only 52.0 us', without times that were not measured; "" for a network without zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
-        thin = [row for row in weighted if row["skips_zeros"]]
-        if not thin and all(row["density"] > _FEW_ZEROS for row in weighted):
+        sparse = [row for row in weighted if row["skips_zeros"]]
+        if not sparse and all(row["density"] > _FEW_ZEROS for row in weighted):
             return ""
-        told = f"zeros are skipped in {len(thin)} of {counted(len(weighted), 'layer')} with weights"
-        if not thin or any(row.get("best_dense_us") is None for row in thin):
-            return told
-        taken, dense = (sum(row[key] for row in thin) for key in ("median_us", "best_dense_us"))
-        told += (f": alone these take {taken:.1f} us, with the best dense algorithms "
+        text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
+                "with weights")
+        if not sparse or any(row.get("best_dense_us") is None for row in sparse):
+            return text
+        taken, dense = (sum(row[key] for row in sparse) for key in ("median_us", "best_dense_us"))
+        text += (f": alone these take {taken:.1f} us, with the best dense algorithms "
                  f"{dense:.1f} us")
-        whole = [row["median_us"] for row in self.plans if row["plan"] == DENSE]
-        if self.end_to_end_us is not None and whole and whole[0] is not None:
-            told += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE} "
-                     f"{whole[0]:.1f} us")
-        return told
+        medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE]
+        if self.end_to_end_us is not None and medians and medians[0] is not None:
+            text += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE} "
+                     f"{medians[0]:.1f} us")
+        return text
 
     @property
     def shares_line(self) -> str:
-        """'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers'; "" where the
-        shares are not known."""
+        """A line such as 'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers';
+        "" where the shares are not known."""
         if not self.shares:
             return ""
-        told = [f"{share:.0%} {name}" if share >= 0.005 else f"less than 1% {name}"
-                for name, share in self.shares.items()]
-        return f"of {self.end_to_end_us:.1f} us end to end: {', '.join(told)}"
+        parts = [f"{share:.0%} {name}" if share >= 0.005 else f"less than 1% {name}"
+                 for name, share in self.shares.items()]
+        return f"of {self.end_to_end_us:.1f} us end to end: {', '.join(parts)}"
 
     def __str__(self) -> str:
         timed = self.end_to_end_us is not None and all("share" in row for row in self.rows)
@@ -153,42 +156,22 @@ class Report:
 
 
 def seconds_text(seconds: float) -> str:
-    """'3.41 s', '12.3 ms', '45 us'."""
+    """Returns a time with its unit, such as '3.41 s', '12.3 ms' or '45 us'."""
     if seconds >= 0.1:
         return f"{seconds:.2f} s"
     return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} us"
 
 
-def shown(step: Step, elapsed_us: float, state: State, level: int) -> str:
-    """A step that just ran, for the debug levels from 2 on."""
-    problem = step.problem
-    # a layer that launched nothing took no time
-    per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
-    text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
-            f"{step.device.name}: {elapsed_us:.1f} us, {problem.flops * per_ns:.1f} GFLOP/s, "
-            f"{problem.least_bytes * per_ns:.1f} GB/s")
-    if level >= 3:
-        text += f" [{step.variant.config_text}]"
-        text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
-    if level >= 4:
-        text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
-                        f"{launch.kernel.spill_bytes} bytes spilled" for launch in state.launches)
-    return text
-
-
-def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Why a candidate was not taken for a layer; `why` of Comparison, where the plan is not the
-    measured choice."""
-    if why and candidate.cost < taken.cost:
-        return f"{candidate.cost:.1f} us against {taken.cost:.1f} us, but {why}"
-    return candidate.reason(taken)
-
-
 def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
-                whole: EndToEnd | None = None, comparison: Comparison | None = None,
+                end_to_end: EndToEnd | None = None, comparison: Comparison | None = None,
                 accuracy: Accuracy | None = None,
                 builds: Sequence[Build | None] | None = None) -> Report:
-    """builds: what preparing each step took for this plan, where that was done."""
+    """Returns the report of a program.
+
+    timings: the times of its steps, where they were profiled. end_to_end: the time of one
+    execution. comparison: the comparison with baseline plans. accuracy: the error on calibration
+    inputs. builds: the cost of preparing each step for this plan, where that was done.
+    """
     rows = [_row(step, comparison.why if comparison else "", built) for step, built
             in zip(program.steps, builds or [None] * len(program.steps), strict=True)]
     if timings is not None:
@@ -199,21 +182,23 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
     notes = _notes(program, device) + ([str(accuracy)] if accuracy else [])
     report = Report(device.name, program.batch, rows, notes,
                     plans=comparison.plans if comparison else [], accuracy=accuracy)
-    if whole is None or whole.timing is None:
+    if end_to_end is None or end_to_end.timing is None:
         return report
-    median = whole.timing.median_us
-    return replace(report, end_to_end_us=median, end_to_end_cached=whole.cached,
+    median = end_to_end.timing.median_us
+    return replace(report, end_to_end_us=median, end_to_end_cached=end_to_end.cached,
                    shares=_shares(program, rows, median))
 
 
-def _shares(program: Program, rows: Sequence[dict[str, Any]], whole_us: float) -> dict[str, float]:
+def _shares(program: Program, rows: Sequence[dict[str, Any]],
+            end_to_end_us: float) -> dict[str, float]:
+    """Returns the shares of a report, from the medians of the rows; {} where some are missing."""
     if not all("median_us" in row for row in rows):
         return {}
     spent = dict.fromkeys([OURS, *(step.algorithm.vendor for step in program.steps), HOST], 0.0)
     for step, row in zip(program.steps, rows, strict=True):
-        ours = OURS if step.device.compiles else HOST
-        spent[step.algorithm.vendor or ours] += row["median_us"]
-    total = max(whole_us, sum(spent.values()))
+        default_name = OURS if step.device.compiles else HOST
+        spent[step.algorithm.vendor or default_name] += row["median_us"]
+    total = max(end_to_end_us, sum(spent.values()))
     spent[BETWEEN] = total - sum(spent.values())
     return {name: time / total for name, time in spent.items() if time > 0}
 
@@ -244,7 +229,8 @@ def _taken(step: Step) -> Candidate:
 
 
 def _built(step: Step, now: Build | None) -> dict[str, Any]:
-    """What was measured goes before what it takes now, when the kernels are in the cache."""
+    """Returns the columns about preparing a step: those of its measurement where there is one, as
+    the kernels are in the cache now."""
     measured = _taken(step).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
         return {"build_s": measured.build_s, "build_when": "measured",
@@ -256,9 +242,10 @@ def _built(step: Step, now: Build | None) -> dict[str, Any]:
 
 
 def _measured(step: Step, why: str) -> dict[str, Any]:
-    """The columns of a step whose candidates were measured; times are those of the tuning."""
+    """Returns the columns of a step whose candidates were measured, with the times of the tuner."""
     taken = _taken(step)
-    dense = min((candidate.cost for candidate in step.candidates if candidate.algorithm.dense), default=math.inf)
+    dense = min((candidate.cost for candidate in step.candidates if candidate.algorithm.dense),
+                default=math.inf)
     comparable = math.isfinite(dense) and taken.cost > 0
     return {
         "median_us": taken.measured.median_us,
@@ -292,15 +279,15 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
 
 
 def _notes(program: Program, device: Device) -> list[str]:
-    """Layers are those of the network; a change of layout that was put in is named apart."""
-    fallen = [step for step in program.steps if step.device is not device]
+    """Returns the note on where the network's layers and the changes of layout run."""
+    host_steps = [step for step in program.steps if step.device is not device]
     count = sum(not step.layer.inserted for step in program.steps)
-    if not fallen:
+    if not host_steps:
         return [f"{device.name} ran all {count} layers" if count != 1
                 else f"{device.name} ran the one layer"]
-    layers = sum(not step.layer.inserted for step in fallen)
-    changes = len(fallen) - layers
+    layers = sum(not step.layer.inserted for step in host_steps)
+    changes = len(host_steps) - layers
     listed = "; ".join(f"{step.layer.name} ({'; '.join(step.rejected.values())})"
-                       for step in fallen)
+                       for step in host_steps)
     return [f"{device.name} ran {count - layers} of {count} layers; {layers}"
             + (f" and {changes} changes of layout" if changes else "") + f" on host: {listed}"]

@@ -1,4 +1,4 @@
-"""What a network consists of: a row for each node, for `gossamer inspect`."""
+"""The summary of a network that `gossamer inspect` prints: a row for each node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from gossamer.plan.lower.rules import flops_by_node
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One node. flops counts a multiply-add as two; density is the share of nonzero weights,
-    None where there is no weight."""
+    """One node of a network.
+
+    parameters: number of values of its constants. flops: floating-point operations, where a
+    multiply-add counts as two. density: the share of nonzero weights, None without weights.
+    """
 
     name: str
     op: str
@@ -24,21 +27,21 @@ class SummaryRow:
 
 
 def summarise(static: StaticGraph) -> list[SummaryRow]:
-    """The nodes in order, at the graph's batch size. A constant that several nodes read counts
-    for the first."""
+    """Returns a row for each node in order, at the graph's batch size. A constant that several
+    nodes read counts for the first of them."""
     counted: set[str] = set()
     flops = flops_by_node(static)
     rows = []
     for node in static.nodes:
-        own = [name for name in dict.fromkeys(node.inputs)
-               if name in static.constants and name not in counted]
-        counted.update(own)
+        constants = [name for name in dict.fromkeys(node.inputs)
+                     if name in static.constants and name not in counted]
+        counted.update(constants)
         density = None
         if node.op in ("conv2d", "conv_transpose2d", "gemm", "matmul"):
             weight = static.constants.get(node.inputs[1])
             if weight is not None and weight.size:
                 density = int(np.count_nonzero(weight)) / weight.size
-        rows.append(SummaryRow(node.name, node.op, static.shapes[node.outputs[0]],
-                        sum(static.constants[name].size for name in own), flops[node.name],
-                        density))
+        parameters = sum(static.constants[name].size for name in constants)
+        rows.append(SummaryRow(node.name, node.op, static.shapes[node.outputs[0]], parameters,
+                               flops[node.name], density))
     return rows

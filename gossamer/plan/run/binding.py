@@ -1,5 +1,5 @@
-"""What goes into a call of a plan and what comes out: inputs that fit, outputs in the caller's
-arrays."""
+"""Binding of a call's arrays to a plan: the inputs are checked, and the outputs are copied into the
+caller's arrays."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
 
 
 def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
-    """The batch size of the inputs. Raises InputError where they do not fit the graph's."""
+    """Returns the batch size of the inputs. Raises InputError where they do not fit the graph's."""
     check_count(graph, inputs)
     batch: int | None = None
     for info, array in zip(graph.inputs, inputs, strict=True):
-        wanted = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
+        shape = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected an "
-                             f"array of shape {wanted} and dtype {info.dtype}")
+                             f"array of shape {shape} and dtype {info.dtype}")
         fits = len(array.shape) == len(info.shape) and all(
-            size is None or size == have
-            for size, have in zip(info.shape, array.shape, strict=True))
+            size is None or size == array_size
+            for size, array_size in zip(info.shape, array.shape, strict=True))
         if not fits:
-            got = "x".join(map(str, array.shape)) or "scalar"
-            raise InputError(f"input {info.name!r} has shape {got}, expected {wanted}")
+            array_shape = "x".join(map(str, array.shape)) or "scalar"
+            raise InputError(f"input {info.name!r} has shape {array_shape}, expected {shape}")
         if array.dtype != np.dtype(info.dtype):
             raise InputError(f"input {info.name!r} has dtype {array.dtype}, expected "
                              f"{info.dtype}; convert it with .astype({info.dtype!r})")
@@ -49,17 +49,18 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
 
 
 def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The caller's arrays, with the results copied into them."""
+    """Copies the results into the caller's arrays and returns these. Raises InputError where they
+    do not fit."""
     targets = out if isinstance(out, (tuple, list)) else (out,)
     if len(targets) != len(results):
         raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")
     for target, result in zip(targets, results, strict=True):
-        wanted = f"the output {tuple(result.shape)} and {result.dtype}"
+        expected = f"the output {tuple(result.shape)} and {result.dtype}"
         if not hasattr(target, "shape") or not hasattr(target, "dtype"):
-            raise InputError(f"out holds a {type(target).__name__}, {wanted}")
+            raise InputError(f"out holds a {type(target).__name__}, {expected}")
         if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
             raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
-                             f"{wanted}")
+                             f"{expected}")
         if library(target) == "jax" or not getattr(
                 getattr(target, "flags", None), "writeable", True):
             raise InputError(f"out holds a {type(target).__name__} that cannot be written; give "

@@ -17,20 +17,25 @@ from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.ops.weights import Weights
+from gossamer.plan.prepare import Build, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
-from gossamer.plan.report.report import shown
 from gossamer.plan.run.memory import Lifetime, place
-from gossamer.plan.tune.prepare import Build, Made, build, side_by_side
+from gossamer.plan.run.step_line import step_line
 
 _MOST_FOREIGN = 8
-"""Captured graphs kept for inputs at addresses of other libraries."""
+"""Number of captured graphs that are stored for inputs at addresses of other libraries."""
 _VECTOR_BYTES = 16
-"""Kernels load four floats at once; a view of another library's array may start anywhere."""
+"""Alignment of the inputs of kernels, which load four floats at once; arrays of other libraries may
+have less."""
 
 
 class Context:
-    """Holds everything that one execution writes. Threads, batch sizes and streams each take
-    their own; one context serves one execution at a time."""
+    """The memory of one execution: everything that it writes, and its captured graph.
+
+    A context serves one execution at a time, so that each thread, batch size and stream needs one.
+
+    weights: returns the weights of a step. stream: the stream on which run() works.
+    """
 
     def __init__(self, name: str, program: Program, device: Device,
                  weights: Callable[[Step], Weights], stream: Any = None) -> None:
@@ -42,7 +47,7 @@ class Context:
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
         self.builds: list[Build | None] = []
-        """What preparing each step took; None where there is nothing to compute."""
+        """The cost of preparing each step; None where there is nothing to compute."""
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(program.steps, weights), strict=True)]
         self._graph: Callable[..., None] | None = None
@@ -50,10 +55,11 @@ class Context:
         self._foreign: OrderedDict[tuple[int, ...], Callable[..., None] | None] = OrderedDict()
         self._last_stream = stream
         self.foreign_copies = 0
-        """Copies within the device that arrays of other libraries have cost."""
+        """Number of copies within the device that were made for arrays of other libraries."""
 
     @property
     def constant_bytes(self) -> int:
+        """Bytes of the uploaded constants."""
         return sum(buffer.nbytes for buffer in self._constants.values())
 
     @property
@@ -61,7 +67,7 @@ class Context:
         return self.program.batch
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name for NumPy inputs; one copy each way.
+        """Returns the outputs by name for NumPy inputs by name, with one copy each way.
 
         Raises InputError for a missing input, or one of another shape or dtype than this
         context's batch size takes.
@@ -81,9 +87,9 @@ class Context:
 
     def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
                       stream: Any) -> None:
-        """Reads and writes device memory in the stream's order. Inputs at addresses seen before
-        are read in place by a graph captured for them; others, and all outputs, cost one copy
-        within the device."""
+        """Executes the program on arrays in the device's memory, in the stream's order. Inputs at
+        the addresses of an earlier call are read in place by a graph that was captured for them;
+        other inputs, and all outputs, cost one copy within the device."""
         with self._lock:
             self._follow(stream)
             graph = self._graph_for(inputs)
@@ -95,16 +101,17 @@ class Context:
                     self.device.copy(self.buffer(value), inputs[name],
                                      self.program.specs[value].nbytes, stream)
                 self._execute_or_show(stream)
-            given = {self.program.root(value): inputs[name]
-                     for name, value in self.program.inputs.items()}
+            input_buffers = {self.program.root(value): inputs[name]
+                             for name, value in self.program.inputs.items()}
             self.foreign_copies += len(self.program.outputs)
             for name, value in self.program.outputs.items():
-                # an output may be an input, which a graph that reads in place left where it was
-                source = given.get(self.program.root(value)) or self.buffer(value)
+                # an output may be an input, which a graph that reads in place has not copied
+                source = input_buffers.get(self.program.root(value)) or self.buffer(value)
                 self.device.copy(outputs[name], source, self.program.specs[value].nbytes, stream)
 
     def _graph_for(self, inputs: Mapping[str, Buffer]) -> Callable[..., None] | None:
-        """A graph that reads these inputs in place, captured when they come a second time."""
+        """Returns a graph that reads these inputs in place, or None. It is captured when inputs at
+        the same addresses come a second time."""
         if not self._is_capturable() or debug.level() >= 2:
             return None
         key = tuple(buffer.handle for buffer in inputs.values())  # type: ignore[attr-defined]
@@ -113,16 +120,16 @@ class Context:
         if key in self._foreign:
             self._foreign.move_to_end(key)
             if self._foreign[key] is None and self._executions:
-                own = self._buffers
-                # by address alone: whoever passes it again vouches for the memory
-                bare = {self.program.root(value): self.device.wrap(  # type: ignore[attr-defined]
+                own_buffers = self._buffers
+                # the memory stays the caller's, who passes it again with every call
+                callers_buffers = {self.program.root(value): self.device.wrap(  # type: ignore[attr-defined]
                     inputs[name].handle, inputs[name].nbytes, None)  # type: ignore[attr-defined]
                     for name, value in self.program.inputs.items()}
-                self._buffers = {**own, **bare}
+                self._buffers = {**own_buffers, **callers_buffers}
                 try:
                     self._foreign[key] = self.device.capture(self._run_steps)
                 finally:
-                    self._buffers = own
+                    self._buffers = own_buffers
         else:
             self._foreign[key] = None
             while len(self._foreign) > _MOST_FOREIGN:
@@ -147,9 +154,9 @@ class Context:
         self._last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
-        """Queues all steps over the buffers as they are. The first execution loads kernels; the
-        second is captured, where the device has graphs and no step runs on the host, and from
-        then on the graph is replayed."""
+        """Queues all steps on the present contents of the buffers. The first execution loads
+        kernels. The second one is captured as a graph, where the device has graphs and no step
+        runs on the host, and from then on the graph is replayed."""
         self._execute(self.stream if stream is None else stream)
 
     def _execute(self, stream: Any) -> None:
@@ -165,11 +172,12 @@ class Context:
         self._executions += 1
 
     def buffer(self, value: str) -> Buffer:
+        """Returns the memory of a value."""
         root = self.program.root(value)
         return self._constants[root] if root in self._constants else self._buffers[root]
 
     def profile(self, *, repeats: int = 10) -> list[Timing]:
-        """The time of every step, each over the data that the steps before it made."""
+        """Returns the time of every step, each on the data that the steps before it computed."""
         with self._lock:
             self._follow(None)
             self._fill_inputs()
@@ -180,22 +188,22 @@ class Context:
             return timings
 
     def end_to_end(self, *, repeats: int = 20) -> Timing:
-        """The time of one whole execution, inputs and outputs resident on the device."""
+        """Returns the time of one execution, with inputs and outputs on the device."""
         with self._lock:
             return interleave([self.ready()], repeats=repeats, sample_us=2e4)[0]
 
     def ready(self) -> Task:
-        """One whole execution as work to be timed, after two that load and capture what it needs:
-        for a context that nobody else uses meanwhile."""
+        """Returns one execution as a task to be timed, after two executions that load the kernels
+        and capture the graph. Nobody else may use the context meanwhile."""
         self._follow(None)
         self._fill_inputs()
         self._execute(None)
         self._execute(None)
-        # a graph cannot be captured in another
+        # a graph cannot be captured within another graph
         return Task(self.device, self._execute, captured=False)
 
     def _fill_inputs(self) -> None:
-        """Writes random numbers where no input has been given yet."""
+        """Writes random numbers to the inputs where nothing has been executed yet."""
         if self._executions:
             return
         for value in self.program.inputs.values():
@@ -212,16 +220,17 @@ class Context:
             work(stream)
 
     def _execute_or_show(self, stream: Any) -> None:
-        """Executes; at debug level 2 the steps run one by one and tell what they did."""
+        """Executes the steps; from debug level 2 on they run one by one and each prints a line."""
         if debug.level() < 2:
             self.execute(stream)
             return
         for step, state, work in self._works:
             elapsed = self.device.time(work, stream)
-            debug.show(shown(step, elapsed, state, debug.level()))
+            debug.show(step_line(step, elapsed, state, debug.level()))
         self._executions += 1
 
     def _allocate(self, name: str) -> dict[str, Buffer]:
+        """Allocates the arena and the workspace, and returns the buffers of values by name."""
         program = self.program
         lifetimes = _lifetimes(program)
         offsets, total = place(lifetimes, self.device.alignment)
@@ -238,25 +247,27 @@ class Context:
                 for value, offset in offsets.items()}
 
     def _built(self, steps: Sequence[Step],
-               weights: Callable[[Step], Weights]) -> Sequence[Callable[[], Made]]:
-        """For each step what makes it ready, or raises what came of that."""
-        def make(step: Step, constants: Weights) -> Made:
+               weights: Callable[[Step], Weights]) -> Sequence[Callable[[], Prepared]]:
+        """Returns for each step a function that returns its prepared state and the cost of that,
+        or raises the error."""
+        def make(step: Step, constants: Weights) -> Prepared:
             return build(step.algorithm, constants, step.problem, step.variant, step.device)
 
         makers = [partial(make, step, weights(step)) for step in steps]
-        apart = [index for index, step in enumerate(steps)
-                 if step.device is self.device and not _is_empty(step)]
-        built = side_by_side(self.device, [makers[index] for index in apart],
-                             [bool(steps[index].algorithm.vendor) for index in apart])
-        ready = dict(zip(apart, built, strict=True))
+        on_device = [index for index, step in enumerate(steps)
+                     if step.device is self.device and not _is_empty(step)]
+        built = side_by_side(self.device, [makers[index] for index in on_device],
+                             [bool(steps[index].algorithm.vendor) for index in on_device])
+        ready = dict(zip(on_device, built, strict=True))
         return [ready.get(index, make) for index, make in enumerate(makers)]
 
-    def _work(self, step: Step, built: Callable[[], Made]) -> tuple[Step, State, Work]:
+    def _work(self, step: Step, built: Callable[[], Prepared]) -> tuple[Step, State, Work]:
+        """Returns a step with its prepared state and the function that queues it on a stream."""
         if _is_empty(step):
             self.builds.append(None)
             return step, State(step.problem, step.variant, step.device), lambda stream: None
-        state, made = built()
-        self.builds.append(made)
+        state, build_record = built()
+        self.builds.append(build_record)
         if step.device is not self.device:
             return step, state, _host_work(step, state, self.device,
                                            [self.buffer(value) for value in step.inputs],
@@ -276,8 +287,8 @@ def _is_empty(step: Step) -> bool:
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Of every value that has memory of its own in the arena. Inputs and outputs are alive until
-    after the last step, so that an execution can be repeated."""
+    """Returns the lifetime of every value that has memory of its own in the arena. Inputs and
+    outputs are alive until after the last step, so that an execution can be repeated."""
     first: dict[str, int] = {program.root(value): -1 for value in program.inputs.values()}
     last = dict(first)
     for index, step in enumerate(program.steps):
@@ -293,17 +304,18 @@ def _lifetimes(program: Program) -> dict[str, Lifetime]:
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
                outputs: Sequence[Buffer]) -> Work:
-    """A step of another device's program on the host, between two copies."""
+    """Returns the work of a step that runs on the host for another device: it copies the inputs to
+    the host and the outputs back."""
     host = find("host")
-    own_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
-    own_outputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.outputs]
+    host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
+    host_outputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.outputs]
     workspace = host.empty(step.variant.workspace, step.layer.name)
 
     def work(stream: Any) -> None:
-        for own, buffer in zip(own_inputs, inputs, strict=True):
-            device.read(buffer, own.array((own.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
-        step.algorithm.launch(state, own_inputs, own_outputs, workspace)
-        for own, buffer in zip(own_outputs, outputs, strict=True):
-            device.write(buffer, own.array((own.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+        for copy, buffer in zip(host_inputs, inputs, strict=True):
+            device.read(buffer, copy.array((copy.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+        step.algorithm.launch(state, host_inputs, host_outputs, workspace)
+        for copy, buffer in zip(host_outputs, outputs, strict=True):
+            device.write(buffer, copy.array((copy.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
 
     return work

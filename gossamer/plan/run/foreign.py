@@ -1,4 +1,4 @@
-"""Arrays of other libraries through a plan: in and out by DLPack, on the caller's stream."""
+"""Arrays of other libraries as inputs and outputs of a plan: DLPack and the caller's stream."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gossamer.errors import InputError
 
 
 def is_foreign(array: Any) -> bool:
-    """Whether an array comes from a library that speaks DLPack, NumPy apart."""
+    """Whether an array is of a library other than NumPy that supports DLPack."""
     return not isinstance(array, np.ndarray) and (
         hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__"))
 
 
 def on_host(array: Any) -> np.ndarray:
-    """A foreign array that lies in host memory, as a NumPy array over the same memory.
+    """Returns a foreign array in host memory as a NumPy array over the same memory.
 
     Raises InputError where it lies elsewhere.
     """
@@ -40,7 +40,7 @@ def holds(device: Device, array: Any) -> bool:
 
 
 def callers_stream(array: Any) -> Any:
-    """The stream on which the array's library works now; None where it has no such notion."""
+    """Returns the stream on which the array's library works now; None where it has no streams."""
     name = library(array)
     if name == "torch":
         return sys.modules[name].cuda.current_stream(array.device)
@@ -50,7 +50,7 @@ def callers_stream(array: Any) -> Any:
 
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
-    """A result as an array of the library of `array`, over the same memory where it can be."""
+    """Returns a result as an array of the library of `array`, over the same memory if possible."""
     name = library(array)
     if name == "torch":
         return sys.modules[name].from_numpy(result)

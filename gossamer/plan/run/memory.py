@@ -1,4 +1,4 @@
-"""Buffer reuse by lifetime: values that are never alive together share memory."""
+"""Reuse of memory by lifetimes: values that are never alive together share memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Bytes of a value, and the first and last step (both inclusive) at which it is alive."""
+    """The size of a value in bytes, and the first and the last step at which it is alive."""
 
     nbytes: int
     first: int
@@ -16,23 +16,23 @@ class Lifetime:
 
 
 def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
-    """Byte offsets in one arena for every value, and the arena's size.
+    """Returns the byte offset of every value in one arena, and the arena's size in bytes.
 
-    The largest value goes first, of equals the earliest, each to the lowest gap between those
-    already placed that are alive at the same time.
+    The largest value is placed first, of equal ones the one that is alive first. Each gets the
+    lowest gap between the values that are already placed and are alive at the same time.
     """
     offsets: dict[str, int] = {}
     total = 0
     for name in sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name)):
-        own = values[name]
+        value = values[name]
         neighbours = sorted(
             (offsets[other], offsets[other] + values[other].nbytes) for other in offsets
-            if values[other].first <= own.last and own.first <= values[other].last)
+            if values[other].first <= value.last and value.first <= values[other].last)
         offset = 0
         for start, end in neighbours:
-            if offset + own.nbytes <= start:
+            if offset + value.nbytes <= start:
                 break
             offset = max(offset, -(-end // alignment) * alignment)
         offsets[name] = offset
-        total = max(total, offset + own.nbytes)
+        total = max(total, offset + value.nbytes)
     return offsets, total

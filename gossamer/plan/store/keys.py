@@ -1,4 +1,4 @@
-"""Names of problems and algorithms that stay the same from one process to the next."""
+"""Keys of problems and algorithms, which are the same in every process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import DIALECT, Device
+from gossamer.device.base import Device
+from gossamer.device.source import DIALECT
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.tensor import TensorSpec
 
@@ -30,23 +31,23 @@ _LIBRARIES = {
                "nvidia-cusparse-cu12"),
     "scipy": ("scipy",),
 }
-"""Modules that compute for an algorithm, and the packages that hold their code."""
+"""Modules that algorithms call, and the packages that contain the code of each."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Every field of a problem as JSON values: equal problems give equal text."""
+    """Returns every field of a problem as JSON values; equal problems give equal text."""
     return {"op": problem.op, **_plain(problem)}
 
 
 def problem_key(problem: Problem) -> str:
-    """32 hexadecimal digits; another for every other problem."""
+    """Returns 32 hexadecimal digits that identify a problem."""
     text = json.dumps(canonical(problem), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def layout_text(spec: TensorSpec) -> str:
-    """What a variant settles of a tensor: 'NCHW', 'NHWC float16 c8 b1,1,1,1' (channels rounded
-    up to 8, a border of 1)."""
+    """Returns the properties of a tensor that a variant decides: 'NCHW', or 'NHWC float16 c8
+    b1,1,1,1' for channels that are rounded up to a multiple of 8 and a border of 1."""
     text = spec.layout
     if spec.dtype != "float32":
         text += f" {spec.dtype}"
@@ -58,29 +59,30 @@ def layout_text(spec: TensorSpec) -> str:
 
 
 def source_hash(algorithm: Algorithm) -> str:
-    """Changes with an algorithm's Python files and kernels, and with the packages of the
-    libraries they call."""
+    """Returns a hash of an algorithm's Python files and kernels, and of the versions of the
+    packages that they call."""
     return _source_hash(type(algorithm).__module__)
 
 
 def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
-    """Versions of the packages that an algorithm calls, by package, and of the vendor's library
-    that the device has, which may be another than the package brought."""
+    """Returns the versions of the packages that an algorithm calls, by package, and of the vendor's
+    library on the device, which may be another than the one in the package."""
     _, versions = sources(type(algorithm).__module__)
-    own = algorithm.version(device)
-    return {**versions, algorithm.vendor: own} if own else versions
+    vendor_version = algorithm.version(device)
+    return {**versions, algorithm.vendor: vendor_version} if vendor_version else versions
 
 
 def identity(algorithm: Algorithm, device: Device) -> str:
-    """Changes with all that an algorithm runs on a device: its source hash, and the version of
-    the vendor's library."""
-    own = algorithm.version(device)
-    return f"{source_hash(algorithm)} {algorithm.vendor} {own}" if own else source_hash(algorithm)
+    """Returns a text that identifies all that an algorithm runs on a device: its source hash, and
+    the version of the vendor's library."""
+    source, vendor_version = source_hash(algorithm), algorithm.version(device)
+    return f"{source} {algorithm.vendor} {vendor_version}" if vendor_version else source
 
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
-    """The files that say what a module's algorithms do (its own, those that it imports from
-    gossamer.ops, their kernels, the dialect), and the versions of the libraries they call."""
+    """Returns the files that decide what a module's algorithms do: its own, those that it imports
+    from gossamer.ops, their kernels and the dialect. Also returns the versions of the packages
+    that these call."""
     files = set(DIALECT)
     versions: dict[str, str] = {}
     waiting = [Path(str(sys.modules[module].__file__))]
@@ -111,7 +113,7 @@ def _source_hash(module: str) -> str:
 
 @functools.cache
 def _names(path: Path) -> tuple[str, ...]:
-    """What a module imports, and its strings that could name a file or a module."""
+    """Returns what a module imports, and its strings that could name a file or a module."""
     return tuple(dict.fromkeys(_each_name(ast.parse(path.read_text(encoding="utf-8")))))
 
 
@@ -134,16 +136,17 @@ def _module_files(name: str) -> list[Path]:
 
 @functools.cache
 def _versions(module: str) -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _LIBRARIES.get(module, ()):
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _plain(value: Any) -> Any:
+    """Returns a value of a problem as JSON values. Raises TypeError where it has no fixed text."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple | list):

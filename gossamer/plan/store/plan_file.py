@@ -1,4 +1,4 @@
-"""Saved plans: one zip file that holds the graph, its constants and the choices of each batch."""
+"""Saved plans: one zip file with the graph, its constants and the choices of each batch size."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ VERSION = 4
 _AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
-"""What comes of reading a file that save() did not write, or that was changed since."""
+"""Errors that can occur while a file is read that is damaged, or that save() did not write."""
 
 
 def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same where the plan is loaded, and whether it is strict. No date: equal
-    plans make equal files. algorithms: those that the plan takes, as used_algorithms() gives
-    them."""
+    """Returns the header of a saved plan: what must be the same where the plan is loaded, and
+    whether the plan is strict. There is no date in it, so that equal plans make equal files.
+    algorithms: those that the plan takes, as used_algorithms() returns them."""
     return {
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
@@ -48,7 +48,7 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[
 
 
 def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[str, Any]) -> None:
-    """Writes a file, whole or not at all. Raises InputError that names the path."""
+    """Writes a file, which is replaced as a whole or left as it was. Raises InputError."""
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         arrays = _Arrays(archive)
         plain = _encode_graph(graph, arrays)
@@ -58,8 +58,8 @@ def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[st
 
 
 def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
-    """Header, graph and choices of a file that this gossamer wrote. Raises InputError with what
-    is wrong and what to do."""
+    """Returns header, graph and choices of a file that this version of gossamer wrote. Raises
+    InputError with what is wrong and what to do."""
     try:
         with open(path, "rb") as file, checked(path):
             if file.read(2) != b"PK":
@@ -78,7 +78,7 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
 
 @contextmanager
 def checked(path: Path) -> Iterator[None]:
-    """Turns the errors that come of a damaged file into one that names it."""
+    """Turns the errors that a damaged file causes into an InputError that names the file."""
     try:
         yield
     except _BAD as error:
@@ -91,10 +91,10 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> None:
     here = header(device, False, {})
     for key in ("api", "description", "compute_units"):
         if head["device"][key] != here["device"][key]:
-            there, now = ("{description} ({api}, {compute_units} compute units)".format_map(each["device"])
-                          for each in (head, here))
-            raise InputError(f"{path}: was made for {there}, {device.name} is {now}: its times "
-                             f"do not hold there; {_AGAIN}")
+            text = "{description} ({api}, {compute_units} compute units)"
+            planned, present = (text.format_map(side["device"]) for side in (head, here))
+            raise InputError(f"{path}: was made for {planned}, {device.name} is {present}: its "
+                             f"times do not hold there; {_AGAIN}")
     for key in ("driver", "toolkit"):
         if head["made_by"][key] != here["made_by"][key]:
             raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, now "
@@ -102,13 +102,14 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> None:
 
 
 def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
-    """Raises InputError unless what the plan takes, and the libraries that it calls, are what
-    they were: a choice may name something else in another version. algorithms: as of header()."""
-    made = head["made_by"]["algorithms"]
+    """Raises InputError unless the algorithms of the plan and the libraries that they call are
+    those it was made with, as a config may mean something else in another version. algorithms:
+    those of the plan as they are here, as for header()."""
+    planned = head["made_by"]["algorithms"]
     for name, here in algorithms.items():
-        there = made[name]
+        there = planned[name]
         for library in sorted({*there["libraries"], *here["libraries"]}):
-            versions = [each["libraries"].get(library, "none") for each in (there, here)]
+            versions = [side["libraries"].get(library, "none") for side in (there, here)]
             if versions[0] != versions[1]:
                 raise InputError(f"{path}: was made with {library} {versions[0]}, now it is "
                                  f"{versions[1]}; {_AGAIN}")
@@ -133,28 +134,29 @@ def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """The same bytes whenever it is written."""
+    """Returns an entry with a fixed date, so that equal plans make equal files."""
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
 
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
     info = archive.getinfo(name)
-    # only stored, so that a small file cannot ask for much memory
+    # entries are never compressed, so that a small file cannot take much memory
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         raise ValueError(f"{name} is compressed or encrypted")
     return archive.read(info)
 
 
 class _Arrays:
-    """Arrays as entries of the file, equal ones once."""
+    """Arrays as entries of the file; equal arrays share an entry."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self._indices: dict[bytes, int] = {}
 
     def index(self, array: np.ndarray) -> int:
+        """Returns the number of an array's entry, which is written where it is new."""
         buffer = io.BytesIO()
-        # keeps the order of dimensions in memory too: a product may round otherwise in another
+        # keeps the order of dimensions in memory too, on which the rounding of products may depend
         np.lib.format.write_array(buffer, array, allow_pickle=False)
         data = buffer.getvalue()
         key = hashlib.sha256(data).digest()
@@ -195,10 +197,10 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]
-    said = plain["metadata"]
-    metadata = ModelMetadata(tuple(said["classes"]), said["scores"],
-                      said["picture"] and (said["picture"][0], said["picture"][1]),
-                      said["brightness"])
+    fields = plain["metadata"]
+    metadata = ModelMetadata(tuple(fields["classes"]), fields["scores"],
+                             fields["picture"] and (fields["picture"][0], fields["picture"][1]),
+                             fields["brightness"])
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
                  warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
@@ -206,7 +208,7 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """An attribute as JSON; what JSON lacks is a dict of one key."""
+    """Returns an attribute as JSON values; a type that JSON lacks becomes a dict with one key."""
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, arrays) for item in value]}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Stored measurements: what was measured once on a device is not measured again."""
+"""The tuning cache: stored measurements, so that no candidate is measured twice on a device."""
 
 from __future__ import annotations
 
@@ -40,24 +40,26 @@ from gossamer.version import PACKAGE_VERSION
 __all__ = ["CandidateKey", "Measurement", "TuningCache", "candidate_key", "tuning_folder"]
 
 Section = dict[str, Any]
-"""Problems and plans by key, as in the file."""
+"""Part of the file with the measurements of one driver, toolkit and gossamer version: problems and
+plans by key."""
 
 
 def tuning_folder() -> Path:
+    """Returns the folder of the files of measurements."""
     return cache_folder() / "tuning"
 
 
 class TuningCache:
-    """The measurements made on one device, in one file, which other processes may read and add
-    to at the same time. Used by one thread at a time.
+    """The measurements made on one device, in one file. Other processes may read the file and add
+    to it at the same time; an object is used by one thread at a time.
 
-    The file has one section for each combination of driver, toolkit and gossamer version that
-    measured; only the one of today is read. Where the file cannot be read or written, what is
-    put is kept in memory.
+    The file has one section for each combination of driver, toolkit and gossamer version with
+    which measurements were made; only the one of this process is read. Where the file cannot be
+    read or written, new measurements stay in memory.
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
-        self._place = device
+        self._owner = device
         self._device = {"api": device.api, "description": device.description,
                         "compute_units": device.limits.compute_units}
         self._made_by = {"driver": device.driver, "toolkit": toolkit(device),
@@ -65,47 +67,48 @@ class TuningCache:
         self.path = (folder or tuning_folder()) / file_name(device)
         self._content: dict[str, Any] | None = None
         self._text: bytes | None = None
-        """Of the file when it held that content; reading a large one takes long."""
+        """Text of the file that gave `_content`; parsing a large file takes long."""
         self._unwritten: Section = {"problems": {}, "plans": {}}
         self._texts = Texts()
-        self._said: dict[str, None] = {}
+        self._messages: dict[str, None] = {}
         self._foreign: dict[str, str] = {}
         self._outdated: dict[tuple[str, str], None] = {}
 
     def get(self, problem: Problem) -> list[Measurement] | None:
-        """What was measured of the problem's candidates by the algorithms as they are now, in a
-        fixed order; None when nothing was. A candidate that is missing was never measured."""
+        """Returns the measurements of the problem's candidates that the present versions of the
+        algorithms made, in a fixed order; None where there are none."""
         if self._content is None:
             self._content = self._load()
         key = problem_key(problem)
-        sources = _sources(problem.op, self._place)
-        found: dict[CandidateKey, Measurement] = {}
+        sources = _sources(problem.op, self._owner)
+        measurements: dict[CandidateKey, Measurement] = {}
         for section in (self._section(self._content), self._unwritten):
             for name, stored in section["problems"].get(key, {}).get("algorithms", {}).items():
                 if stored["source"] == sources.get(name):
                     for line in stored["candidates"]:
                         measured = decode(name, line)
-                        found[measured.candidate_key] = measured
+                        measurements[measured.candidate_key] = measured
                 elif name in sources:
                     self._outdated[name, key] = None
-        if not found and key not in self._foreign:
+        if not measurements and key not in self._foreign:
             self._note_other_sections(key)
-        return [found[each] for each in sorted(found)] or None
+        return [measurements[candidate] for candidate in sorted(measurements)] or None
 
     def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Adds measurements by the algorithms as they are now; a candidate that was there is
-        replaced. On disk, beside what other processes have put, when this returns.
+        """Adds measurements that the present versions of the algorithms made, and replaces those
+        of the same candidates. They are on disk, beside those of other processes, when this
+        returns.
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """
-        known = _sources(problem.op, self._place)
+        sources = _sources(problem.op, self._owner)
         algorithms: dict[str, Any] = {}
-        for each in measured:
-            if each.algorithm not in known:
-                raise ValueError(f"{problem.op} has no algorithm {each.algorithm}")
-            algorithms.setdefault(each.algorithm, {
-                "source": known[each.algorithm], "candidates": []},
-            )["candidates"].append(encode(each))
+        for measurement in measured:
+            name = measurement.algorithm
+            if name not in sources:
+                raise ValueError(f"{problem.op} has no algorithm {name}")
+            algorithms.setdefault(name, {"source": sources[name], "candidates": []})[
+                "candidates"].append(encode(measurement))
         if algorithms:
             _merge(self._unwritten["problems"], {problem_key(problem): {
                 "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
@@ -113,8 +116,8 @@ class TuningCache:
             self._write()
 
     def get_plan(self, key: str) -> Timing | None:
-        """What a whole plan took from end to end; None when it was not timed. key: names all
-        that it runs, the sources of its algorithms included."""
+        """Returns the time of a plan from end to end; None where it was not timed. key: identifies
+        all that the plan runs, the sources of its algorithms included."""
         if self._content is None:
             self._content = self._load()
         for section in (self._unwritten, self._section(self._content)):
@@ -123,8 +126,8 @@ class TuningCache:
         return None
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
-        """Adds what whole plans took, by key, each with a description for people; what was there
-        is replaced. On disk, as after put(), when this returns."""
+        """Adds the times of plans from end to end by key, each with a description for the reader of
+        the file, and replaces those of the same keys. They are on disk when this returns."""
         if timings:
             self._unwritten["plans"].update(
                 {key: encode_plan(*described) for key, described in timings.items()})
@@ -132,13 +135,13 @@ class TuningCache:
 
     @property
     def is_kept(self) -> bool:
-        """Whether all that was put is on disk."""
+        """Whether all measurements that were added are on disk."""
         return not any(self._unwritten.values())
 
     @property
     def notices(self) -> list[str]:
-        """What the user should be told so far: bad files, measurements that no longer count."""
-        lines = list(self._said)
+        """Sentences for the user about bad files and measurements that are no longer valid."""
+        lines = list(self._messages)
         for difference, number in Counter(self._foreign.values()).items():
             if difference:
                 lines.append(f"measurements of {counted(number, 'layer')} were made with "
@@ -168,7 +171,7 @@ class TuningCache:
                 self._content, self._text = content, data
 
     def _load(self) -> dict[str, Any]:
-        """The file's content. The lock is only taken when there is something to set aside."""
+        """Returns the file's content. The lock is taken only where a bad file is set aside."""
         try:
             return self._parsed()
         except (FileNotFoundError, NotADirectoryError):
@@ -178,6 +181,7 @@ class TuningCache:
                 return self._read(lock) or self._empty()
 
     def _parsed(self) -> dict[str, Any]:
+        """Returns the file's content. Raises OSError or BadFile."""
         if self.path.exists() and not self.path.is_file():
             raise BadFile("foreign", "is no file")
         data = self.path.read_bytes()
@@ -190,8 +194,8 @@ class TuningCache:
         return content
 
     def _read(self, lock: str) -> dict[str, Any] | None:
-        """The file's content, empty when there is none or a bad one was set aside; None when the
-        file must stay as it is."""
+        """Returns the file's content, empty where there is no file or a bad one was set aside; None
+        where the file must stay as it is. lock: the state of the folder's lock."""
         try:
             return self._parsed()
         except (FileNotFoundError, NotADirectoryError):
@@ -216,7 +220,7 @@ class TuningCache:
         return {"format": FORMAT, "version": VERSION, "device": self._device, "sections": []}
 
     def _section(self, content: dict[str, Any]) -> Section:
-        """The section that this process reads and adds to."""
+        """Returns the section that this process reads and adds to; adds it where it is missing."""
         for section in content["sections"]:
             if section["made_by"] == self._made_by:
                 return section  # type: ignore[no-any-return]
@@ -224,30 +228,33 @@ class TuningCache:
         return content["sections"][-1]  # type: ignore[no-any-return]
 
     def _note_other_sections(self, key: str) -> None:
+        """Records how the section that is most like this process's, among those with measurements
+        of a problem, differs from it."""
         assert self._content is not None
         differences = [
-            [f"{name} {there or 'none'}, now {here or 'none'}"
-             for name, here in self._made_by.items()
-             if (there := section["made_by"].get(name, "")) != here]
+            [f"{name} {before or 'none'}, now {now or 'none'}"
+             for name, now in self._made_by.items()
+             if (before := section["made_by"].get(name, "")) != now]
             for section in self._content["sections"] if key in section["problems"]]
         nearest = min(differences, key=len, default=[])
         self._foreign[key] = " and ".join(nearest)
 
     def _say(self, line: str) -> None:
-        self._said[line] = None
+        self._messages[line] = None
 
 
 def file_name(device: Device) -> str:
-    """The same for every device of one kind: 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.json'."""
+    """Returns the name of a device's file, such as 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.json', which is
+    the same for all devices of one kind."""
     identity = f"{device.api}\0{device.description}\0{device.limits.compute_units}"
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
     return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
 
 
 def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:
-    """Adds problems to others; of the same candidate, the added measurement stays."""
-    for key, entry in added.items():
-        algorithms = target.setdefault(key, {**entry, "algorithms": {}})["algorithms"]
+    """Adds problems to others; of two measurements of one candidate the added one remains."""
+    for problem, entry in added.items():
+        algorithms = target.setdefault(problem, {**entry, "algorithms": {}})["algorithms"]
         for name, new in entry["algorithms"].items():
             old = algorithms.get(name)
             lines = [*new["candidates"]]
@@ -255,18 +262,19 @@ def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:
                 lines = [*old["candidates"], *lines]
             merged = {decode(name, line).candidate_key: line for line in lines}
             algorithms[name] = {"source": new["source"],
-                                "candidates": [merged[each] for each in sorted(merged)]}
+                                "candidates": [merged[key] for key in sorted(merged)]}
 
 
 def _sources(op: str, device: Device) -> dict[str, str]:
+    """Returns the identity of each algorithm of an op on a device, by the algorithm's name."""
     return {algorithm.name: identity(algorithm, device) for algorithm in OPS[op].algorithms}
 
 
 def toolkit(device: Device) -> str:
-    """What comes from this installation, not from the driver, and decides how fast kernels are:
-    CUDA's compiler; on the host the threads of BLAS; "" where nothing does."""
+    """Returns the part of this installation, other than the driver, on which the speed of kernels
+    depends: CUDA's compiler; on the host the number of threads of BLAS; "" elsewhere."""
     if device.api == "host":
-        pools = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+        pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
         return f"BLAS with {counted(max(pools, default=1), 'thread')}"
     if device.api != "cuda":
         return ""

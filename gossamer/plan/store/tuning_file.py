@@ -1,4 +1,4 @@
-"""The file of one device's measurements: its text, its lock, and what is done with a bad one."""
+"""The file of one device's measurements: its format, its lock, and how a bad file is set aside."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.prepare import Build
 from gossamer.plan.store.keys import layout_text
-from gossamer.plan.tune.prepare import Build
 
 try:
     import fcntl
@@ -29,25 +29,28 @@ _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
 
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
-"""Algorithm, config, input and output layouts, precision."""
+"""Algorithm, config, layouts of the inputs, layouts of the outputs, and precision."""
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
-    """What tells a variant of an algorithm from the other candidates for a problem."""
+    """Returns the key that identifies a candidate among those for one problem."""
     return (algorithm.name, variant.config_text, tuple(map(layout_text, variant.inputs)),
             tuple(map(layout_text, variant.outputs)), variant.precision)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is known of one candidate: its times (warm, and cold where taken) and its error
-    against the reference, or why it is excluded. Numbers are rounded to four digits, so that
-    what is read back equals what was measured. Raises ValueError without a time or a failure,
-    and for times that cannot be.
+    """The times of one candidate and its error against the reference, or why it is excluded.
+    Numbers are rounded to four digits, so that a measurement that is read back equals the one that
+    was written. Raises ValueError where there is neither a time nor a failure, and for times that
+    are negative or not finite.
 
-    samples: of which the times are the quartiles. weights: a digest of the constants with which
-    it was checked. build_s, build_cached, device_bytes: what preparing it took when it was
-    measured, as of Build; None where that is not known."""
+    inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
+    microseconds. cold_us: the median with cold caches. samples: the number of samples. failure:
+    why the candidate is excluded. weights: a digest of the constants with which it was checked.
+    build_s, build_cached, device_bytes: seconds, use of the disk cache and bytes of preparing it,
+    as in Build; None where they are not known.
+    """
 
     algorithm: str
     config: str
@@ -81,6 +84,7 @@ class Measurement:
            cold_us: float | None = None, error: float | None = None,
            failure: str | None = None, weights: str = "",
            build: Build | None = None) -> Measurement:
+        """Returns the measurement of a variant with a timing, or with a failure."""
         name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
         return Measurement(
             name, config, inputs, outputs, precision,
@@ -95,19 +99,19 @@ class Measurement:
 
     @property
     def candidate_key(self) -> CandidateKey:
-        """As of `candidate_key(algorithm, variant)`."""
+        """The key that `candidate_key(algorithm, variant)` returns."""
         return (self.algorithm, self.config, self.inputs, self.outputs, self.precision)
 
 
 _FIELDS = {field.name for field in fields(Measurement)} - {"algorithm"}
 _LATER = {"samples": 0, "weights": "", "build_s": None, "build_cached": False,
           "device_bytes": None}
-"""What older files do not have."""
+"""Fields that older files do not have, with their defaults."""
 _TIMING = tuple(field.name for field in fields(Timing))
 
 
 class BadFile(Exception):
-    """A file that holds no measurements of ours; `kind` is one word for its new name."""
+    """Raised for a file without valid measurements. kind: a word for the file's new name."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -115,7 +119,7 @@ class BadFile(Exception):
 
 
 def encode(measured: Measurement) -> dict[str, Any]:
-    """One candidate as JSON; the algorithm's name stands above it in the file."""
+    """Returns a measurement as JSON values, without the algorithm, which is its key in the file."""
     line = {name: getattr(measured, name) for name in _FIELDS}
     line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))
     if measured.error is not None and not math.isfinite(measured.error):
@@ -124,7 +128,7 @@ def encode(measured: Measurement) -> dict[str, Any]:
 
 
 def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
-    """Raises ValueError for what encode() did not write."""
+    """Returns the measurement that encode() wrote. Raises ValueError for other values."""
     line = {**_LATER, **line}
     if set(line) != _FIELDS:
         raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
@@ -132,8 +136,8 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
     texts = [line["config"], line["precision"], line["weights"]]
     if line["failure"] is not None:
         texts.append(line["failure"])
-    if not all(isinstance(each, list) for each in (inputs, outputs)) or not all(
-            isinstance(each, str) for each in (*texts, *inputs, *outputs)):
+    if not all(isinstance(layouts, list) for layouts in (inputs, outputs)) or not all(
+            isinstance(text, str) for text in (*texts, *inputs, *outputs)):
         raise ValueError(f"a candidate of {algorithm} is described by other than text")
     times = {name: line[name] for name in _TIMES}
     if not all(value is None or type(value) in (int, float) for value in times.values()):
@@ -145,13 +149,13 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
                                     and (type(nbytes) is not int or nbytes < 0)):
         raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
     return Measurement(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
-                    error=None if error is None else float(error), failure=line["failure"],
-                    samples=line["samples"], weights=line["weights"], build_cached=cached,
-                    device_bytes=nbytes, **times)
+                       error=None if error is None else float(error), failure=line["failure"],
+                       samples=line["samples"], weights=line["weights"], build_cached=cached,
+                       device_bytes=nbytes, **times)
 
 
 def rounded(timing: Timing) -> Timing:
-    """The timing as it is read back after it was stored."""
+    """Returns the timing with the digits that are stored."""
     return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
                   timing.repeats)
 
@@ -161,22 +165,22 @@ def _rounded(value: float) -> float:
 
 
 def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
-    """The time of a whole plan as JSON."""
+    """Returns the time of a plan from end to end as JSON values."""
     return {"plan": description, **asdict(rounded(timing))}
 
 
 def decode_plan(line: dict[str, Any]) -> Timing:
-    """Raises ValueError for what encode_plan() did not write."""
+    """Returns the time that encode_plan() wrote. Raises ValueError for other values."""
     if set(line) != {"plan", *_TIMING} or not isinstance(line["plan"], str):
         raise ValueError(f"a plan has the fields {', '.join(sorted(line))}")
     numbers = [line[name] for name in _TIMING]
-    if not all(type(each) in (int, float) and 0 <= each < math.inf for each in numbers):
+    if not all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers):
         raise ValueError(f"a plan has the times {numbers}")
     return rounded(Timing(*numbers))
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The content of a file, checked throughout. Raises BadFile."""
+    """Returns the content of a file, all of which is checked. Raises BadFile."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -195,6 +199,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def _check(content: dict[str, Any]) -> None:
+    """Raises one of several errors where a file's content is not valid."""
     if content["version"] != VERSION:
         raise ValueError(f"its format is {content['version']!r}")
     device = content["device"]
@@ -216,7 +221,7 @@ def _check(content: dict[str, Any]) -> None:
 
 
 def count(section: dict[str, Any]) -> tuple[int, int, int]:
-    """Problems, candidates and whole plans of a section."""
+    """Returns the numbers of problems, candidates and plans in a section."""
     problems = section["problems"].values()
     candidates = sum(len(algorithm["candidates"]) for problem in problems
                      for algorithm in problem["algorithms"].values())
@@ -224,14 +229,15 @@ def count(section: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def counted(number: int, word: str) -> str:
-    """'1 layer', '2 layers'."""
+    """Returns a number with a noun in the right form, such as '1 layer' and '2 layers'."""
     return f"{number} {word}" + "s" * (number != 1)
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[Literal["held", "busy", "absent"]]:
-    """The folder's lock: held by us, by another process (which has kept it too long), or absent
-    because the folder or its file system has none."""
+    """Takes the folder's lock and releases it afterwards. The value is "held" where this process
+    has it, "busy" where another process has held it for too long, and "absent" where the folder or
+    its file system has none."""
     descriptor = None
     with contextlib.suppress(OSError):
         if fcntl is not None:
@@ -246,7 +252,7 @@ def locked(folder: Path) -> Iterator[Literal["held", "busy", "absent"]]:
             yield state
         finally:
             if state == "held":
-                # a forked child may have the descriptor too: closing ours would not unlock
+                # a forked child may have the descriptor too, so that closing it would not unlock
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
@@ -267,14 +273,14 @@ def _acquire(descriptor: int) -> Literal["held", "busy", "absent"]:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what killed writers left; only for the holder of the lock."""
+    """Removes the partial files of killed writers; only the holder of the lock may call this."""
     for path in folder.glob(".partial-*"):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def set_aside(path: Path, kind: str) -> str:
-    """Gives a bad file a name that says what it is, never that of another. Raises OSError."""
+    """Renames a bad file to a new name that says what it is, and returns that. Raises OSError."""
     number = 1
     while True:
         target = path.with_name(f"{path.name}.{kind}" + (f"-{number}" if number > 1 else ""))

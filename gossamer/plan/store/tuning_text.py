@@ -7,14 +7,15 @@ from typing import Any
 
 _ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
 _DEPTHS = {"device": 0, "made_by": 0, "fields": 0, "plans": 1}
-"""To which what stands under a key is spread over lines, other than all else."""
+"""Number of levels under a key whose items have lines of their own, where it is not that of the
+levels around."""
 
 
 class Texts:
-    """Contents as they are written: JSON with sorted keys, one candidate or plan a line.
+    """Encodes contents as JSON with sorted keys, and with one candidate or plan in each line.
 
-    A file is written anew with each layer that is measured: a line of the one before, the same
-    object still, is not encoded again. Lines are not changed once they were written.
+    The file is written again after each layer that is measured. A line's object that was in the
+    previous content too is not encoded again; such objects must not change.
     """
 
     def __init__(self) -> None:
@@ -22,6 +23,7 @@ class Texts:
         self._before = self._lines
 
     def of(self, content: Any) -> bytes:
+        """Returns the text of a content."""
         self._before, self._lines = self._lines, {}
         return (self._text(content, 8, "\n") + "\n").encode()
 
@@ -41,7 +43,7 @@ class Texts:
         return opening + inner + ("," + inner).join(items) + newline + closing
 
     def _line(self, value: Any) -> str:
-        # the value is kept, so that no other has its number
-        kept = self._before.get(id(value)) or (value, _ENCODER.encode(value))
-        self._lines[id(value)] = kept
-        return kept[1]
+        # the value is stored too, so that no new object gets its id
+        line = self._before.get(id(value)) or (value, _ENCODER.encode(value))
+        self._lines[id(value)] = line
+        return line[1]

@@ -19,36 +19,39 @@ from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
+from gossamer.plan.prepare import Build, Prepared, build, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.check import GUARD, error_of
 from gossamer.plan.tune.examples import Examples
-from gossamer.plan.tune.prepare import Build, Made, build, side_by_side
 from gossamer.tensor import TensorSpec
 
 WRONG = "wrong numbers"
-"""How the failure of a candidate begins that may be right with other weights."""
+"""Beginning of the failure of a candidate that may be right with other weights."""
 
 _CHECKED_IMAGES = 3
 _CHECKED = 2**22
-"""Numbers and operations of the images that are compared, where three have no more."""
+"""Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
 _SAMPLE_US, _BUDGET_US = 200.0, 5e5
+"""Microseconds of one sample, and of all samples of a layer's candidates."""
 _COLD_SAMPLES = 5
 _HOPELESS = 4.0
-"""Times the fastest's, beyond which no layout that a candidate saves others makes up for it."""
+"""Multiple of the fastest candidate's time beyond which a candidate gets one sample only, as no
+layout that it gives to other layers could make up for it."""
 _DIGITS = 16
+"""Number of hexadecimal digits of a digest of weights."""
 _FILLED_AT_ONCE = 2**24
-"""Bytes."""
+"""Bytes of an output that are filled with the guard byte by one copy."""
 
 Work = Callable[[Any], None]
 
 _QUIET = np.errstate(all="ignore")
-"""Weights may be huge, or not finite: the comparison tells."""
+"""Weights may be huge or not finite; the comparison of outputs shows what comes of that."""
 
 
 @dataclass
 class _CheckedCandidate:
-    """A candidate that computes the right numbers."""
+    """A candidate that computed the right numbers. index: its position among the pairs."""
 
     index: int
     work: Work
@@ -57,7 +60,7 @@ class _CheckedCandidate:
 
 
 class CandidateSet:
-    """The candidates of a layer over the same inputs and the layer's own constants."""
+    """The candidates of a layer, which run on the same inputs with the layer's own constants."""
 
     def __init__(self, layer: Layer, device: Device, contention: CpuContention | None = None,
                  examples: Examples | None = None) -> None:
@@ -74,13 +77,13 @@ class CandidateSet:
         self._targets: dict[tuple[int, TensorSpec], Buffer] = {}
         self._clean: Buffer | None = None
         self._workspace: Buffer | None = None
-        self._other: tuple[Buffer, Buffer] | None = None
+        self._cache_filler: tuple[Buffer, Buffer] | None = None
 
     @_QUIET
     def run(self, pairs: Sequence[tuple[Algorithm, Variant]],
             samples: int) -> tuple[list[Measurement], set[int]]:
-        """What came of each pair; and the indices of those whose failure, out of memory, may not
-        come again."""
+        """Returns a measurement for each pair, and the indices of those that ran out of memory, a
+        failure that may not occur again."""
         results: dict[int, Measurement] = {}
         transient: set[int] = set()
 
@@ -95,33 +98,34 @@ class CandidateSet:
         for index, ((algorithm, variant), built) in enumerate(
                 zip(pairs, self._built(pairs), strict=True)):
             try:
-                state, made = built()
+                state, build_record = built()
                 work, error = self._checked(algorithm, variant, state)
                 if not error <= LARGEST_ERROR[variant.precision]:
                     results[index] = self._failed(algorithm, variant, _wrong(error))
                     continue
                 tasks.append(prepared(Task(self.device, work), _SAMPLE_US))
-                ready.append(_CheckedCandidate(index, work, error, made))
-            except Exception as failure:  # a candidate may fail in any way; it is named and left
+                ready.append(_CheckedCandidate(index, work, error, build_record))
+            except Exception as failure:  # in any way: it is reported and the rest go on
                 fail(index, failure)
         with self._contention.watched(self.device):
             timings = sampled(tasks, samples, _BUDGET_US, _HOPELESS)
-        for each, timing in zip(ready, timings, strict=True):
+        for candidate, timing in zip(ready, timings, strict=True):
             try:
                 if isinstance(timing, Exception):
                     raise timing
-                found = Measurement.of(*pairs[each.index], timing, error=each.error,
-                                    cold_us=self._cold(each.work), weights=self.digest,
-                                    build=each.build)
-                # of what was asked for: a slow candidate stops earlier
-                results[each.index] = replace(found, samples=samples)
+                measured = Measurement.of(
+                    *pairs[candidate.index], timing, error=candidate.error,
+                    cold_us=self._cold(candidate.work), weights=self.digest,
+                    build=candidate.build)
+                # the number that was asked for, though a slow candidate stops earlier
+                results[candidate.index] = replace(measured, samples=samples)
             except Exception as failure:
-                fail(each.index, failure)
+                fail(candidate.index, failure)
         return [results[index] for index in range(len(pairs))], transient
 
     @_QUIET
     def check(self, algorithm: Algorithm, variant: Variant) -> str | None:
-        """Why a candidate may not be used with the layer's constants; None where it may."""
+        """Returns why a candidate may not be used with the layer's constants; None where it may."""
         try:
             self._share_workspace([variant])
             state, _ = build(algorithm, self._weights, self.problem, variant, self.device)
@@ -136,21 +140,23 @@ class CandidateSet:
     @_QUIET
     def _reference(self, weights: Mapping[str, np.ndarray]
                    ) -> tuple[list[int] | None, list[np.ndarray]]:
-        """Which images are compared, the first and the last among them, and the reference's
-        outputs for them; None for all, where images are not apart."""
+        """Returns the images that are compared, the first and the last among them, and the
+        reference's outputs for them. The images are None for all, where outputs do not consist of
+        images."""
         one = self.problem.first_images(1)
         if one == self.problem:
             return None, OPS[one.op].reference(one, self._arrays, weights)
         work = one.flops + sum(spec.size for spec in one.outputs)
         few = self.problem.first_images(max(_CHECKED_IMAGES, _CHECKED // max(work, 1)))
-        count, all_ = few.outputs[0].shape[0], self.problem.outputs[0].shape[0]
-        images = [round(index * (all_ - 1) / max(count - 1, 1)) for index in range(count)]
+        count, total = few.outputs[0].shape[0], self.problem.outputs[0].shape[0]
+        images = [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]
         arrays = [array[images] if array.shape != spec.shape else array
                   for array, spec in zip(self._arrays, few.inputs, strict=True)]
         return images, OPS[few.op].reference(few, arrays, weights)
 
     def _share_workspace(self, variants: Sequence[Variant]) -> None:
-        """Memory for as many candidates as there is room for; they run one after another."""
+        """Allocates the largest workspace of any candidate for which there is memory; all share
+        it, as they run one after another."""
         for nbytes in sorted({variant.workspace for variant in variants}, reverse=True):
             if self._workspace is not None and self._workspace.nbytes >= nbytes:
                 return
@@ -165,7 +171,7 @@ class CandidateSet:
         try:
             return self.device.empty(nbytes, purpose)
         except OutOfMemoryError:
-            # inputs of other layers have to go
+            # the inputs of other layers are freed to make room
             self._examples.forget()
             return self.device.empty(nbytes, purpose)
 
@@ -178,16 +184,17 @@ class CandidateSet:
         return self._workspace
 
     def _built(self, pairs: Sequence[tuple[Algorithm, Variant]]
-               ) -> Sequence[Callable[[], Made]]:
-        """For each pair what makes it ready, or raises what came of that."""
+               ) -> Sequence[Callable[[], Prepared]]:
+        """Returns for each pair a function that returns its prepared state and the cost of that,
+        or raises the error."""
         makers = [partial(_QUIET(build), algorithm, self._weights, self.problem, variant,
                           self.device) for algorithm, variant in pairs]
         return side_by_side(self.device, makers, [bool(algorithm.vendor) for algorithm, _ in pairs])
 
     def _checked(self, algorithm: Algorithm, variant: Variant,
                  state: State) -> tuple[Work, float]:
-        """The candidate as work, and its error: infinite where it wrote round its output or left a
-        part of it as it was."""
+        """Runs a candidate once and returns it as work, with its error: infinite where it wrote
+        outside its output or left a part of the output unwritten."""
         device = self.device
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = device.alignment
@@ -203,28 +210,28 @@ class CandidateSet:
         try:
             work(None)
             device.synchronize()
-            error = max(error_of(*each, self._images) for each in
-                        zip(guarded, variant.outputs, self._expected, strict=True))
+            error = max(error_of(buffer, spec, expected, self._images) for buffer, spec, expected
+                        in zip(guarded, variant.outputs, self._expected, strict=True))
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
-                # it may have written over its inputs, too
+                # a wrong candidate may have written over its inputs, too
                 self._sources.clear()
                 self._examples.forget()
         return work, error
 
     def _cold(self, work: Work) -> float | None:
-        """The median time of single executions, each after the cache was filled with other data;
-        None for processors, whose caches are not ours to fill."""
+        """Returns the median time in microseconds of single executions, each after the cache was
+        filled with other data; None on processors, whose caches a copy does not fill reliably."""
         if self.device.api != "cuda":
             return None
         nbytes = 2 * self.device.limits.cache_bytes
-        if self._other is None:
-            self._other = (self._empty(nbytes, "what fills the cache"),
-                           self._empty(nbytes, "what fills the cache"))
+        if self._cache_filler is None:
+            self._cache_filler = (self._empty(nbytes, "what fills the cache"),
+                                  self._empty(nbytes, "what fills the cache"))
         graph: Any = self.device.capture(work)
         samples = []
         for _ in range(_COLD_SAMPLES):
-            self.device.copy(*self._other, nbytes)
+            self.device.copy(*self._cache_filler, nbytes)
             samples.append(self.device.time(lambda stream: graph(stream)))
         return statistics.median(samples)
 
@@ -235,8 +242,8 @@ class CandidateSet:
         return buffers[index]
 
     def _guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Memory for an output between guards, shared by all candidates of that layout, and
-        filled with what none of them writes."""
+        """Returns memory for an output between guards, filled with the guard byte. All candidates
+        of that layout share it."""
         key = (index, spec)
         if key not in self._targets:
             self._targets[key] = self._empty(spec.nbytes + 2 * self.device.alignment,
@@ -253,7 +260,7 @@ class CandidateSet:
 
 
 def digest(weights: Mapping[str, np.ndarray]) -> str:
-    """Hexadecimal digits that tell a layer's constants from others of the same shapes."""
+    """Returns hexadecimal digits that identify the values of a layer's constants."""
     return lru_cache.digest(weights)[:_DIGITS]
 
 

@@ -1,4 +1,4 @@
-"""Inputs of candidates, drawn and brought to the device once for all layers that take the same."""
+"""Inputs of candidates, drawn and uploaded once for all layers that take the same."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec, to_memory
 
 _SHARE, _MOST_BYTES = 16, 2**31
-"""Of the device's memory, a part and no more than so much is kept for layers to come."""
+"""Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
+_MOST_BYTES."""
 
 
 class Examples:
-    """The examples of problems on one device: those that Problem.example_inputs draws with seed 0.
+    """Example inputs of problems on one device, as Problem.example_inputs draws them with seed 0.
 
-    Of floats all of them begin alike, so that what is drawn for the largest serves all.
+    All that consist of floats are slices of one sequence of random numbers, which is drawn once.
     """
 
     def __init__(self, device: Device) -> None:
@@ -29,7 +30,7 @@ class Examples:
         self._buffers: OrderedDict[tuple[int, TensorSpec], Buffer] = OrderedDict()
 
     def of(self, problem: Problem) -> list[np.ndarray]:
-        """The inputs of a problem, not to be written to."""
+        """Returns the inputs of a problem, which must not be written to."""
         if not _are_normal(problem):
             return problem.example_inputs(np.random.default_rng(0))
         sizes = [math.prod(spec.shape) for spec in problem.inputs]
@@ -43,23 +44,23 @@ class Examples:
                 for end, size, spec in zip(ends, sizes, problem.inputs, strict=True)]
 
     def buffer(self, problem: Problem, index: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """An input of a problem, as of() gave it, on the device as a spec says."""
+        """Returns an input that of() gave, on the device in the layout of a spec."""
         if not _are_normal(problem):
             return self._uploaded(array, spec)
-        key = (sum(math.prod(each.shape) for each in problem.inputs[:index]), spec)
+        key = (sum(math.prod(other.shape) for other in problem.inputs[:index]), spec)
         if key in self._buffers:
             self._buffers.move_to_end(key)
             return self._buffers[key]
         most = min(self._device.limits.memory_bytes // _SHARE, _MOST_BYTES)
         if spec.nbytes > most:
             return self._uploaded(array, spec)
-        while spec.nbytes + sum(each.nbytes for each in self._buffers.values()) > most:
+        while spec.nbytes + sum(buffer.nbytes for buffer in self._buffers.values()) > most:
             self._buffers.popitem(last=False)
         self._buffers[key] = self._uploaded(array, spec)
         return self._buffers[key]
 
     def forget(self) -> None:
-        """Gives up the device's memory, which somebody may have written over."""
+        """Frees the inputs on the device, which may have been overwritten."""
         self._buffers.clear()
 
     def _uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
@@ -74,5 +75,6 @@ class Examples:
 
 
 def _are_normal(problem: Problem) -> bool:
+    """Whether a problem's inputs are floats from the standard normal distribution."""
     return (type(problem).example_inputs is Problem.example_inputs
             and all(np.dtype(spec.dtype).kind == "f" for spec in problem.inputs))

@@ -1,4 +1,4 @@
-"""What a network's outputs should be: computed in float64, layer by layer, nothing folded."""
+"""The right outputs of a network, computed in float64 layer by layer, without optimisations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Arrays = Mapping[str, np.ndarray]
 _Lowered = tuple[Sequence[Layer], Arrays]
 
 _BYTES_AT_ONCE = 2**28
-"""For the values of the images that are computed together."""
+"""Bytes of the values of all images that are computed together."""
 
 
 def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
-    """The outputs in float64. Images are computed a few at a time where each stands for itself,
-    and values are dropped after their last reader. Raises InputError where the inputs do not fit
-    the graph."""
+    """Returns the outputs in float64. Images are computed a few at a time where no node mixes them,
+    and values are freed after their last reader. Raises InputError where the inputs do not fit the
+    graph."""
     images = batch_of(graph, [inputs[info.name] for info in graph.inputs])
     by_image = {info.name for info in graph.inputs if info.shape[:1] == (None,)}
     mixing, outputs_by_image = along_batch(graph, images)
@@ -47,23 +47,24 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
 
 
 def _lowered(graph: Graph, images: int, *, apart: bool) -> dict[int, _Lowered]:
-    """The layers by the number of images that they compute together: as many as there is memory
-    for where images are apart, and what is left over; else all."""
+    """Returns the layers for each number of images that are computed together. Where images are
+    computed apart, this is as many as _BYTES_AT_ONCE allow and the remainder; else it is all."""
     known: dict[str, WeightsInfo] = {}
-    whole = lower(resolve(graph, images), known)
-    nbytes = sum(8 * spec.size for layer in whole[0] for spec in layer.output_specs)
+    all_images = lower(resolve(graph, images), known)
+    nbytes = sum(8 * spec.size for layer in all_images[0] for spec in layer.output_specs)
     if not apart or nbytes <= _BYTES_AT_ONCE:
-        return {images: whole}
+        return {images: all_images}
     count = max(1, _BYTES_AT_ONCE * images // nbytes)
     try:
-        return {each: lower(resolve(graph, each), known)
-                for each in (count, images % count) if each}
-    except GossamerError:  # written for one batch size alone
-        return {images: whole}
+        return {part: lower(resolve(graph, part), known)
+                for part in (count, images % count) if part}
+    except GossamerError:  # the graph is made for one batch size only
+        return {images: all_images}
 
 
 def _computed(layers: Sequence[Layer], constants: Arrays, inputs: Arrays,
               outputs: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns the named outputs of layers that are computed in float64."""
     last = {name: index for index, layer in enumerate(layers) for name in layer.inputs}
     values: dict[str, np.ndarray] = dict(constants)
     values.update({name: array.astype(np.float64) if array.dtype.kind == "f" else array

@@ -1,11 +1,11 @@
-"""Candidates of a layer: checked against the reference, then timed; or read from the cache."""
+"""The tuner: measures the candidates of layers, or reads their measurements from the cache."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,60 +13,32 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError
 from gossamer.measure import CpuContention, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.plan.choose.eligibility import nothing_allowed, too_long
-from gossamer.plan.choose.plan_assignment import SLACK
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.eligibility import nothing_allowed, too_long
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.candidates import WRONG, CandidateSet, digest
 from gossamer.plan.tune.examples import Examples
 
 EFFORTS: dict[str, tuple[int | None, int]] = {"quick": (2, 5), "normal": (6, 10), "max": (None, 20)}
-"""By name: configs that are tried of each algorithm of our own (None: all), and samples of each
-time."""
+"""For each effort, the number of configs that are measured of each algorithm of gossamer's own
+(None: all), and the number of samples of each time."""
 
 VENDOR_CONFIGS: dict[str, int | None] = {"quick": 4, "normal": 10, "max": None}
-"""By effort: configs of a vendor's library. They cost little, nothing is compiled for most, and
-the library's own order is a poor guide: its last can take half the time of its first."""
+"""For each effort, the number of configs that are measured of a vendor's library (None: all). They
+are more than of other algorithms: for most of them nothing is compiled, and the library's own order
+is a poor guide, as its last config can take half the time of its first."""
 
 BUILD_SECONDS = {"quick": 15.0, "normal": 60.0, "max": 240.0}
-"""By effort: of one processor, that building a candidate may be expected to take."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A candidate and what is known of it."""
-
-    algorithm: Algorithm
-    variant: Variant
-    measured: Measurement
-
-    @property
-    def cost(self) -> float:
-        """Microseconds; infinite where it is excluded."""
-        time = self.measured.median_us
-        return math.inf if self.measured.failure or time is None else time
-
-    def excluded(self, reason: str) -> Candidate:
-        """The same, which may not be taken."""
-        return replace(self, measured=replace(self.measured, failure=reason))
-
-    def reason(self, taken: Candidate) -> str:
-        """Why the taken one was taken instead."""
-        if self.measured.failure:
-            return self.measured.failure
-        told = f"{self.cost:.1f} us against {taken.cost:.1f} us"
-        if self.cost >= taken.cost:
-            return told
-        if taken.cost <= self.cost * (1 + SLACK):
-            return f"{told}: within {SLACK:.0%}, which counts as equal"
-        return f"{told}, but its layouts cost more elsewhere"
+"""For each effort, the processor seconds that building one candidate may be expected to take."""
 
 
 class Tuner:
-    """Measures candidates on one device, or on the host for layers that fall back to it.
+    """Measures candidates on one device, and on the host for layers that fall back to it.
 
     effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
-    allowed. note: told of each layer that is measured.
+    allowed. cache: the stored measurements; by default those of the device in the user's folder.
+    note: called with a line of text for each layer that is about to be measured.
     """
 
     def __init__(self, device: Device, effort: str = "normal", *, precision: str = "fp32",
@@ -82,9 +54,9 @@ class Tuner:
         self.cache = TuningCache(device) if cache is None else cache
         self._caches = {device.name: self.cache}
         self.measured = 0
-        """Candidates measured so far, those from the cache apart."""
+        """Number of candidates measured so far, without those from the cache."""
         self.reused = 0
-        """Candidates whose measurements came from the cache."""
+        """Number of candidates whose measurements came from the cache."""
         self._contention = CpuContention()
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._examples: dict[str, Examples] = {}
@@ -95,22 +67,22 @@ class Tuner:
 
     @property
     def notices(self) -> list[str]:
-        """What the user should be told of the files of measurements, and of the circumstances of
-        new ones."""
-        told = [line for cache in self._caches.values() for line in cache.notices]
+        """Sentences for the user about the files of measurements, and about the conditions under
+        which new ones were made."""
+        notices = [line for cache in self._caches.values() for line in cache.notices]
         if self._contention.matters:
             contention = self._contention
-            told.append(
+            notices.append(
                 f"the processors were wanted elsewhere: in {contention.seconds:.1f} s of sampling, "
-                f"threads waited {contention.waited_s:.1f} s for one; the times are too long, of some "
-                "layers many times, and are kept: when the machine is quiet, `gossamer cache "
+                f"threads waited {contention.waited_s:.1f} s for one; the times are too long, of "
+                "some layers many times, and are kept: when the machine is quiet, `gossamer cache "
                 "clear` and measure again")
-        return told
+        return notices
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        """Every candidate of the algorithms, in their order of preference; those that would take
-        too long to build are excluded."""
+        """Returns every candidate of the algorithms, in order of preference. Those that would take
+        too long to build are among them as excluded."""
         problem = layer.problem
         assert problem is not None
         key = (problem, device.name, tuple(algorithm.name for algorithm in algorithms))
@@ -120,54 +92,58 @@ class Tuner:
 
     def _measure(self, layer: Layer, problem: Problem, algorithms: Sequence[Algorithm],
                  device: Device) -> list[Candidate]:
-        tried = [(algorithm, variant) for algorithm in algorithms
-                 for variant in self._tried(algorithm, problem, device)]
-        wanted = [pair for pair in tried if pair[1].build_seconds <= self.build_seconds]
+        pairs = [(algorithm, variant) for algorithm in algorithms
+                 for variant in self._within_effort(algorithm, problem, device)]
+        buildable = [pair for pair in pairs if pair[1].build_seconds <= self.build_seconds]
         cache = self._cache_of(device)
-        stored = {each.candidate_key: each for each in cache.get(problem) or ()}
-        if any(self._is_missing(stored.get(candidate_key(*pair)), layer) for pair in wanted):
-            # together, whatever is known of some: times of one session compare
-            fresh = self._fresh(layer, problem, wanted, device, stored)
-            stored.update({each.candidate_key: each for each in fresh})
+        stored = {measured.candidate_key: measured for measured in cache.get(problem) or ()}
+        if any(self._is_missing(stored.get(candidate_key(*pair)), layer) for pair in buildable):
+            # all are measured, even if only one is missing: only times of one session compare
+            fresh = self._fresh(layer, problem, buildable, device, stored)
+            stored.update({measured.candidate_key: measured for measured in fresh})
         else:
-            self.reused += len(wanted)
+            self.reused += len(buildable)
         return [Candidate(algorithm, variant, stored[candidate_key(algorithm, variant)]
                       if variant.build_seconds <= self.build_seconds else
                       Measurement.of(algorithm, variant, failure=too_long(
                           variant, self.build_seconds, self._why)))
-                for algorithm, variant in tried]
+                for algorithm, variant in pairs]
 
     @property
     def _why(self) -> str:
+        """The words that say where the limit of build_seconds comes from."""
         return f"with effort {self.effort}"
 
-    def _is_missing(self, known: Measurement | None, layer: Layer) -> bool:
-        if known is None:
+    def _is_missing(self, stored: Measurement | None, layer: Layer) -> bool:
+        """Whether a candidate has to be measured, as its stored measurement does not suffice."""
+        if stored is None:
             return True
-        if known.failure:
-            # what was wrong with other weights may be right with these
-            return known.failure.startswith(WRONG) and known.weights != self._digest(layer)
-        return known.samples < self.samples
+        if stored.failure:
+            # a candidate that was wrong with other weights may be right with these
+            return stored.failure.startswith(WRONG) and stored.weights != self._digest(layer)
+        return stored.samples < self.samples
 
     def _fresh(self, layer: Layer, problem: Problem,
-               wanted: Sequence[tuple[Algorithm, Variant]], device: Device,
-               known: Mapping[CandidateKey, Measurement]) -> list[Measurement]:
+               pairs: Sequence[tuple[Algorithm, Variant]], device: Device,
+               stored: Mapping[CandidateKey, Measurement]) -> list[Measurement]:
+        """Measures the candidates of a layer, stores their measurements and returns them."""
         if all(spec.size == 0 for spec in problem.outputs):
-            nothing = Timing(0.0, 0.0, 0.0, self.samples)
-            return [Measurement.of(*pair, nothing, error=0.0, weights=self._digest(layer))
-                    for pair in wanted]
-        self._note(f"{layer.name}: {len(wanted)} candidates")
+            no_time = Timing(0.0, 0.0, 0.0, self.samples)
+            return [Measurement.of(*pair, no_time, error=0.0, weights=self._digest(layer))
+                    for pair in pairs]
+        self._note(f"{layer.name}: {len(pairs)} candidates")
         candidates = CandidateSet(layer, device, self._contention, self._examples_of(device))
-        fresh, transient = candidates.run(wanted, self.samples)
-        fresh = [_with_first_build(each, known.get(each.candidate_key)) for each in fresh]
+        fresh, transient = candidates.run(pairs, self.samples)
+        fresh = [_with_first_build(measured, stored.get(measured.candidate_key))
+                 for measured in fresh]
         self.measured += len(fresh)
-        self._cache_of(device).put(problem, [each for index, each in enumerate(fresh)
+        self._cache_of(device).put(problem, [measured for index, measured in enumerate(fresh)
                                             if index not in transient])
         return fresh
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        """The candidate, checked with the layer's own constants, where it was with others; excluded
-        where it is wrong with them."""
+        """Returns the candidate, excluded where it is wrong with the layer's own constants. It is
+        checked with them here where it was measured with others."""
         measured = candidate.measured
         if measured.weights == self._digest(layer) or not layer.weights:
             return candidate
@@ -183,7 +159,7 @@ class Tuner:
         return candidate if failure is None else candidate.excluded(failure)
 
     def release(self) -> None:
-        """Gives up the memory that is kept to measure more layers."""
+        """Frees the memory that holds inputs for the layers to be measured."""
         self._examples.clear()
 
     def _examples_of(self, device: Device) -> Examples:
@@ -194,26 +170,26 @@ class Tuner:
     def _digest(self, layer: Layer) -> str:
         key = tuple(map(id, layer.weights.values()))
         if key not in self._digests:
-            # the arrays are kept, so that no other takes their place in memory
+            # the arrays are stored too, so that no new array gets the id of a deleted one
             self._digests[key] = (digest(layer.weights), list(layer.weights.values()))
         return self._digests[key][0]
 
     def _cache_of(self, device: Device) -> TuningCache:
         if device.name not in self._caches:
-            # the host's measurements, in a file of their own beside the device's
+            # the host's measurements have a file of their own beside the device's
             self._caches[device.name] = TuningCache(device, self.cache.path.parent)
         return self._caches[device.name]
 
     def refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Why an algorithm has no variant of a precision and a build time that are allowed; None
+        """Returns why an algorithm has no variant whose precision and build time are allowed; None
         where it has one."""
         return nothing_allowed(self._precise(algorithm, problem, device), self.build_seconds,
                                self._why)
 
-    def _tried(self, algorithm: Algorithm, problem: Problem,
-               device: Device) -> Iterable[Variant]:
-        """Those of as many configs as the effort asks for, and those before them that would take
-        too long to build."""
+    def _within_effort(self, algorithm: Algorithm, problem: Problem,
+                       device: Device) -> Iterable[Variant]:
+        """Yields the variants of as many configs as the effort asks for, and those before them
+        that would take too long to build."""
         most = self.vendor_configs if algorithm.vendor else self.configs
         count = 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
@@ -226,27 +202,31 @@ class Tuner:
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:
+        """Returns the variants whose precision is allowed."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
-            # what states float16 itself is a change of precision, forced by what was allowed
-            forced = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
+            # a problem with float16 specs is a change of precision, which some layer asked for
+            has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
             self._variants[key] = [variant for variant in algorithm.variants(problem, device)
-                                   if forced or variant.precision in self.precisions]
+                                   if has_half or variant.precision in self.precisions]
         return self._variants[key]
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """A measurement, with what its build took before the kernels were in the cache."""
+    """Returns a measurement with the build time of an earlier one, where that was made before the
+    kernels were in the cache."""
     if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
         return fresh
     return replace(fresh, build_s=before.build_s, build_cached=False)
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Those that may be taken. Raises GossamerError that says why where there are none."""
-    found = [candidate for candidate in candidates if math.isfinite(candidate.cost)]
-    if not found:
+    """Returns the candidates that are not excluded. Raises GossamerError with the reasons where
+    there are none."""
+    remaining = [candidate for candidate in candidates if math.isfinite(candidate.cost)]
+    if not remaining:
         raise GossamerError(
             f"{layer.source or layer.name}: no candidate works on {device.name}: "
-            + "; ".join(f"{t.algorithm.name}: {t.measured.failure}" for t in candidates[:3]))
-    return found
+            + "; ".join(f"{candidate.algorithm.name}: {candidate.measured.failure}"
+                        for candidate in candidates[:3]))
+    return remaining

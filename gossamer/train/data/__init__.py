@@ -1,1 +1,1 @@
-"""Labelled samples: the files they come from, and how they become what a network takes."""
+"""Labelled samples: reading them from files, and preparing them for a network."""

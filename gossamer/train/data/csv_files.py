@@ -1,4 +1,4 @@
-"""Labelled samples in csv files: a line a sample, its label in the first or the last cell."""
+"""Labelled samples in csv files: each row is a sample, its first or last cell the label."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from gossamer.train.data.gzip_files import opened_text
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
 _GREATEST = float(np.finfo(np.float32).max)
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Words that stand over labels where the other headings are numbers."""
+"""Words by which the heading of the label column is known where other headings are numbers."""
 _NO_LABEL = ("", "nan")
 _NUMBERS = (np.int32, np.float32)
-"""What cells are read as: whole numbers several times as fast, where there are no others."""
+"""Types that cells are read as, in turn: a file of whole numbers is read several times as fast."""
 
 
 def read(path: Path, label: str, limit: int | None) -> Dataset:
-    """A csv file, comma, semicolon or tab between cells; a heading is known by its words where
-    numbers should stand. `limit`: the most samples. Labels that are whole numbers become int64.
+    """Returns the samples of a csv file, whose cells are separated by commas, semicolons or tabs.
+    A first line with words where numbers should be is a heading. Labels that are whole numbers
+    become int64.
 
-    Raises InputError with line and column of the first cell that is wrong.
+    label: "first" or "last", the column of the labels.
+    limit: largest number of samples that are read; None for all.
+    Raises InputError with line and column of the first wrong cell.
     """
     table, delimiter = _table(path, label, limit)
     x = np.ascontiguousarray(table["x"], np.float32)
@@ -42,7 +45,8 @@ def read(path: Path, label: str, limit: int | None) -> Dataset:
 
 
 def _table(path: Path, label: str, limit: int | None) -> tuple[np.ndarray, str]:
-    """A row a sample, its label as text and x its numbers; and what is between cells."""
+    """Returns an array of samples, each with its label as text and its numbers as x; and the
+    delimiter of cells."""
     for number in _NUMBERS:
         with opened_text(path) as file, warnings.catch_warnings():
             # NumPy before 2.3 warns where it takes 2 for 2.5
@@ -64,7 +68,8 @@ def _table(path: Path, label: str, limit: int | None) -> tuple[np.ndarray, str]:
 
 
 def _first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[str], str, int]:
-    """The lines of the first sample, behind a heading; what is between cells; and how many."""
+    """Returns the lines of the first sample, after any heading; the delimiter; and the number of
+    columns."""
     first = next(filled, None)
     if first is None:
         raise InputError(f"{path}: is empty, expected a line a sample")
@@ -75,37 +80,39 @@ def _first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[s
                          "between")
     if not _is_heading(cells, label):
         return lines, delimiter, len(cells)
-    lines, under = _row(path, filled, delimiter)
+    lines, sample_cells = _row(path, filled, delimiter)
     if not lines:
         raise InputError(f"{path}: has a heading and no samples")
-    if len(under) != len(cells):
+    if len(sample_cells) != len(cells):
         raise _first_fault(path, label, delimiter, "its first sample has not the cells of its "
                                                    "heading")
-    return lines, delimiter, len(under)
+    return lines, delimiter, len(sample_cells)
 
 
 def _is_heading(cells: list[str], label: str) -> bool:
-    answer, numbers = _parted(cells, label)
-    return not _is_number(answer) and (answer.strip().lower() in _HEADINGS
-                                       or not any(map(_is_number, numbers)))
+    """Says whether the first line is a heading."""
+    label_cell, numbers = _split_row(cells, label)
+    return not _is_number(label_cell) and (label_cell.strip().lower() in _HEADINGS
+                                           or not any(map(_is_number, numbers)))
 
 
 def _labels(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
-    """int64 where all are whole numbers, else the texts."""
+    """Returns the labels as int64 where all of them are whole numbers, otherwise as texts."""
     distinct, places = np.unique(texts, return_inverse=True)
     if not all(map(_is_number, distinct)):
         return texts
     values = [float(text) for text in distinct]
     for text, value in zip(distinct, values, strict=True):
         if not value.is_integer() or abs(value) > _GREATEST_LABEL:
-            other = "last" if label == "first" else "first"
+            other_column = "last" if label == "first" else "first"
             raise InputError(f"{path}: the {label} column has {text}, expected labels of classes; "
-                             f"are they in the {other} column?")
+                             f"are they in the {other_column} column?")
     return np.array(values).astype(np.int64)[places]
 
 
 def _first_fault(path: Path, label: str, delimiter: str, otherwise: str) -> InputError:
-    """What is wrong with a file that cannot be taken, found cell by cell."""
+    """Returns the error for a file that cannot be read, which is searched cell by cell for the
+    first wrong one; without any the error says `otherwise`."""
     with opened_text(path) as file:
         try:
             fault = next(_faults(csv.reader(file, delimiter=delimiter), label), otherwise)
@@ -115,6 +122,7 @@ def _first_fault(path: Path, label: str, delimiter: str, otherwise: str) -> Inpu
 
 
 def _faults(reader: Any, label: str) -> Iterator[str]:
+    """Yields what is wrong with the rows of a csv reader, with line and column."""
     width = 0
     for row in reader:
         if not any(cell.strip() for cell in row):
@@ -125,34 +133,35 @@ def _faults(reader: Any, label: str) -> Iterator[str]:
             width = len(row)
             continue
         width = len(row)
-        answer, numbers = _parted(row, label)
-        if answer.strip().lower() in _NO_LABEL:
-            yield f"line {reader.line_num}: the label is {answer.strip() or 'empty'}"
+        label_cell, numbers = _split_row(row, label)
+        if label_cell.strip().lower() in _NO_LABEL:
+            yield f"line {reader.line_num}: the label is {label_cell.strip() or 'empty'}"
         for column, cell in enumerate(numbers, 2 if label == "first" else 1):
             if not _is_number(cell) or not abs(float(cell)) <= _GREATEST:
-                last = (label == "first" and column == width and cell.strip()
-                        and not _is_number(cell) and _is_number(answer))
+                may_be_label = (label == "first" and column == width and cell.strip()
+                                and not _is_number(cell) and _is_number(label_cell))
                 yield (f"line {reader.line_num}, column {column} is {cell!r}, expected a finite "
-                       "number" + ("; are labels in the last column?" if last else ""))
+                       "number" + ("; are labels in the last column?" if may_be_label else ""))
 
 
 def _row(path: Path, lines: Iterator[str], delimiter: str) -> tuple[list[str], list[str]]:
-    """The lines that the next row takes, several where a quoted cell has line breaks; its cells."""
-    taken: list[str] = []
+    """Returns the lines of the next row, several where a quoted cell has line breaks, and its
+    cells."""
+    row_lines: list[str] = []
 
-    def noted() -> Iterator[str]:
+    def recorded_lines() -> Iterator[str]:
         for line in lines:
-            taken.append(line)
+            row_lines.append(line)
             yield line
 
     try:
-        return taken, next(csv.reader(noted(), delimiter=delimiter), [])
+        return row_lines, next(csv.reader(recorded_lines(), delimiter=delimiter), [])
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _parted(row: list[str], label: str) -> tuple[str, list[str]]:
-    """The cell of the label, and those of the numbers."""
+def _split_row(row: list[str], label: str) -> tuple[str, list[str]]:
+    """Returns the cell of the label, and those of the numbers."""
     return (row[0], row[1:]) if label == "first" else (row[-1], row[:-1])
 
 

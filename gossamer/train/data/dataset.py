@@ -1,4 +1,4 @@
-"""Labelled samples in memory, and how they become what a network takes."""
+"""Labelled samples in memory, and the functions that prepare and split them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from gossamer.errors import InputError
 from gossamer.train.data.preparation import WHITE, Preparation
 
 _LEAST_SIDE = 8
+"""Smallest side of a picture that is recognised by its number of features, in pixels."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """x: (n, features) float32. y: (n,) labels, int64 or str. shape: height and width of a sample
-    that is a picture. pixels: whether the numbers are grey levels, 0 to 255. source: where they
-    come from."""
+    """Labelled samples.
+
+    x: (n, features) float32.
+    y: (n,) labels, int64 or str.
+    shape: height and width of a sample that is a picture; None for others.
+    pixels: True where the numbers are grey levels, 0 to 255.
+    source: text that says where the samples come from.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -27,44 +33,45 @@ class Dataset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes' names, in the order of their labels."""
+        """Names of the classes, in the order of their labels."""
         return tuple(map(str, np.unique(self.y)))
 
     def rows(self, which: np.ndarray | slice) -> Dataset:
-        """Some of the samples."""
+        """Returns some of the samples."""
         return replace(self, x=self.x[which], y=self.y[which])
 
 
 def prepared(data: Dataset, preparation: Preparation) -> Dataset:
-    """The samples as a network takes them. Raises InputError as a Preparation does."""
-    own = replace(preparation, shape=data.shape)
-    return replace(data, x=own(data.x, data.source), shape=own.pad or data.shape,
-                   pixels=data.pixels and not own.scale)
+    """Returns the samples after a preparation. Raises InputError as the preparation does."""
+    steps = replace(preparation, shape=data.shape)
+    return replace(data, x=steps(data.x, data.source), shape=steps.pad or data.shape,
+                   pixels=data.pixels and not steps.scale)
 
 
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """The samples without a randomly chosen fraction of them, and that fraction; both in the
-    order in which they were."""
+    """Returns the samples without a randomly chosen fraction of them, and that fraction, both in
+    their order in the data. Raises InputError where either has no samples."""
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
         raise InputError(f"{data.source}: {fraction:g} of its {len(data.x)} samples are {count}; "
                          "expected some for training and some for validation")
-    held = np.zeros(len(data.x), bool)
-    held[np.random.default_rng(seed).permutation(len(data.x))[:count]] = True
-    return data.rows(~held), replace(data.rows(held), source=f"{fraction:g} of {data.source}")
+    is_split_off = np.zeros(len(data.x), bool)
+    is_split_off[np.random.default_rng(seed).permutation(len(data.x))[:count]] = True
+    return data.rows(~is_split_off), replace(data.rows(is_split_off),
+                                             source=f"{fraction:g} of {data.source}")
 
 
 def picture_shape(features: int) -> tuple[int, int] | None:
-    """The sides of a square picture of so many numbers, where they can be one."""
+    """Returns the sides of a square picture of so many numbers; None where they are none."""
     side = math.isqrt(features)
     return (side, side) if side * side == features and side >= _LEAST_SIDE else None
 
 
 def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
-    """Whether numbers of no known origin look like the grey levels of pictures."""
+    """Says whether numbers of unknown origin look like the grey levels of pictures."""
     return shape is not None and has_grey_levels(x)
 
 
 def has_grey_levels(x: np.ndarray) -> bool:
-    """Whether numbers reach from 0 to 255, or near it; those of 0 and 1, or of 0 to 16, do not."""
+    """Says whether numbers reach from 0 to about 255; numbers up to 1, or to 16, do not."""
     return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)

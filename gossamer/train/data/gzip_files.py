@@ -1,4 +1,4 @@
-"""Files of data, packed by gzip or not."""
+"""Opening of data files, compressed by gzip or not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gossamer.errors import InputError
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The content of a file, unpacked where its first bytes say gzip. Raises InputError for what
-    cannot be read, and for a packed file that is cut short or damaged."""
+    """Opens a file for reading and decompresses it where its first bytes are those of gzip. Raises
+    InputError for a file that cannot be read, is cut short or is damaged."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -31,7 +31,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def opened_text(path: Path) -> Iterator[IO[str]]:
-    """Likewise, as text in UTF-8."""
+    """Opens a file as opened() does, as text in UTF-8."""
     with opened(path) as content:
         try:
             yield io.TextIOWrapper(content, encoding="utf-8-sig", newline="")

@@ -1,9 +1,9 @@
 """Labelled pictures in idx files, MNIST's own format: a file of images and a file of labels.
 
-A file is a big-endian header, two zero bytes, the type of its numbers, the number of dimensions
-and their sizes as int32, and then the numbers, last dimension fastest
-(http://yann.lecun.com/exdb/mnist). Read are unsigned bytes: (n, height, width) images and (n,)
-labels.
+A file is a big-endian header (two zero bytes, the type of its numbers, the number of dimensions
+and their sizes as int32) and then the numbers, last dimension fastest
+(http://yann.lecun.com/exdb/mnist). This module reads files of unsigned bytes: images of shape
+(n, height, width) and labels of shape (n,).
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ _UNSIGNED_BYTES = 8
 
 
 def is_named_so(name: str) -> bool:
+    """Says whether a file has the name of an idx file."""
     return any(word in name.lower() for word in ("ubyte", "idx1", "idx3")) or name.endswith(".idx")
 
 
 def holds_images(name: str) -> bool:
-    """Whether a file has the name of an idx file of images."""
+    """Says whether a file has the name of an idx file of images."""
     return is_named_so(name) and any(word in name.lower() for word in _IMAGES)
 
 
 def is_one(path: Path) -> bool:
-    """Whether a file begins like an idx file."""
+    """Says whether a file begins like an idx file."""
     with opened(path) as file:
         return file.read(3) == bytes((0, 0, _UNSIGNED_BYTES))
 
 
 def read(path: Path, limit: int | None) -> Dataset:
-    """The images of an idx file with the labels of its partner, or the other way round: the file
-    of the same name but for images and labels, idx3 and idx1, and .gz. `limit`: the most samples.
+    """Returns the samples of a file of images and a file of labels, given the path of either. The
+    names of the two differ only in images and labels, idx3 and idx1, and .gz.
+
+    limit: largest number of samples; None for all.
     """
     name = path.name.lower()
     given_labels = any(word in name for word in _LABELS)
@@ -46,8 +49,8 @@ def read(path: Path, limit: int | None) -> Dataset:
         raise InputError(f"{path}: its name does not say whether it holds images or labels; "
                          "expected two files with names like train-images-idx3-ubyte and "
                          "train-labels-idx1-ubyte")
-    other = _partner(path, given_labels)
-    images_path, labels_path = (other, path) if given_labels else (path, other)
+    partner = _partner(path, given_labels)
+    images_path, labels_path = (partner, path) if given_labels else (path, partner)
     images = _array(images_path, 3, "images")
     labels = _array(labels_path, 1, "labels")
     if len(images) != len(labels):
@@ -63,6 +66,7 @@ def read(path: Path, limit: int | None) -> Dataset:
 
 
 def _partner(path: Path, given_labels: bool) -> Path:
+    """Returns the file of images for a file of labels, or the other way round."""
     here, there = (_LABELS, _IMAGES) if given_labels else (_IMAGES, _LABELS)
     name = path.name
     for old, new in zip(here, there, strict=True):
@@ -77,6 +81,7 @@ def _partner(path: Path, given_labels: bool) -> Path:
 
 
 def _array(path: Path, dimensions: int, what: str) -> np.ndarray:
+    """Returns the numbers of an idx file; `what` names them in error messages."""
     with opened(path) as file:
         content = file.read()
     magic = bytes((0, 0, _UNSIGNED_BYTES, dimensions))

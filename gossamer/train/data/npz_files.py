@@ -1,5 +1,5 @@
-"""Labelled samples in .npz files of NumPy: arrays x and y to train on, or x_train and y_train, and
-x_test and y_test."""
+"""Labelled samples in .npz files of NumPy: the arrays x and y, or x_train and y_train, to train on,
+and x_test and y_test to test on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.cli.show import shape_text
 from gossamer.errors import GossamerWarning, InputError
+from gossamer.io.text import shape_text
 from gossamer.train.data.dataset import Dataset, are_pixels, has_grey_levels, picture_shape
 
 _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
@@ -20,11 +20,15 @@ _DAMAGED = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.Bad
 
 
 def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
-    """The arrays x and y, or x_train and y_train; and x_test and y_test where there are such.
+    """Returns the samples to train on, and those to test on where the file has such.
 
-    x: (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width); y: (n,)
-    labels, whole numbers or texts. `limit`: the most samples of either part. Files that hold
-    Python objects are refused, and nothing in them is run."""
+    The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width);
+    y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and nothing in
+    them is run.
+
+    limit: largest number of samples of either part; None for all.
+    Raises InputError that names the array and what is wrong with it.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
@@ -45,16 +49,18 @@ def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Whether there are samples to test on; warns where only half of what makes them is there."""
+    """Says whether there are samples to test on, and warns where one of their two arrays is
+    missing."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
-        (there,) = {*_TEST} - {*missing}
-        warnings.warn(f"{path}: has {there} and no {missing[0]}: nothing of it is tested on",
+        (present,) = {*_TEST} - {*missing}
+        warnings.warn(f"{path}: has {present} and no {missing[0]}: nothing of it is tested on",
                       GossamerWarning, stacklevel=4)
     return not missing
 
 
 def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) -> Dataset:
+    """Returns the samples of two arrays, which are checked."""
     x, y = (_array(path, arrays, name) for name in (x_name, y_name))
     if x.ndim < 2 or x.size == 0 or not (x.dtype == bool or np.issubdtype(x.dtype, np.floating)
                                          or np.issubdtype(x.dtype, np.integer)):
@@ -69,7 +75,7 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
         raise InputError(f"{path}: {x_name} has {len(x)} samples, {y_name} has {len(y)} labels")
     if y.dtype.kind != "U":
         values = y.astype(np.float64)
-        # NaN is unlike itself
+        # NaN differs from itself, and so is wrong as well
         wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
         if wrong.size:
             raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected a whole "
@@ -78,7 +84,7 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
     sides = tuple(size for size in x.shape[1:] if size > 1) if x.ndim == 4 else x.shape[1:]
     grey = x.dtype == np.uint8 and has_grey_levels(x)
     x, y = x[:limit], y[:limit]
-    with np.errstate(over="ignore"):  # what becomes infinite is told below
+    with np.errstate(over="ignore"):  # infinite numbers raise an error below
         x = x.reshape(len(x), -1).astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if wrong.size:
@@ -88,6 +94,7 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
 
 
 def _array(path: Path, arrays: Any, name: str) -> np.ndarray:
+    """Returns an array of the file. Raises InputError where it holds Python objects."""
     try:
         return np.asarray(arrays[name])
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What is done to samples before a network takes them."""
+"""Steps that prepare samples before a network takes them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,29 @@ import numpy as np
 from gossamer.errors import InputError
 
 WHITE = 255.0
-"""The greatest grey level."""
+"""The largest grey level, which stands for white."""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Steps in this order: scale: 0 to 255 becomes 0 to 1. threshold: then what is at least so
-    much becomes 1, the rest 0. pad: then pictures are centred among zeros up to this height and
-    width.
+    """Steps that are applied to samples: scaling, then binarising, then padding.
 
-    shape: height and width of a sample that is a picture. grey: whether its numbers are grey
-    levels, 0 (black) to 255, so that a file of a picture can be taken too. brightness: their mean
-    level, by which a negative is told.
+    Parameters
+    ----------
+    scale : bool
+        True to divide numbers from 0 to 255 by 255.
+    threshold : float, optional
+        Number from 0 to 1; numbers of at least this become 1, smaller ones 0.
+    pad : tuple of int, optional
+        Height and width to which pictures are padded with zeros on all sides, as evenly as
+        possible.
+    shape : tuple of int, optional
+        Height and width of a sample that is a picture, before it is padded.
+    grey : bool
+        True where the numbers are grey levels from 0 (black) to 255, so that a network's file
+        can also be given a picture file.
+    brightness : float, optional
+        Mean grey level of the samples, which shows whether a picture has to be inverted.
     """
 
     scale: bool = False
@@ -32,9 +43,26 @@ class Preparation:
     brightness: float | None = None
 
     def __call__(self, x: np.ndarray, source: str = "x") -> np.ndarray:
-        """(n, inputs) float32, of samples (n, numbers of a sample). Raises InputError, which
-        names the source, for numbers outside of what is scaled or binarised, and for pictures
-        that cannot be padded."""
+        """Apply the steps to samples.
+
+        Parameters
+        ----------
+        x : array_like of float, shape (n, numbers of a sample)
+            Samples.
+        source : str
+            Name of the samples in error messages.
+
+        Returns
+        -------
+        numpy.ndarray
+            Prepared samples, float32 of shape (n, inputs).
+
+        Raises
+        ------
+        InputError
+            If a number is outside the range that is scaled or binarised, or a picture cannot be
+            padded.
+        """
         x = np.asarray(x, np.float32)
         if self.scale:
             if x.size and (x.min() < 0 or x.max() > WHITE):
@@ -52,7 +80,25 @@ class Preparation:
         return x
 
     def picture(self, numbers: int, source: str) -> tuple[int, int]:
-        """The shape of a sample of so many numbers. Raises InputError where it is no picture."""
+        """Return the shape of a sample that is a picture.
+
+        Parameters
+        ----------
+        numbers : int
+            Number of numbers of a sample.
+        source : str
+            Name of the samples in error messages.
+
+        Returns
+        -------
+        tuple of int
+            Height and width, before the picture is padded.
+
+        Raises
+        ------
+        InputError
+            If a sample of so many numbers is no picture of the known shape.
+        """
         if self.shape is None or math.prod(self.shape) != numbers:
             raise InputError(f"{source}: its samples are {numbers} numbers and no pictures"
                              + (f" of {self.shape[0]}x{self.shape[1]}" if self.shape else "")
@@ -60,12 +106,27 @@ class Preparation:
         return self.shape
 
     def margins(self, source: str) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The rows that are put before and behind a picture, and the columns. Raises InputError
-        where it does not fit."""
+        """Return how many zeros are put around a picture.
+
+        Parameters
+        ----------
+        source : str
+            Name of the samples in error messages.
+
+        Returns
+        -------
+        tuple of tuple of int
+            Rows above and below the picture, and columns left and right of it.
+
+        Raises
+        ------
+        InputError
+            If the samples are no pictures, or too large ones.
+        """
         assert self.pad is not None
         if self.shape is None:
             raise InputError(f"{source}: its samples are no pictures, which could be padded")
-        rows, columns = (whole - part for whole, part in zip(self.pad, self.shape, strict=True))
+        rows, columns = (padded - size for padded, size in zip(self.pad, self.shape, strict=True))
         if min(rows, columns) < 0:
             raise InputError(f"{source}: its pictures are {self.shape[0]}x{self.shape[1]}, which "
                              f"cannot be padded to {self.pad[0]}x{self.pad[1]}")

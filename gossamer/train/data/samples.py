@@ -1,4 +1,4 @@
-"""Data as a network takes them: checked float32 matrices, and labels as numbers of classes."""
+"""Checked samples for a network: float32 matrices, and labels as indices of classes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from gossamer.errors import InputError
 from gossamer.tensor import TensorSpec, to_memory
 
 _ROWS = 65536
-"""Rows looked at together when numbers are checked."""
+"""Number of rows that are checked for infinite numbers at once."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """x: (n, inputs) float32. targets: (n, outputs) float32. labels: for each row the index of
-    its class, and classes: the labels by index; None for regression."""
+    """Samples that a network is trained or validated on.
+
+    x: (n, inputs) float32.
+    targets: (n, outputs) float32.
+    labels: (n,) index of each row's class; None for regression.
+    classes: (outputs,) label of each class; None for regression.
+    """
 
     x: np.ndarray
     targets: np.ndarray
@@ -29,7 +34,8 @@ class Samples:
         default_factory=dict, repr=False, compare=False)
 
     def on(self, device: Device, x: TensorSpec, targets: TensorSpec) -> tuple[Buffer, Buffer]:
-        """x and targets on a device, as they are to lie there; uploaded at the first call.
+        """Returns x and targets as buffers of a device, laid out as the specs say. They are
+        uploaded at the first call.
 
         Raises OutOfMemoryError where the device has no room.
         """
@@ -41,24 +47,25 @@ class Samples:
         return self._uploaded[device.name, x, "x"], self._uploaded[device.name, targets, "targets"]
 
     def rows(self, which: np.ndarray) -> Samples:
-        """Some of the samples."""
+        """Returns some of the samples."""
         labels = None if self.labels is None else self.labels[which]
         return Samples(self.x[which], self.targets[which], labels, self.classes)
 
     def digest(self) -> str:
-        """A hash of all numbers."""
-        found = hashlib.sha256(f"{self.x.shape} {self.targets.shape}".encode())
-        found.update(self.x.data)
-        found.update(self.targets.data)
-        return found.hexdigest()
+        """Returns a hash of all numbers."""
+        digest = hashlib.sha256(f"{self.x.shape} {self.targets.shape}".encode())
+        digest.update(self.x.data)
+        digest.update(self.targets.data)
+        return digest.hexdigest()
 
 
 def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None = None,
             what: str = "") -> Samples:
-    """What is trained on or validated with. Integer labels or strings become one-hot targets, a
-    matrix of floats (or one column, where there is one output) is taken as the targets.
+    """Returns checked samples. Integer labels or strings become one-hot targets; a matrix of
+    floats, or one column where there is one output, is used as the targets.
 
-    classes: those that labels may have; None finds them. what: "validation " in messages.
+    classes: labels that may occur; None takes those that do.
+    what: "validation " in the messages for validation data.
     Raises InputError that names the row and column, or the label, that is wrong.
     """
     inputs = matrix(x, sizes[0], f"{what}x")
@@ -67,8 +74,8 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     y = np.asarray(y)
     rows = len(inputs)
     if y.ndim == 0 or len(y) != rows:
-        held = "is one value" if y.ndim == 0 else f"has {len(y)}"
-        raise InputError(f"{what}x has {rows} rows, {what}y {held}: expected as many")
+        length = "is one value" if y.ndim == 0 else f"has {len(y)}"
+        raise InputError(f"{what}x has {rows} rows, {what}y {length}: expected as many")
     if y.dtype.kind in "biuUS" or (y.dtype.kind == "O" and all(
             isinstance(value, str) for value in y.flat)):
         if y.ndim == 2 and y.shape[1] == sizes[-1] and y.dtype.kind in "biu" and sizes[-1] > 1:
@@ -83,20 +90,22 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     return Samples(inputs, matrix(y, sizes[-1], f"{what}y"))
 
 
-def validation_samples(given: tuple[Any, Any], sizes: tuple[int, ...],
+def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...],
                        data: Samples) -> Samples:
-    """The pair that was given to validate on. Raises InputError for another kind than the data."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
+    """Returns the checked pair (x, y) to validate on. Raises InputError where y is of another kind
+    than that of the training data."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError("validation: expected a pair of x and y")
-    held = samples(*given, sizes, data.classes, "validation ")
-    if (held.labels is None) != (data.labels is None):
+    validation_data = samples(*pair, sizes, data.classes, "validation ")
+    if (validation_data.labels is None) != (data.labels is None):
         raise InputError("validation y holds labels and y numbers, or the other way round: "
                          "expected the same kind")
-    return held
+    return validation_data
 
 
 def matrix(values: Any, columns: int, what: str) -> np.ndarray:
-    """(rows, columns) float32, all finite. Raises InputError that names what is wrong."""
+    """Returns values as (rows, columns) float32, all of them finite. Raises InputError that says
+    what is wrong; `what` names the values in it."""
     array = np.asarray(values)
     end = "begin" if what.endswith("x") else "end"
     if array.dtype.kind not in "biuf":
@@ -108,19 +117,20 @@ def matrix(values: Any, columns: int, what: str) -> np.ndarray:
         raise InputError(f"{what} has {array.shape[1]} columns, sizes {end} with {columns}: "
                          "expected as many")
     with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(array, np.float32)
-    for first in range(0, len(found), _ROWS):
-        finite = np.isfinite(found[first:first + _ROWS])
+        rows = np.ascontiguousarray(array, np.float32)
+    for first in range(0, len(rows), _ROWS):
+        finite = np.isfinite(rows[first:first + _ROWS])
         if not finite.all():
             row, column = np.argwhere(~finite)[0]
             row += first
             raise InputError(f"{what} has {array[row, column]} in row {row}, column {column}: "
                              "expected finite float32 numbers")
-    return found
+    return rows
 
 
 def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int, classes: np.ndarray | None,
               what: str) -> Samples:
+    """Returns samples whose labels y are checked, with one-hot targets."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -142,8 +152,9 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int, classes: np.ndarr
 
 
 def found_classes(y: np.ndarray, outputs: int) -> np.ndarray:
-    """The classes of labels, one an output: 0 and up for integers below the number of outputs,
-    whether all occur or not; else those that occur, sorted."""
+    """Returns the classes of labels, one for each output. For integers from 0 to below the number
+    of outputs they are all of these, whether they occur or not; otherwise the labels that occur,
+    sorted. Raises InputError where there are more or fewer than outputs."""
     if outputs == 1:
         raise InputError("y holds labels, and sizes end in 1: expected an output for each class, "
                          "or floats (y.astype(float)) for one that is a number")
@@ -162,13 +173,13 @@ def found_classes(y: np.ndarray, outputs: int) -> np.ndarray:
 
 
 def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
-    """Raises InputError where labels are text and classes are numbers, or the other way."""
+    """Raises InputError where labels are texts and classes are numbers, or the other way round."""
     if (y.dtype.kind in "USO") != (classes.dtype.kind in "USO"):
         raise InputError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
                          "expected labels of the same kind")
 
 
 def listed(classes: np.ndarray) -> str:
-    """The classes for a message, the first of many."""
+    """Returns the classes as text for a message, of more than ten the first ten."""
     shown = ", ".join(repr(value) for value in classes[:10].tolist())
     return shown if len(classes) <= 10 else f"{shown} and {len(classes) - 10} more"

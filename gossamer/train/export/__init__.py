@@ -1,1 +1,1 @@
-"""What training leaves: the network as ONNX, and the curve as a picture."""
+"""Results of training as files: the network as ONNX, and the learning curve as a picture."""

@@ -12,7 +12,7 @@ _INCHES, _DOTS = (7.0, 5.5), 110
 
 
 def available() -> str | None:
-    """None, or why no picture can be drawn."""
+    """Returns the reason why no picture can be drawn; None where one can."""
     if importlib.util.find_spec("matplotlib") is None:
         return "matplotlib is not installed: pip install matplotlib"
     return None
@@ -20,9 +20,11 @@ def available() -> str | None:
 
 def png(title: str, losses: Sequence[float],
         accuracies: Mapping[str, Mapping[int, float]]) -> bytes:
-    """The mean error of each epoch, from the first, on a logarithmic axis where all are above 0;
-    below it shares of right answers, by what they are of and by epoch.
+    """Returns a PNG picture of a learning curve.
 
+    losses: mean loss of each epoch; the axis is logarithmic where all of them are above 0.
+    accuracies: shares of right answers, by name of the data and by epoch (from 1); they are drawn
+    below the losses.
     Raises InputError where matplotlib is missing.
     """
     if reason := available():
@@ -39,9 +41,9 @@ def png(title: str, losses: Sequence[float],
     error.set_yscale("log" if min(losses, default=0) > 0 else "linear")
     error.set_ylabel("mean error of a sample")
     error.set_title(title, fontsize=10)
-    for index, (what, points) in enumerate(accuracies.items()):
+    for index, (data_name, points) in enumerate(accuracies.items()):
         share.plot(list(points), [100 * value for value in points.values()], marker=".",
-                   color=f"C{index}", label=f"{what}: {100 * list(points.values())[-1]:.2f}%")
+                   color=f"C{index}", label=f"{data_name}: {100 * list(points.values())[-1]:.2f}%")
     share.set_ylabel("right answers, %")
     share.set_xlabel("epochs over the samples")
     share.xaxis.set_major_locator(MaxNLocator(integer=True))

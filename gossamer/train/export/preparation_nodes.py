@@ -1,4 +1,5 @@
-"""The preparation of samples as nodes in front of a network, so that its file takes them raw."""
+"""The preparation of samples as nodes in front of a network, so that its file takes samples that
+are not prepared."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from gossamer.errors import InputError
 from gossamer.train.data.preparation import WHITE, Preparation
 
 
-def put_before(made: onnx.ModelProto, preparation: Preparation) -> None:
-    """Changes a network from input `x` (N, inputs), prepared samples, to `x` (N, numbers of a
-    sample). Raises InputError where the steps do not end in what the network takes."""
-    size = made.graph.input[0].type.tensor_type.shape.dim[1]
+def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
+    """Puts the steps of a preparation before a network, whose input `x` becomes
+    (N, numbers of a sample) instead of (N, inputs). Raises InputError where the steps do not end
+    in as many numbers as the network takes."""
+    size = model.graph.input[0].type.tensor_type.shape.dim[1]
     steps = _NodeChain("x")
     if preparation.threshold is not None:
         steps.add("GreaterOrEqual", least=np.array(least_that_counts(preparation), np.float32))
@@ -29,7 +31,7 @@ def put_before(made: onnx.ModelProto, preparation: Preparation) -> None:
             raise InputError(f"preparation: pads to {height}x{width}, the network takes "
                              f"{size.dim_value} numbers")
         shape = height - top - bottom, width - left - right
-        # 0 keeps the number of samples
+        # 0 leaves that dimension, the number of samples, as it is
         steps.add("Reshape", picture=np.array([0, *shape], np.int64))
         steps.add("Pad", margins=np.array([0, top, left, 0, bottom, right], np.int64))
         steps.add("Reshape", sample=np.array([0, height * width], np.int64))
@@ -38,30 +40,31 @@ def put_before(made: onnx.ModelProto, preparation: Preparation) -> None:
         height, width = preparation.shape
         raise InputError(f"preparation: its pictures are {height}x{width}, the network takes "
                          f"{size.dim_value} numbers")
-    for node in made.graph.node:
+    for node in model.graph.node:
         node.input[:] = [steps.value if name == "x" else name for name in node.input]
-    nodes = [*steps.nodes, *made.graph.node]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    made.graph.initializer.extend(steps.constants)
+    nodes = [*steps.nodes, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(steps.constants)
 
 
 def least_that_counts(preparation: Preparation) -> np.float32:
-    """The least number of a sample that becomes 1 at the threshold. One comparison gives the same
-    as a division and a comparison, also where divisions are not rounded correctly."""
+    """Returns the smallest number of a sample that the threshold turns into 1. One comparison with
+    it gives the same as a division and a comparison, even where a device does not round divisions
+    correctly."""
     threshold, white = np.float32(preparation.threshold), np.float32(WHITE)
     if not preparation.scale:
         return threshold
-    found = threshold * white
-    while found / white >= threshold:
-        found = np.nextafter(found, np.float32(-np.inf))
-    while found / white < threshold:
-        found = np.nextafter(found, np.float32(np.inf))
-    return found
+    least = threshold * white
+    while least / white >= threshold:
+        least = np.nextafter(least, np.float32(-np.inf))
+    while least / white < threshold:
+        least = np.nextafter(least, np.float32(np.inf))
+    return least
 
 
 class _NodeChain:
-    """Nodes one after the other. value: what the last one makes."""
+    """Nodes of which each takes the output of the one before; `value` names the last output."""
 
     def __init__(self, value: str) -> None:
         self.value = value
@@ -69,9 +72,9 @@ class _NodeChain:
         self.constants: list[onnx.TensorProto] = []
 
     def add(self, operator: str, *, to: int | None = None, **constants: np.ndarray) -> None:
-        """A node of the last value and constants, which are named by what they are."""
+        """Adds a node that takes the last output and constants, by name."""
         name = f"prepare.{len(self.nodes)}"
-        inputs = [self.value, *(f"{name}.{what}" for what in constants)]
+        inputs = [self.value, *(f"{name}.{constant}" for constant in constants)]
         self.constants += map(numpy_helper.from_array, constants.values(), inputs[1:])
         self.value = f"{name}.{operator.lower()}"
         self.nodes.append(helper.make_node(operator, inputs, [self.value], name, to=to))

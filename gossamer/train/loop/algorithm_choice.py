@@ -9,25 +9,31 @@ from dataclasses import dataclass, replace
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError
+from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.plan_assignment import SLACK
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.tuner import EFFORTS, Tuner, usable
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
-"""Samples of a launch that is measured: a power of two, so that epochs of many lengths share it."""
+"""Smallest and largest number of samples in a measured launch. It is a power of two, so that
+epochs of many lengths share one measurement."""
 _MEASURED_IN_ALL = 2**15
-"""Samples of all networks together, above the least: the reference goes through each."""
+"""Number of samples that all networks of a measured launch have together at most, except at the
+smallest number each: the float64 reference has to train on all of them."""
 _SHORTEST = 256
-"""Samples a launch below which a epoch is not cut for the sake of an algorithm."""
+"""Launches of fewer samples than this are not cut any further to suit an algorithm."""
 
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """samples: how many one launch takes at most."""
+    """The device, algorithm and config that train.
+
+    config: the tuned config; None where nothing was measured.
+    samples: largest number of samples that one launch takes.
+    """
 
     device: Device
     algorithm: Algorithm
@@ -35,19 +41,22 @@ class AlgorithmChoice:
     samples: int
 
     def variant(self, problem: BackpropProblem) -> Variant:
-        """Of the chosen config, or the first where there is none or the problem has it not."""
+        """Returns the variant with the chosen config, or the first variant where there is no config
+        or the problem does not have it."""
         variants = [variant for variant in self.algorithm.variants(problem, self.device)
                     if variant.precision == "fp32"]
-        return next((each for each in variants if each.config == self.config), variants[0])
+        return next((variant for variant in variants if variant.config == self.config),
+                    variants[0])
 
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            algorithm: str | None) -> AlgorithmChoice:
-    """How an epoch is trained: the algorithm called `algorithm`; else the fastest, measured, where an
-    effort is given; else the one that is expected to be, see _expected(). Trains on the host, with
-    a warning, where the device has none that can.
+    """Returns what trains an epoch: the algorithm called `algorithm`, or, without a name, the
+    fastest one as measured with an effort, or, without an effort, the one that _expected() puts
+    first. Where no algorithm of the device can train it, the host does, with a warning.
 
-    Raises InputError for an unknown effort or algorithm, or where that algorithm cannot.
+    Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot
+    train it.
     """
     algorithms = OPS[problem.op].algorithms
     names = [algorithm.name for algorithm in algorithms]
@@ -55,81 +64,94 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
         raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
     if algorithm is not None and algorithm not in names:
         raise InputError(f"algorithm {algorithm!r}: expected one of {', '.join(names)}")
-    able, reasons = _supporting(problem, device)
+    choices, reasons = _supporting(problem, device)
     if algorithm is not None:
-        able = [choice for choice in able if choice.algorithm.name == algorithm]
-        if not able:
+        choices = [choice for choice in choices if choice.algorithm.name == algorithm]
+        if not choices:
             raise InputError(f"algorithm {algorithm!r} cannot train {problem.describe()} on "
                              f"{device.name}: {reasons[algorithm]}")
-    elif not able:
+    elif not choices:
         host = find("host")
-        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        able, _ = _supporting(problem, host)
-        if not able:
-            raise UnsupportedError(f"nothing trains {problem.describe()}: {told}")
-        warnings.warn(f"{device.name} cannot train {problem.describe()} ({told}); the host does",
-                      GossamerWarning, stacklevel=4)
-    able = _expected(problem, able)
-    return able[0] if effort is None else _fastest(problem, able, effort)
+        reason_text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        choices, _ = _supporting(problem, host)
+        if not choices:
+            raise UnsupportedError(f"nothing trains {problem.describe()}: {reason_text}")
+        warnings.warn(
+            f"{device.name} cannot train {problem.describe()} ({reason_text}); the host does",
+            GossamerWarning, stacklevel=4)
+    choices = _expected(problem, choices)
+    return choices[0] if effort is None else _fastest(problem, choices, effort)
 
 
-def _expected(problem: BackpropProblem, able: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
-    """The fastest first: the order of the op's list, from one launch a epoch over launches a block
-    to launches a step. But exact blocking comes first where it takes one launch too: it has the
-    least to do in turn then (docs/notes/performance.md)."""
+def _expected(problem: BackpropProblem,
+              choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
+    """Returns the choices with the one first that is expected to be the fastest.
+
+    That is the order of the op's list, from one launch per epoch over launches per block to
+    launches per step, except that exact blocking comes first where it takes one launch as well:
+    the work that it does sample after sample is the smallest (docs/notes/performance.md).
+    """
     def follows(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
             problem.of_samples(choice.samples), choice.device))
-    return sorted(able, key=follows)
+    return sorted(choices, key=follows)
 
 
 def _supporting(problem: BackpropProblem,
                 device: Device) -> tuple[list[AlgorithmChoice], dict[str, str]]:
-    """The algorithms that can train the epoch, whole or in parts; and why others cannot."""
-    able: list[AlgorithmChoice] = []
+    """Returns the algorithms that can train the epoch, in one launch or several, and the reasons
+    why others cannot, by name."""
+    choices: list[AlgorithmChoice] = []
     reasons: dict[str, str] = {}
     for algorithm in OPS[problem.op].algorithms:
         for samples in _lengths(problem):
             reason = algorithm.supports(problem.of_samples(samples), device)
             if reason is None:
-                able.append(AlgorithmChoice(device, algorithm, None, samples))
+                choices.append(AlgorithmChoice(device, algorithm, None, samples))
                 break
             reasons[algorithm.name] = reason
         else:
             continue
         reasons.pop(algorithm.name, None)
-    return able, reasons
+    return choices, reasons
 
 
 def _lengths(problem: BackpropProblem) -> list[int]:
-    """All samples, then ever fewer, in whole updates."""
-    found = [problem.samples]
-    while found[-1] > max(_SHORTEST, problem.batch):
-        found.append(-(-found[-1] // (2 * problem.batch)) * problem.batch)
-    return found
+    """Returns the numbers of samples that a launch may have: all of them, then about half as many
+    each time, in complete updates."""
+    lengths = [problem.samples]
+    while lengths[-1] > max(_SHORTEST, problem.batch):
+        lengths.append(-(-lengths[-1] // (2 * problem.batch)) * problem.batch)
+    return lengths
 
 
-def _fastest(problem: BackpropProblem, able: Sequence[AlgorithmChoice], effort: str) -> AlgorithmChoice:
-    """The first of those within 2% of the fastest over some samples of data like example_inputs:
-    the same for every data set that is as dense."""
-    device = able[0].device
-    few = _measured(problem)
-    layer = Layer("training", few.op, ["x", "targets", "order", "settings", "start"],
-                  ["parameters", "loss"], list(few.outputs), few)
-    measurable = [choice for choice in able if choice.algorithm.supports(few, device) is None]
+def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
+             effort: str) -> AlgorithmChoice:
+    """Returns the first choice whose time is within 2% of the fastest.
+
+    The times are those of a smaller problem with example_inputs(), so that all data sets of about
+    the same density share one measurement.
+    """
+    device = choices[0].device
+    measured = _measured_problem(problem)
+    layer = Layer("training", measured.op, ["x", "targets", "order", "settings", "start"],
+                  ["parameters", "loss"], list(measured.outputs), measured)
+    measurable = [choice for choice in choices
+                  if choice.algorithm.supports(measured, device) is None]
     if not measurable:
-        return able[0]
+        return choices[0]
     candidates = Tuner(device, effort).measure(
         layer, [choice.algorithm for choice in measurable], device)
     working = usable(layer, candidates, device)
     least = min(candidate.cost for candidate in working)
-    taken = next(candidate for candidate in working if candidate.cost <= (1 + SLACK) * least)
-    length = next(choice.samples for choice in able if choice.algorithm is taken.algorithm)
-    return AlgorithmChoice(device, taken.algorithm, taken.variant.config, length)
+    fastest = next(candidate for candidate in working if candidate.cost <= (1 + SLACK) * least)
+    length = next(choice.samples for choice in choices if choice.algorithm is fastest.algorithm)
+    return AlgorithmChoice(device, fastest.algorithm, fastest.variant.config, length)
 
 
-def _measured(problem: BackpropProblem) -> BackpropProblem:
-    """What is measured: no more samples than the epoch has, but for the least."""
+def _measured_problem(problem: BackpropProblem) -> BackpropProblem:
+    """Returns the problem that is measured: it has no more samples than the epoch, unless the
+    epoch has fewer than the smallest number that is measured."""
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))
     samples = max(1, samples // problem.batch) * problem.batch

@@ -1,4 +1,4 @@
-"""Checkpoints: one file that training goes on from as if it had never stopped."""
+"""Checkpoints: files from which training continues as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from gossamer.train.loop.train_state import TrainState
 _MAGIC = b"gossamer checkpoint 2\n"
 _MAY_DIFFER = ("epochs", "target_error")
 _SHARE = 0.05
-"""Of the time, at most, that goes into writing checkpoints."""
+"""Largest share of the time that is spent on writing checkpoints."""
 _NONE = "is no checkpoint that this gossamer wrote"
 _ANEW = "give another file, or leave resume out to begin anew"
 
 
 class OtherSettings(InputError):
-    """A checkpoint is of other settings than those given. key: which differs first; there, here:
-    its plain values in the file and now."""
+    """Raised where a checkpoint belongs to other settings than those that are given.
+
+    key: name of the first setting that differs.
+    there, here: its JSON value in the file, and the given one.
+    """
 
     def __init__(self, path: Path, key: str, there: Any, here: Any) -> None:
         self.path, self.key, self.there, self.here = path, key, there, here
@@ -38,15 +41,15 @@ class OtherSettings(InputError):
 
 
 class Throttle:
-    """How often checkpoints are written: `with throttle:` stands round what writes them."""
+    """Limits how often checkpoints are written; `with throttle:` encloses the writing."""
 
     def __init__(self) -> None:
         self._start = self._again = 0.0
 
     @property
     def due(self) -> bool:
-        """Whether it is time for the next: the first at once, later ones so that writing takes
-        little of the time."""
+        """True where the next checkpoint is due: the first one is at once, later ones such that
+        writing takes a small share of the time."""
         return time.perf_counter() >= self._again
 
     def __enter__(self) -> None:
@@ -58,9 +61,10 @@ class Throttle:
 
 
 class Checkpointer:
-    """Writes a state to its checkpoint. digest: of what it is trained on.
+    """Writes a training state to its checkpoint file, and reads it.
 
-    Raises InputError when the file could not be written: said before the work.
+    digest: hash of the samples that the network is trained on.
+    Raises InputError, before any training, where the file cannot be a checkpoint.
     """
 
     def __init__(self, path: Path, digest: str) -> None:
@@ -76,32 +80,34 @@ class Checkpointer:
         self._failing = False
 
     def resume(self, settings: Settings) -> TrainState:
-        """The state that the file holds; see load()."""
+        """Returns the state in the file, as load() does."""
         state = load(self.path, settings, self._digest)
         self._written = state.epochs_done
         return state
 
     def write(self, state: TrainState) -> None:
-        """Replaces the file, unless it holds that epoch already or nothing was trained yet. Warns
-        where that fails, once until it works again: the one before stays as it is, and the work
-        goes on."""
+        """Replaces the file, unless no epoch is finished yet or the file is of the same epoch.
+
+        Where that fails, the previous file stays and training continues; a warning says so, once
+        until writing works again.
+        """
         if state.epochs_done in (0, self._written):
             return
         try:
             save(self.path, state, self._digest)
         except InputError as error:
             if not self._failing:
-                stays = ("there is none" if self._written is None
-                         else f"that of epoch {self._written} stays")
-                warnings.warn(f"checkpoint of epoch {state.epochs_done}: {error}; {stays}; make room "
-                              "on that disk", GossamerWarning, stacklevel=3)
+                previous = ("there is none" if self._written is None
+                            else f"that of epoch {self._written} stays")
+                warnings.warn(f"checkpoint of epoch {state.epochs_done}: {error}; {previous}; make "
+                              "room on that disk", GossamerWarning, stacklevel=3)
             self._failing = True
         else:
             self._written, self._failing = state.epochs_done, False
 
 
 def save(path: Path, state: TrainState, digest: str) -> None:
-    """Writes a file, whole or not at all. Raises InputError that names the path."""
+    """Writes a checkpoint file, completely or not at all. Raises InputError that names the path."""
     header = {"settings": _plain(state.settings), "data": digest, "epochs_done": state.epochs_done,
               "first": state.first, "rng": state.rng.bit_generator.state}
     content = io.BytesIO()
@@ -113,8 +119,9 @@ def save(path: Path, state: TrainState, digest: str) -> None:
 
 
 def load(path: Path, settings: Settings, digest: str) -> TrainState:
-    """The state in a file, which must be of the same settings (but for epochs and target_error)
-    and data. Raises InputError that names the file, what is wrong and what to do."""
+    """Returns the state in a checkpoint file, which must belong to the same settings (except
+    epochs and target_error) and the same data. Raises InputError that names the file, what is
+    wrong and what to do."""
     header, parameters, curve = _read(path)
     here = _plain(settings)
     for key, value in header["settings"].items():
@@ -125,10 +132,12 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
                          f"samples, prepared alike; or {_ANEW}")
     rng = np.random.default_rng(0)
     rng.bit_generator.state = header["rng"]
-    return TrainState(settings, rng, parameters, header["epochs_done"], curve.tolist(), header["first"])
+    return TrainState(settings, rng, parameters, header["epochs_done"], curve.tolist(),
+                      header["first"])
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Returns the header, the parameters and the loss curve of a checkpoint file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -148,8 +157,8 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
 
 
 def _is_one(path: Path) -> bool:
-    """Whether a file may be replaced by a checkpoint: of whatever version, whole or not; or empty.
-    One that cannot be read is left to what writes to it."""
+    """Says whether a checkpoint may replace a file: it is empty, or a checkpoint of any version,
+    complete or not. A file that cannot be read passes; writing it will fail then."""
     kind = _MAGIC[:-2]
     try:
         with path.open("rb") as file:
@@ -159,7 +168,7 @@ def _is_one(path: Path) -> bool:
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
-    """What must be the same, as JSON values."""
-    found = {field.name: getattr(settings, field.name) for field in fields(settings)
-             if field.name not in _MAY_DIFFER}
-    return {**found, "sizes": list(settings.sizes), "schedule": name(settings.schedule)}
+    """Returns the settings that must be the same to resume, as JSON values."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)
+              if field.name not in _MAY_DIFFER}
+    return {**values, "sizes": list(settings.sizes), "schedule": name(settings.schedule)}

@@ -1,4 +1,4 @@
-"""What is told of training while it goes on."""
+"""The report of a training that is under way."""
 
 from __future__ import annotations
 
@@ -8,12 +8,27 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Progress:
-    """What on_epoch is told after a epoch.
+    """The report that on_epoch gets after each epoch.
 
-    epoch: epochs done, from 1. epochs: epochs wanted. loss: mean over the epoch, of each sample
-    before its update. validation_loss, validation_accuracy: over the validation data after the
-    epoch; None where there are none, the accuracy also for regression. device, algorithm: what
-    trains.
+    Attributes
+    ----------
+    epoch : int
+        Number of finished epochs, from 1.
+    epochs : int
+        Largest number of epochs that are trained.
+    loss : float
+        Mean loss of the epoch, each sample's taken before its update.
+    validation_loss : float or None
+        Mean loss on the validation data after the epoch; None where there are none.
+    validation_accuracy : float or None
+        Accuracy on the validation data after the epoch, from 0 to 1; None where there are none
+        and for regression.
+    samples_per_second : float
+        Samples that were trained on per second.
+    device : str
+        Name of the device that trains.
+    algorithm : str
+        Name of the algorithm that trains.
     """
 
     epoch: int
@@ -28,9 +43,16 @@ class Progress:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the training data (of 10,000 rows spread over them, where they have more) with the
-        parameters after the epoch; computed when it is asked for, which may be until on_epoch
-        returns. None for regression."""
+        """Accuracy on the training data with the parameters after the epoch.
+
+        It is computed when it is read, which is possible until on_epoch returns. Of more than
+        10,000 rows it takes 10,000, spread over all of them.
+
+        Returns
+        -------
+        float or None
+            The accuracy, from 0 to 1; None for regression.
+        """
         return self._accuracy()
 
 

@@ -1,4 +1,4 @@
-"""How the learning rate changes from epoch to epoch."""
+"""Schedules: how the learning rate changes from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 from gossamer.errors import InputError
 
 Schedule = str | Sequence[Any] | Callable[[int], float]
-"""What a user gives: see `factor`."""
+"""A schedule as a user gives it; factor() says what each form means."""
 
 _EXPECTED = "expected 'constant', 'inverse', ('step', epochs, factor) or a function of the epoch"
 
 
 def factor(schedule: Schedule, epochs: int) -> float:
-    """What the learning rate is multiplied by, after so many epochs (0 for the first).
+    """Returns the factor of the learning rate in the epoch after `epochs` finished ones.
 
-    "constant": 1. "inverse": 1 / (1 + epochs). ("step", every, by): by, raised to how often
-    `every` epochs have gone by. A function: what it returns for `epochs`.
-    Raises InputError for another schedule, or a function's result that is no factor.
+    schedule: "constant" gives 1; "inverse" gives 1 / (1 + epochs); ("step", every, by) gives
+    by ** (epochs // every); a function gives what it returns for `epochs`.
+    Raises InputError for another schedule, or a function that does not return a number of at
+    least 0.
     """
     if callable(schedule):
-        found: Any = schedule(epochs)
-        if not _is_number(found) or found < 0:
+        result: Any = schedule(epochs)
+        if not _is_number(result) or result < 0:
             raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more for epoch "
-                             f"{epochs}, got {found!r}")
-        return float(found)
+                             f"{epochs}, got {result!r}")
+        return float(result)
     if isinstance(schedule, str):
         if schedule == "constant":
             return 1.0
@@ -46,7 +47,7 @@ def factor(schedule: Schedule, epochs: int) -> float:
 
 
 def name(schedule: Schedule) -> str:
-    """The schedule as text: the same for the same schedule in another process."""
+    """Returns the schedule as text, which is the same in every process."""
     if callable(schedule):
         module = getattr(schedule, "__module__", type(schedule).__module__)
         return f"{module}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"

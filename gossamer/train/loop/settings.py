@@ -1,4 +1,4 @@
-"""What an MLP was given, checked: how one network is trained."""
+"""The checked parameters of an MLP, which say how one network is trained."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from gossamer.train.loop.schedule import Schedule, factor
 
 INITIAL = ("uniform", "glorot")
 UNIFORM = 0.05
-"""The bound of the published initial weights."""
+"""Bound of the published initial weights, which lie between its negative and it."""
 _MOST = 2**31 - 1
-"""Parameters that kernels can count."""
+"""Largest number of parameters that the 32-bit indices of kernels can count."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """sizes: all layers, inputs first. The other fields are those of MLP."""
+    """The settings with which one network is trained.
+
+    sizes: number of units of each layer, inputs first.
+    The other fields are the parameters of MLP with the same names.
+    Raises InputError that names a wrong one.
+    """
 
     sizes: tuple[int, ...]
     activation: str
@@ -64,7 +69,7 @@ class Settings:
 
     @staticmethod
     def of(mlp: Any) -> Settings:
-        """Those of an MLP. Raises InputError that names a wrong one."""
+        """Returns the settings of an MLP. Raises InputError that names a wrong one."""
         return Settings(
             _sizes(mlp.sizes), mlp.activation, mlp.loss, _number(mlp, "learning_rate"),
             mlp.schedule, _number(mlp, "momentum"), _number(mlp, "weight_decay"),
@@ -73,12 +78,13 @@ class Settings:
             bool(mlp.shuffle), mlp.initial, None if mlp.seed is None else _whole(mlp, "seed"))
 
     def problem(self, rows: int, samples: int, networks: int = 1) -> BackpropProblem:
-        """One epoch over so many samples of data that hold so many rows."""
+        """Returns the problem of one epoch over `samples` samples of data with `rows` rows."""
         return BackpropProblem(self.sizes, rows, samples, self.activation, self.loss, self.batch,
                                self.momentum > 0, networks)
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """The first parameters (and velocities of 0), the same on every device."""
+        """Returns the initial parameters, and velocities of 0, the same for every device:
+        (parameter_count,) float32."""
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
         if self.initial == "uniform":
@@ -91,7 +97,7 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Learning rate, momentum and weight decay after so many epochs."""
+        """Returns learning rate, momentum and weight decay of the epoch after so many epochs."""
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 

@@ -1,4 +1,4 @@
-"""Networks on their way from the first to the last epoch."""
+"""The training state of a network, and the loop that trains several networks together."""
 
 from __future__ import annotations
 
@@ -21,19 +21,24 @@ from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""Samples, or a first update's where those are more, whose mean loss is what later ones are held
-against."""
+"""The mean loss of this many first samples, or of the first update where that has more, is what
+later losses are compared with."""
 _GROWTH = 1e6
-"""How many times that the mean loss of a epoch may be before training counts as diverged."""
+"""Training has diverged when an epoch's mean loss exceeds that of the first samples times this."""
 
 
 @dataclass(eq=False)
 class TrainState:
     """One network's training so far.
 
-    parameters: (parameter_count,) float32, after so many epochs. rng: gives the next epoch's
-    order. curve: each epoch's mean loss. first: the mean loss of the first samples of all.
-    failure: how it diverged; it then stands as it was before.
+    settings: how the network is trained.
+    rng: generator that draws the order of the next epoch.
+    parameters: (parameter_count,) float32, after the finished epochs.
+    epochs_done: number of finished epochs.
+    curve: mean loss of each epoch.
+    first: mean loss of the very first samples; None before the first epoch.
+    failure: text that says how training diverged, or "". The other fields are then those from
+    before that epoch.
     """
 
     settings: Settings
@@ -46,64 +51,76 @@ class TrainState:
 
     @staticmethod
     def start(settings: Settings) -> TrainState:
+        """Returns the state before the first epoch."""
         rng = np.random.default_rng(settings.seed)
         return TrainState(settings, rng, settings.start(rng))
 
     def under(self, settings: Settings) -> TrainState:
-        """The same with other settings; velocities are kept, begin at 0 or are dropped."""
+        """Returns the same state with other settings. Velocities stay where both have momentum,
+        start at 0 where only the new settings have it, and are dropped where they have none."""
         problem = settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
-        kept = min(len(parameters), len(self.parameters))
-        parameters[:kept] = self.parameters[:kept]
+        common = min(len(parameters), len(self.parameters))
+        parameters[:common] = self.parameters[:common]
         return replace(self, settings=settings, parameters=parameters, curve=list(self.curve),
                        failure="")
 
     @property
     def reached(self) -> bool:
-        """Whether the last epoch met the error goal."""
-        goal = self.settings.target_error
-        return goal is not None and bool(self.curve) and self.curve[-1] <= goal
+        """True where the mean loss of the last epoch met the target error."""
+        target = self.settings.target_error
+        return target is not None and bool(self.curve) and self.curve[-1] <= target
 
     @property
     def ended(self) -> bool:
+        """True where no further epoch is trained."""
         return bool(self.failure) or self.reached or self.epochs_done >= self.settings.epochs
 
     def check(self) -> None:
-        """Raises TrainingError when training diverged."""
+        """Raises TrainingError where training diverged."""
         if self.failure:
             rate = self.settings.learning_rate
-            made = self.settings.numbers(self.epochs_done)[0]
+            scheduled_rate = self.settings.numbers(self.epochs_done)[0]
             raise TrainingError(
-                f"training {self.failure}; the network is as it was after epoch {self.epochs_done}: "
-                f"try a learning_rate below {rate:g}"
-                + (f" (which the schedule made {made:g} in this epoch)" if made != rate else "")
+                f"training {self.failure}; the network is as it was after epoch "
+                f"{self.epochs_done}: try a learning_rate below {rate:g}"
+                + (f" (which the schedule made {scheduled_rate:g} in this epoch)"
+                   if scheduled_rate != rate else "")
                 + ", or numbers in x nearer to 0")
 
 
 @dataclass(eq=False)
 class _Slot:
-    """A state while it is trained: the rows it trains on, the epochs it came with, its generator
-    as it was before the last epoch, and whether its parameters are those after it."""
+    """A network's place in the loop.
+
+    state: its training state.
+    rows: (samples,) int32 indices of the rows that it is trained on.
+    start: number of epochs that were finished when the loop began.
+    previous: the state's generator from before the last epoch.
+    parameters_fetched: True where the state has the parameters after its last epoch; otherwise
+    these are still on the device alone.
+    """
 
     state: TrainState
     rows: np.ndarray
     start: int
     previous: np.random.Generator
-    synchronised: bool = True
+    parameters_fetched: bool = True
 
 
 class TrainLoop:
-    """Courses that are trained together: of the same sizes, activation, loss and batch, on as
-    many samples each, with momentum all or none.
+    """Trains several networks together: they have the same sizes, activation, loss and batch, as
+    many samples each, and all of them use momentum or none does.
 
-    rows: for each state the rows of the data that it trains on.
+    states: the training state of each network, which the loop changes.
+    rows: for each state the indices of the rows of `data` that it is trained on.
     """
 
     def __init__(self, states: Sequence[TrainState], data: Samples, rows: Sequence[np.ndarray],
                  device: Device, effort: str | None = None, algorithm: str | None = None) -> None:
         self.problem = states[0].settings.problem(len(data.x), len(rows[0]), len(states))
-        self._slots = [_Slot(state, np.asarray(own, np.int32), state.epochs_done, state.rng)
-                       for state, own in zip(states, rows, strict=True)]
+        self._slots = [_Slot(state, np.asarray(state_rows, np.int32), state.epochs_done, state.rng)
+                       for state, state_rows in zip(states, rows, strict=True)]
         self._in_order = np.stack([slot.rows for slot in self._slots])
         self._settings = np.full((len(states), 3), np.nan, np.float32)
         decay = any(state.settings.weight_decay for state in states)
@@ -112,20 +129,26 @@ class TrainLoop:
                                 np.stack([state.parameters for state in states]), choice)
         self.device, self.algorithm = choice.device, choice.algorithm.name
         self._early = max(_FIRST, self.problem.batch)
-        self._unlearnt = _unlearnt(self.problem, data.targets)
+        self._untrained_loss = _untrained_loss(self.problem, data.targets)
 
     @property
     def active(self) -> bool:
+        """True where any state needs a further epoch."""
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """One epoch of all; the seconds it took. A state that ends with it, or diverges, has its
-        parameters when this returns; others have theirs from sync_parameters()."""
-        going = [(index, slot) for index, slot in enumerate(self._slots) if not slot.state.ended]
-        order, nexts = self._next_order()
+        """Trains all states that have not ended for one epoch, and returns the seconds it took.
+
+        States that end with this epoch, or diverge, have their parameters afterwards; the others
+        get theirs from fetch_parameters().
+        """
+        active_slots = [(index, slot) for index, slot in enumerate(self._slots)
+                        if not slot.state.ended]
+        order, next_generators = self._next_order()
         settings = self._settings.copy()
-        with np.errstate(over="ignore"):  # training diverges then
-            for index, slot in going:
+        # a learning rate that overflows makes training diverge, which is noticed below
+        with np.errstate(over="ignore"):
+            for index, slot in active_slots:
                 settings[index] = slot.state.settings.numbers(slot.state.epochs_done)
         if not np.array_equal(settings, self._settings):
             self._settings = settings
@@ -133,123 +156,132 @@ class TrainLoop:
         with np.errstate(over="ignore", invalid="ignore"):
             means = self._trainer.run(order, self._settings)
         seconds = time.perf_counter() - start
-        self._look(going, means, order)
-        for index, slot in going:
+        self._find_diverged(active_slots, means, order)
+        for index, slot in active_slots:
             if not slot.state.failure:
-                self._count(slot, nexts[index], float(means[index]))
+                self._count(slot, next_generators[index], float(means[index]))
         self._trainer.accept()
-        if any(slot.state.ended and not slot.synchronised for _, slot in going):
-            self.sync_parameters()
+        if any(slot.state.ended and not slot.parameters_fetched for _, slot in active_slots):
+            self.fetch_parameters()
         if debug.level() >= 2:
             debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
                        f"{seconds * 1e6:.1f} us, {self._per_sample(seconds):.3f} us a sample")
         return seconds
 
-    def sync_parameters(self) -> None:
-        """Brings every state the parameters after its last epoch; one whose last update made
-        them infinite has diverged."""
+    def fetch_parameters(self) -> None:
+        """Copies the parameters after each state's last epoch from the device into the state; a
+        state whose parameters are no longer finite has diverged."""
         trainer = self._trainer
-        behind = [(index, slot) for index, slot in enumerate(self._slots)
-                     if not slot.synchronised and not slot.state.failure]
-        if not behind:
+        stale_slots = [(index, slot) for index, slot in enumerate(self._slots)
+                       if not slot.parameters_fetched and not slot.state.failure]
+        if not stale_slots:
             return
-        if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in behind):
-            trainer.accept()  # Ctrl-C may have come after the epoch was counted and before this
-        found = trainer.parameters()
-        for index, slot in behind:
-            del slot.state.curve[slot.state.epochs_done:]  # or before it was counted
-            if np.isfinite(found[index]).all():
-                slot.state.parameters, slot.synchronised = found[index], True
+        if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in stale_slots):
+            # Ctrl-C may have come after the epoch was counted and before it was accepted
+            trainer.accept()
+        parameters = trainer.parameters()
+        for index, slot in stale_slots:
+            # Ctrl-C may have come after the loss was appended and before the epoch was counted
+            del slot.state.curve[slot.state.epochs_done:]
+            if np.isfinite(parameters[index]).all():
+                slot.state.parameters, slot.parameters_fetched = parameters[index], True
             else:
                 self._step_back(index, slot, 1 + trainer.begun - trainer.accepted)
 
     def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
-        """The rows of the next epoch of each state, and its generator after it."""
-        nexts = [slot.state.rng for slot in self._slots]
+        """Returns the order of each state's next epoch, (states, samples) int32, and the generator
+        that each state has after it."""
+        generators = [slot.state.rng for slot in self._slots]
         if not any(slot.state.settings.shuffle for slot in self._slots):
-            return self._in_order, nexts
+            return self._in_order, generators
         order = self._in_order.copy()
         drawn: dict[str, tuple[np.ndarray, np.random.Generator]] = {}
         for index, slot in enumerate(self._slots):
             if slot.state.settings.shuffle and not slot.state.ended:
-                # those of one seed have the same order
-                state = str(slot.state.rng.bit_generator.state)
-                if state not in drawn:
+                # states with equal generators get the same order
+                key = str(slot.state.rng.bit_generator.state)
+                if key not in drawn:
                     rng = copy.deepcopy(slot.state.rng)
-                    drawn[state] = rng.permutation(len(slot.rows)), rng
-                permutation, nexts[index] = drawn[state]
+                    drawn[key] = rng.permutation(len(slot.rows)), rng
+                permutation, generators[index] = drawn[key]
                 order[index] = slot.rows[permutation]
-        return order, nexts
+        return order, generators
 
-    def _look(self, going: Sequence[tuple[int, _Slot]], means: np.ndarray,
-              order: np.ndarray) -> None:
-        """Finds out which states diverged in this epoch. The samples' losses are fetched where
-        the means give cause, and in a state's first epoch."""
-        wanted = [(index, slot) for index, slot in going if slot.state.first is None
-                  or not means[index] <= self._bound(slot.state.first)]
-        losses = self._trainer.losses() if wanted else None
-        for index, slot in wanted:
+    def _find_diverged(self, active_slots: Sequence[tuple[int, _Slot]], means: np.ndarray,
+                       order: np.ndarray) -> None:
+        """Finds out which states diverged in this epoch. The samples' losses are fetched only in
+        a state's first epoch, and where a mean loss exceeds its bound."""
+        slots_to_check = [(index, slot) for index, slot in active_slots if slot.state.first is None
+                          or not means[index] <= self._bound(slot.state.first)]
+        losses = self._trainer.losses() if slots_to_check else None
+        for index, slot in slots_to_check:
             assert losses is not None
-            own, state = losses[index], slot.state
+            state_losses, state = losses[index], slot.state
             first = state.first
             if first is None:
-                first = float(own[:self._early].mean(dtype=np.float64))
-            bad = _diverged(own, self._bound(first))
+                first = float(state_losses[:self._early].mean(dtype=np.float64))
+            bad = _first_bad_sample(state_losses, self._bound(first))
             if bad is None:
                 state.first = first
                 if not np.isfinite(means[index]):
-                    # their sum is beyond float32
-                    means[index] = own.mean(dtype=np.float64)
+                    # the sum of the losses is beyond float32
+                    means[index] = state_losses.mean(dtype=np.float64)
                 continue
             before = self._trainer.before(1)[index]
             if np.isfinite(before).all():
-                state.parameters, slot.synchronised = before, True
+                state.parameters, slot.parameters_fetched = before, True
                 state.failure = (
                     f"diverged in epoch {state.epochs_done + 1} at sample {bad + 1} (row "
-                    f"{order[index, bad]}): its loss is {own[bad]:g}"
-                    + self._compared(state, own, bad))
+                    f"{order[index, bad]}): its loss is {state_losses[bad]:g}"
+                    + self._comparison(state, state_losses, bad))
             else:
                 self._step_back(index, slot, 2)
 
-    def _compared(self, state: TrainState, own: np.ndarray, bad: int) -> str:
-        """What the loss of the sample where training diverged is held against."""
+    def _comparison(self, state: TrainState, losses: np.ndarray, bad: int) -> str:
+        """Returns the text that compares the loss of the sample where training diverged with the
+        loss of the first samples."""
         first = state.first
         if first is None:
-            # of samples so early as that those before the first update
-            early = own[:self._early if bad >= self._early else min(bad, self.problem.batch)]
+            # where that sample is an early one, only those before the first update count
+            early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""
             first = float(early.mean(dtype=np.float64))
         return f", the first samples' was {first:g}"
 
     def _bound(self, first: float) -> float:
-        """The largest mean loss of a epoch that does not count as diverged."""
-        least = max(first, self._unlearnt)
+        """Returns the largest mean loss of an epoch that does not count as diverged."""
+        least = max(first, self._untrained_loss)
         return _GROWTH * least if 0 < least < math.inf else sys.float_info.max
 
     def _count(self, slot: _Slot, rng: np.random.Generator, mean: float) -> None:
+        """Counts an epoch as finished."""
         state = slot.state
-        slot.previous, slot.synchronised = state.rng, False
+        slot.previous, slot.parameters_fetched = state.rng, False
         state.curve.append(mean)
-        # both at once, whenever Ctrl-C comes
+        # both change at once, so that they fit together whenever Ctrl-C comes
         vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
-        """Undoes the last epoch that was counted, whose last update was not finite."""
+        """Undoes the last finished epoch, whose last update made parameters infinite or NaN.
+
+        epochs: how many epochs of the trainer ago the parameters are that the state gets.
+        """
         state = slot.state
-        state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the parameters "
-                          "are no longer finite")
-        state.parameters, slot.synchronised = self._trainer.before(epochs)[index], True
+        state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the "
+                         "parameters are no longer finite")
+        state.parameters, slot.parameters_fetched = self._trainer.before(epochs)[index], True
         state.rng, state.epochs_done = slot.previous, state.epochs_done - 1
         state.curve.pop()
 
     def _per_sample(self, seconds: float) -> float:
+        """Returns the microseconds per sample of an epoch."""
         return seconds * 1e6 / max(1, self.problem.samples * self.problem.networks)
 
 
-def _diverged(losses: np.ndarray, bound: float) -> int | None:
-    """The first sample whose loss is not finite, or beyond the bound where their mean is; None
-    where all is well."""
+def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
+    """Returns the first sample whose loss is not finite or, where all are finite and their mean
+    exceeds the bound, the first whose loss exceeds it; None where training did not diverge."""
     bad = ~np.isfinite(losses)
     if not bad.any():
         if losses.mean(dtype=np.float64) <= bound:
@@ -258,8 +290,9 @@ def _diverged(losses: np.ndarray, bound: float) -> int | None:
     return int(np.argmax(bad))
 
 
-def _unlearnt(problem: BackpropProblem, targets: np.ndarray) -> float:
-    """The mean loss of outputs that know nothing: all 0, or all classes as likely."""
+def _untrained_loss(problem: BackpropProblem, targets: np.ndarray) -> float:
+    """Returns the mean loss of a network that has learned nothing: all of its outputs are 0, or
+    all classes are equally likely."""
     if problem.loss == "cross_entropy":
         return float(targets.mean(dtype=np.float64)) * problem.sizes[-1] * math.log(
             problem.sizes[-1])

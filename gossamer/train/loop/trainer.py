@@ -1,4 +1,4 @@
-"""Passes over data that stay on one device, from the first to the last."""
+"""Epochs of training over data that stay on one device."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from gossamer.train.loop.algorithm_choice import AlgorithmChoice
 
 
 class Trainer:
-    """Networks of the same sizes, each with its own parameters, settings and order of samples.
+    """Trains networks of the same sizes, each with its own parameters, settings and order of
+    samples.
 
-    problem: one epoch over the data. parameters: the first ones, as the problem's inputs say.
-    `begun` and `accepted` count the epochs. Raises OutOfMemoryError where the device has no room.
+    problem: one epoch over the data.
+    parameters: (networks, parameter_count) float32 before the first epoch.
+    choice: device and algorithm that train.
+    begun, accepted: number of epochs that run() trained, and that accept() counted.
+    Raises OutOfMemoryError where the device has no room.
     """
 
     def __init__(self, problem: BackpropProblem, data: Samples, parameters: np.ndarray,
@@ -33,25 +37,27 @@ class Trainer:
         self._x, self._targets = data.on(device, *self._pieces[0].variant.inputs[:2])
         self._settings = device.empty(problem.inputs[3].nbytes, "the learning rates")
         self._parameters = device.upload(parameters, "the parameters")
-        self._previous = [device.upload(parameters, "the parameters before a epoch")
+        self._previous = [device.upload(parameters, "the parameters before an epoch")
                           for _ in range(2)]
         space = sum(_aligned(piece.problem.inputs[2], device.alignment) for piece in self._pieces)
         self._order = device.empty(space, "the order of the samples")
         self._losses = device.empty(space, "the samples' losses")
         self._means = device.empty(len(self._pieces) * self._mean_bytes, "the mean losses")
-        self._known: dict[str, np.ndarray] = {}
+        self._written: dict[str, np.ndarray] = {}
         self.begun = self.accepted = 0
 
     @property
     def _mean_bytes(self) -> int:
-        """Of a piece's mean losses, with what keeps the next ones aligned."""
+        """Bytes that the mean losses of a piece take, aligned for those of the next piece."""
         return _aligned(self._pieces[0].mean.outputs[0], self._device.alignment)
 
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
-        """The networks' mean losses (networks,) float64 in one epoch, which is to be accepted.
+        """Trains one epoch and returns the networks' mean losses, (networks,) float64. The epoch
+        counts once accept() is called.
 
-        order: (networks, samples) int32. settings: (networks, 3) float32. Neither is copied to
-        the device again where it is the same object as before.
+        order: (networks, samples) int32, the rows in the order in which they are trained on.
+        settings: (networks, 3) float32, learning rate, momentum and weight decay.
+        Neither is copied to the device again where it is the same object as in the last call.
         """
         device = self._device
         self._write("order", self._order, order, self._in_pieces)
@@ -74,65 +80,68 @@ class Trainer:
         return np.array(shares) @ means[:, :self.problem.networks].astype(np.float64)
 
     def losses(self) -> np.ndarray:
-        """(networks, samples): each sample's in the last epoch."""
+        """Returns the loss of each sample in the last epoch, (networks, samples) float32."""
         stored = np.empty(self._losses.nbytes // 4, np.float32)
         self._device.read(self._losses, stored)
         losses = np.empty(self.problem.outputs[1].shape, np.float32)
-        for part, columns in self._parts():
+        for part, columns in self._piece_slices():
             losses[:, columns] = stored[part].reshape(len(losses), -1)
         return losses
 
     def accept(self) -> None:
-        """Counts the epoch that run() made; without that parameters() are those before it."""
+        """Counts the epoch that run() trained; until then parameters() returns those before it."""
         self.accepted = self.begun
 
     def parameters(self) -> np.ndarray:
-        """(networks, parameter_count) after the last epoch that was accepted."""
+        """Returns the parameters after the last accepted epoch, (networks, parameter_count)."""
         self._device.synchronize()
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, epochs: int) -> np.ndarray:
-        """The parameters before the last epoch (1), or before the one before it (2)."""
+        """Returns the parameters before the last epoch (epochs: 1), or before the epoch before
+        that one (2), (networks, parameter_count)."""
         return self._read(self._previous[epochs - 1])
 
     def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
+        """Trains on the samples of a piece, in place."""
         self.choice.algorithm.launch(
             piece.state, [self._x, self._targets, order, self._settings, self._parameters],
             [self._parameters, losses], piece.workspace, stream)
 
     def _read(self, buffer: Buffer) -> np.ndarray:
-        found = np.empty(self.problem.outputs[0].shape, np.float32)
-        self._device.read(buffer, found)
-        return found
+        parameters = np.empty(self.problem.outputs[0].shape, np.float32)
+        self._device.read(buffer, parameters)
+        return parameters
 
     def _write(self, name: str, buffer: Buffer, array: np.ndarray,
                stored: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Writes what is not there already."""
-        if self._known.get(name) is not array:
+        """Writes an array as `stored` arranges it, unless the buffer holds it already."""
+        if self._written.get(name) is not array:
             self._device.write(buffer, stored(array))
-            self._known[name] = array
+            self._written[name] = array
 
     def _in_pieces(self, order: np.ndarray) -> np.ndarray:
-        """Each piece's (networks, samples) in one run, as its problem wants it."""
+        """Returns the order as it lies in memory: the (networks, samples) of one piece after
+        those of another."""
         stored = np.zeros(self._order.nbytes // 4, np.int32)
-        for part, columns in self._parts():
+        for part, columns in self._piece_slices():
             stored[part] = order[:, columns].ravel()
         return stored
 
-    def _parts(self) -> list[tuple[slice, slice]]:
-        """Of each piece: where its values lie in memory, and which samples they belong to."""
-        found, start, column = [], 0, 0
+    def _piece_slices(self) -> list[tuple[slice, slice]]:
+        """Returns for each piece where its values lie in memory, and which samples it has."""
+        slices, start, column = [], 0, 0
         for piece in self._pieces:
             spec = piece.problem.inputs[2]
-            found.append((slice(start, start + spec.size),
-                          slice(column, column + piece.problem.samples)))
+            slices.append((slice(start, start + spec.size),
+                           slice(column, column + piece.problem.samples)))
             start += _aligned(spec, self._device.alignment) // 4
             column += piece.problem.samples
-        return found
+        return slices
 
 
 class _Piece:
-    """Some samples of a epoch that are trained on together: one launch of the algorithm."""
+    """The samples of an epoch that one launch of the algorithm trains on."""
 
     def __init__(self, problem: BackpropProblem, choice: AlgorithmChoice) -> None:
         device = choice.device
@@ -147,14 +156,15 @@ class _Piece:
                       if algorithm.supports(self.mean, device) is None)
         self._average = reduce, reduce.prepare(Weights({}, device), self.mean, next(iter(
             reduce.variants(self.mean, device))), device)
-        # one kernel gains nothing from being recorded
+        # recording a single kernel as a graph gains nothing
         self.recordable = device.limits.graph and len(self.state.launches) != 1
         self._graph: Callable[..., None] | None = None
         self._runs = 0
-        self._own: tuple[Buffer, Buffer] | None = None
+        self._graph_buffers: tuple[Buffer, Buffer] | None = None
 
     def run(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
-        """Trains; from the second time on as a graph, which has an order and losses of its own."""
+        """Trains on the piece; from the second time on as a graph, which has buffers of its own for
+        the order and the losses."""
         if not self.recordable or self._runs == 0:
             trainer.launch(self, order, losses, None)
         else:
@@ -162,26 +172,27 @@ class _Piece:
         self._runs += 1
 
     def average(self, losses: Buffer, means: Buffer) -> None:
+        """Computes the mean loss of each network."""
         algorithm, state = self._average
         algorithm.launch(state, [losses], [means], None)
 
     def _replay(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
         device = trainer.choice.device
-        if self._own is None:
-            self._own = (device.empty(order.nbytes, "the order of a graph's samples"),
-                         device.empty(losses.nbytes, "the losses of a graph's samples"))
-        own_order, own_losses = self._own
+        if self._graph_buffers is None:
+            self._graph_buffers = (device.empty(order.nbytes, "the order of a graph's samples"),
+                                   device.empty(losses.nbytes, "the losses of a graph's samples"))
+        graph_order, graph_losses = self._graph_buffers
         if self._graph is None:
             self._graph = device.capture(
-                lambda stream: trainer.launch(self, own_order, own_losses, stream))
+                lambda stream: trainer.launch(self, graph_order, graph_losses, stream))
             assert self._graph is not None
-        device.copy(own_order, order, order.nbytes)
+        device.copy(graph_order, order, order.nbytes)
         self._graph()
-        device.copy(losses, own_losses, losses.nbytes)
+        device.copy(losses, graph_losses, losses.nbytes)
 
 
 def _pieces(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Piece]:
-    """The launches of a epoch in order; those of as many samples are the same object."""
+    """Returns the pieces of an epoch in order; pieces of equal length are the same object."""
     length = min(choice.samples, problem.samples)
     pieces = [_Piece(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length
@@ -189,4 +200,5 @@ def _pieces(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Piece]:
 
 
 def _aligned(spec: TensorSpec, alignment: int) -> int:
+    """Returns the bytes of a tensor, rounded up to a multiple of the alignment."""
     return -(-spec.nbytes // alignment) * alignment

@@ -1,4 +1,4 @@
-"""Figures and summary of the sparse suites, from rows as if somebody had measured."""
+"""Tests of the figures and the summary of the sparse suites, with made-up rows."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ TIMES = {"gossamer": 10.0, "gossamer:direct_sparse/untiled": 60.0,
 def case(name: str, batch: int = 64, density: float = 0.1, *, factor: float = 1.0,
          suite: str = LAYERS, run: str = "run", date: str = "2026-01-02",
          **times: float) -> list[ResultRow]:
-    """Rows of every contender; those in `times` have other times, times factor."""
-    return [row(name_, factor * time, suite=suite, case=name, batch=batch, density=density,
+    """Returns rows of every contender, with the times in `times` in place of those in TIMES; all
+    times are multiplied by `factor`."""
+    return [row(contender, factor * time, suite=suite, case=name, batch=batch, density=density,
                 run_id=run, date=f"{date}T00:00:00+00:00")
-            for name_, time in {**TIMES, **times}.items()]
+            for contender, time in {**TIMES, **times}.items()]
 
 
 def line(text: str, *cells: str) -> list[str]:
-    """The cells of the one line of a table that begins with these."""
+    """Returns the cells of the one table line that begins with these cells."""
     start = f"| {' | '.join(cells)} |"
-    (found,) = [each for each in text.splitlines() if each.startswith(start)]
-    return found.strip("| ").split(" | ")
+    (match,) = [table_line for table_line in text.splitlines() if table_line.startswith(start)]
+    return match.strip("| ").split(" | ")
 
 
 def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
@@ -45,7 +46,7 @@ def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
     assert line(text, "all", "64", "2") == ["all", "64", "2", "fp32", "5.00", "7.00", "6.00"]
     assert line(text, "caffenet, googlenet, resnet50", "64", "1")[4:] == ["5.00", "7.00", "3.00"]
     assert "95% sparsity" not in text
-    # of the forms all layers count, and those of the published comparison apart
+    # the table of forms counts all layers, and those of the published comparison separately
     assert line(text, "alexnet, caffenet: conv2 to conv5", "64") == [
         "alexnet, caffenet: conv2 to conv5", "64", "2", "1.50", "2.00", "4.00", "4.00",
         "1.00"]
@@ -53,8 +54,9 @@ def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
 
 
 def test_precisions_are_compared_within_one_run() -> None:
-    """gossamer's line of a precision allows those before it, a peer's column does not."""
-    def less_precise(contender: str, precision: str, time: float, date: str = "2026-01-02") -> ResultRow:
+    """gossamer's line of a precision also counts more precise rows; a peer's column does not."""
+    def less_precise(contender: str, precision: str, time: float,
+                     date: str = "2026-01-02") -> ResultRow:
         return row(contender, time, suite=LAYERS, case="alexnet/conv2", batch=1, density=0.04,
                    precision=precision, date=f"{date}T00:00:00+00:00")
 
@@ -66,11 +68,12 @@ def test_precisions_are_compared_within_one_run() -> None:
     assert text.startswith("Layers of 95% sparsity")
     assert line(text, "all", "1", "2", "fp32")[4:] == [
         "5.00", "7.00", "3.00", "2.00 (1)", "0.80 (1)", f"{math.sqrt(0.8 * 3):.2f}"]
-    own = math.sqrt(2)
+    faster = math.sqrt(2)
     assert line(text, "all", "1", "2", "fp16")[4:] == [
-        f"{5 * own:.2f}", f"{7 * own:.2f}", f"{3 * own:.2f}", "4.00 (1)", "1.60 (1)",
+        f"{5 * faster:.2f}", f"{7 * faster:.2f}", f"{3 * faster:.2f}", "4.00 (1)", "1.60 (1)",
         f"{math.sqrt(1.6 * 3):.2f}"]
-    assert not any(each.startswith("| all | 1 | 2 | tf32") for each in text.splitlines())
+    assert not any(table_line.startswith("| all | 1 | 2 | tf32")
+                   for table_line in text.splitlines())
 
 
 def test_networks_are_told_with_the_best_dense_plan() -> None:
@@ -81,7 +84,7 @@ def test_networks_are_told_with_the_best_dense_plan() -> None:
 
 
 def test_runs_without_gossamer_say_nothing() -> None:
-    rows = [each for each in case("alexnet/conv2") if each.contender != "gossamer"]
+    rows = [row for row in case("alexnet/conv2") if row.contender != "gossamer"]
     assert newest(rows, LAYERS) == []
 
 
@@ -91,17 +94,17 @@ def bench(*words: object) -> Any:
 
 def test_one_command_draws_all_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    rows = [each for batch in (1, 64) for name in ("alexnet/conv2", "alexnet/conv3")
-            for each in case(name, batch)]
-    rows += [each for name in ("caffenet", "resnet50") for each in case(name, suite=NETWORKS)]
+    rows = [row for batch in (1, 64) for name in ("alexnet/conv2", "alexnet/conv3")
+            for row in case(name, batch)]
+    rows += [row for name in ("caffenet", "resnet50") for row in case(name, suite=NETWORKS)]
     append_rows(tmp_path / "rows.jsonl", rows)
     folder = tmp_path / "figures"
-    done = bench("--table", tmp_path / "rows.jsonl", "--figures", folder)
-    assert done.exit_code == 0, done.output
+    result = bench("--table", tmp_path / "rows.jsonl", "--figures", folder)
+    assert result.exit_code == 0, result.output
     names = {"time-per-layer-alexnet.png", "speed-up-per-layer-alexnet.png",
              "speed-up-by-batch.png", "speed-up-per-network.png", "summary.md"}
     assert {path.name for path in (folder / "chip-cuda").iterdir()} == names
-    assert done.stdout.count("written: ") == len(names)
+    assert result.stdout.count("written: ") == len(names)
     for name in names - {"summary.md"}:
         assert (folder / "chip-cuda" / name).read_bytes().startswith(b"\x89PNG")
     assert "# Sparse convolution on Chip through CUDA" in (
@@ -118,8 +121,8 @@ def test_bars_are_the_times_and_speeds(monkeypatch: pytest.MonkeyPatch, tmp_path
     heights = [bar.get_height() for bar in times.axes[0].patches]
     assert heights == [60, 120, 40, 80, 20, 40, 10, 20, 10, 20]
     assert [bar.get_height() for bar in speeds.axes[0].patches] == [5, 5, 7, 7]
-    assert [each.get_text() for each in speeds.axes[0].get_xticklabels()] == ["conv2", "conv3"]
-    assert [list(each.get_ydata()) for each in means.axes[0].lines[:3]] == [
+    assert [label.get_text() for label in speeds.axes[0].get_xticklabels()] == ["conv2", "conv3"]
+    assert [list(curve.get_ydata()) for curve in means.axes[0].lines[:3]] == [
         [pytest.approx(speed)] for speed in (5, 7, 3)]
 
 
@@ -127,9 +130,9 @@ def test_rows_that_no_figure_shows_are_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append_rows(path, [row("gossamer", 1.0, suite=LAYERS, case="alexnet/conv2", batch=1,
                            density=0.1)])
-    done = bench("--table", path, "--figures", tmp_path / "figures")
-    assert done.exit_code == 0 and "no figure could be drawn" in done.stderr
-    assert [line.endswith("summary.md") for line in done.stdout.splitlines()] == [True]
+    result = bench("--table", path, "--figures", tmp_path / "figures")
+    assert result.exit_code == 0 and "no figure could be drawn" in result.stderr
+    assert [line.endswith("summary.md") for line in result.stdout.splitlines()] == [True]
 
 
 def test_what_cannot_be_drawn_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of rows."""
+"""Tests of plots of result rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.bench.rows import row
 pytest.importorskip("matplotlib")
 
 
-def test_a_plot_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_is_written_completely_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     picture = plots.png([row("gossamer", 100.0), row("torch-graph", 200.0),
                          row("gossamer", 50.0, batch=64)])
     assert picture.startswith(b"\x89PNG")

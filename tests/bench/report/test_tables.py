@@ -1,4 +1,4 @@
-"""Markdown: tables of rows, what they sum up to, and the files that carry them."""
+"""Tests of Markdown tables of rows, their summaries, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -60,15 +60,16 @@ def test_bad_marks_leave_the_file_alone(text: str, reason: str, tmp_path: Path) 
     assert path.read_text() == text
 
 
-def test_readme_shows_the_committed_rows() -> None:
+def test_documentation_shows_the_committed_rows() -> None:
     files = sorted(RESULTS.rglob("*.jsonl"))
     if not files:
         pytest.skip(f"no rows in {RESULTS.relative_to(ROOT)}")
-    text = (ROOT / "README.md").read_text()
-    again = "run: gossamer bench --table benchmarks/results --into README.md"
-    assert tables.with_tables(text, read_rows(RESULTS), "README.md") == text, again
+    page = ROOT / "docs" / "benchmarks.md"
+    text = page.read_text()
+    hint = "run: gossamer bench --table benchmarks/results --into docs/benchmarks.md"
+    assert tables.with_tables(text, read_rows(RESULTS), page.name) == text, hint
     beside = {path: path.read_text() for path in RESULTS.rglob("*.md")}
-    assert tables.full_tables(text, RESULTS) == beside, again
+    assert tables.full_tables(text, RESULTS) == beside, hint
 
 
 def test_lines_of_a_run_are_geometric_means_over_cases() -> None:
@@ -86,12 +87,12 @@ def test_lines_of_a_run_are_geometric_means_over_cases() -> None:
 
 
 def layers(precision: str, own: float, *peers: float) -> list[object]:
-    """Two layers of one network, in which gossamer takes as long and a peer as told."""
-    found = []
+    """Returns rows of two layers of one network, with gossamer's time and cuDNN's two times."""
+    rows = []
     for case, peer in zip(("net/a", "net/b"), peers, strict=True):
-        found += [row("gossamer", own, suite="conv-layers", case=case, precision=precision),
-                  row("cudnn", peer, suite="conv-layers", case=case, precision=precision)]
-    return found
+        rows += [row("gossamer", own, suite="conv-layers", case=case, precision=precision),
+                 row("cudnn", peer, suite="conv-layers", case=case, precision=precision)]
+    return rows
 
 
 def test_a_summary_has_a_line_a_network_batch_and_precision() -> None:

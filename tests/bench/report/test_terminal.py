@@ -1,4 +1,4 @@
-"""Tables in the terminal."""
+"""Tests of tables in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is how fast where a precision is allowed."""
+"""Tests of views: the contenders' speeds where a precision is allowed."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def test_what_ran_elsewhere_has_no_speed_of_light() -> None:
 
 def test_who_allows_a_precision_may_stay_more_precise() -> None:
     fp32, tf32, fp16 = views(RUN)
-    assert {name: each.speed for name, each in standings([fp32]).items()} == pytest.approx(
+    assert {name: standing.speed for name, standing in standings([fp32]).items()} == pytest.approx(
         {"cudnn": 0.8, "torch-graph": 3.0, "onnxruntime (host)": 5.0})
-    # cuDNN's float32, which is faster than its TF32
+    # cuDNN's float32 counts, which is faster than its TF32
     assert standings([tf32])["cudnn"].speed == pytest.approx(0.8)
     assert standings([fp16])["torch-graph"].speed == pytest.approx(0.75)
 
 
 def test_as_fast_is_within_two_percent() -> None:
-    group = views([own for case, peer in (("a", 99.0), ("b", 97.0), ("c", 300.0)) for own in (
-        row("gossamer", 100.0, case=case), row("cudnn", peer, case=case))])
+    group = views([case_row for case, peer in (("a", 99.0), ("b", 97.0), ("c", 300.0))
+                   for case_row in (row("gossamer", 100.0, case=case),
+                                    row("cudnn", peer, case=case))])
     assert (standings(group)["cudnn"].held, standings(group)["cudnn"].cases) == (2, 3)
 
 

@@ -1,4 +1,4 @@
-"""Suites: which cases there are, and cases of one layer with every contender."""
+"""Tests of the suites' cases, and of cases of one layer with every contender."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.bench import contest
-from gossamer.bench.peers.peer import PEERS, AbsentError, PeerNetwork
+from gossamer.bench import contest, layer_tables
+from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.layer_tables import distinct_convolutions
+from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
-from gossamer.bench.suites import layer_tables
 from gossamer.bench.suites.catalogue import SUITES, named, select
-from gossamer.bench.suites.layer_tables import distinct_convolutions
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.training import BACKPROP, MANY
 from gossamer.bench.work import Case
@@ -52,7 +52,7 @@ def test_tables_are_the_published_networks(shared: Path) -> None:
         assert (layer.size + 2 * layer.pad - layer.kernel) // layer.stride + 1 == published[key]
 
 
-def test_cases_are_distinct_and_squares_know_no_batch() -> None:
+def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     suites = [name for name in SUITES if not name.startswith("sparse-")]
     items = select(suites, [1, 64])
     assert len({(item.suite, item.name, item.batch) for item in items}) == len(items)
@@ -75,8 +75,8 @@ def test_cases_are_filtered_by_name() -> None:
     names = [item.name for item in select(["gemm", "conv-layers"], [1], "caffenet")]
     assert names == [*(f"caffenet/fc{number}" for number in (6, 7, 8)),
                      *(f"caffenet/conv{number}" for number in range(1, 6))]
-    whole = [item.name for item in select(["backprop"], [1], "1024-32-10/10000,784-128-10,40")]
-    assert whole == ["1024-32-10/10000", "1024-32-10/40000", "784-128-10"]
+    names = [item.name for item in select(["backprop"], [1], "1024-32-10/10000,784-128-10,40")]
+    assert names == ["1024-32-10/10000", "1024-32-10/40000", "784-128-10"]
     assert named({"resnet50", "resnet50-dlmc-0.90"}, "resnet50") == {"resnet50"}
     with pytest.raises(InputError, match=r"--case yolo: no case of gemm has that in its name; "
                                          r"there are: 512, .* and 2 more"):

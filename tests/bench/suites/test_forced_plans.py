@@ -1,4 +1,4 @@
-"""Whole networks: the plan, and the plans that force one algorithm."""
+"""Tests of whole networks by their plan, and by plans that force one algorithm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STAMP = Stamp({}, "gossamer bench", None, "run")
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """The tiny network as a file, and packed under another name."""
+    """The tiny network as a file, and compressed under another name."""
     content = to_onnx(tiny().graph).SerializeToString()
     plain, packed = tmp_path / "tiny.onnx", tmp_path / "Small.onnx.gz"
     plain.write_bytes(content)
@@ -47,12 +47,12 @@ def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> No
     assert ("onnxruntime" in rows) == bool(find_spec("onnxruntime"))
     assert "host_depthwise" in rows["gossamer:host_depthwise"].config
     assert "host_depthwise" not in rows["gossamer:host_im2col"].config
-    # nothing of the host is less precise: each plan is there once
+    # the host has no less precise algorithms, so each plan is there once
     assert {row.precision for row in result.rows} == {"fp32"} and len(rows) == len(result.rows)
     assert all(row.error < tolerance("network") for row in result.rows)
     assert result.absent["gossamer:im2col_gemm"].startswith(
         "computes no layer: host compiles no kernels")
-    # it has no product of two variables
+    # the network has no product of two variables
     assert "gossamer:numpy" not in {*result.absent, *rows}
     assert not result.failed
 
@@ -75,14 +75,14 @@ def test_layers_that_ran_elsewhere_are_told(tmp_path: Path) -> None:
     assert case.notes == ()
 
 
-def test_nothing_is_known_of_what_follows_a_sign(tmp_path: Path) -> None:
-    place = setting(find("host"), tmp_path)
-    plain = network_case("suite", tiny(), 1, place)
+def test_the_error_behind_a_sign_has_no_bound(tmp_path: Path) -> None:
+    settings = setting(find("host"), tmp_path)
+    plain = network_case("suite", tiny(), 1, settings)
     assert plain.most_error == {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
     network = tiny()
     network.graph.nodes[2] = Node("elementwise", "2", ["1.out"], ["2.out"],
                                   {"expression": apply("sign")})
-    binary = network_case("suite", network, 1, place)
+    binary = network_case("suite", network, 1, settings)
     assert binary.most_error["fp32"] == 1e-4 and min(
         binary.most_error[name] for name in ("tf32", "fp16")) > 2
 

@@ -1,4 +1,4 @@
-"""The peers' networks are the same networks."""
+"""Tests that the peers' networks compute the same as gossamer's."""
 
 from __future__ import annotations
 

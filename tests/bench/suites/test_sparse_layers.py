@@ -1,4 +1,4 @@
-"""The suite of pruned layers: its cases, and one of them with every contender."""
+"""Tests of the suite of pruned layers: its cases, and one of them with every contender."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gossamer.bench import contest
-from gossamer.bench.peers.peer import AbsentError
+from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites.catalogue import select
 from gossamer.bench.work import Case
@@ -50,7 +50,7 @@ def test_layers_of_some_sparsity_and_some_names(tmp_path: Path) -> None:
     (tiny,) = select(["sparse-layers"], [1], "tiny", data=folder, sparsity=0.79)
     assert tiny.name == "tiny/3x3"
     both = select(["sparse-layers", "gemm"], [1], "tiny,4096,", data=folder, sparsity=0.79)
-    assert {item.name for item in both} == {"tiny/3x3", "4096"}  # a gemm has no sparsity to have
+    assert {item.name for item in both} == {"tiny/3x3", "4096"}  # cases without a sparsity stay
     for suites in (["sparse-layers"], ["sparse-layers", "gemm"]):
         with pytest.raises(InputError, match=r"--sparsity 0\.81: no layer has so many"):
             select(suites, [1], "tiny,4096", data=folder, sparsity=0.81)

@@ -1,4 +1,4 @@
-"""Pruned networks: they are the published ones, in every form."""
+"""Tests that the pruned networks are the published ones, in every form."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gossamer.bench.layer_tables import ConvLayer
 from gossamer.bench.reference import reference
 from gossamer.bench.sparse_weights import with_values
 from gossamer.bench.suites.catalogue import select
-from gossamer.bench.suites.layer_tables import ConvLayer
 from gossamer.bench.suites.sparse_networks import (
     caffenet,
     googlenet_v1,
@@ -38,14 +38,14 @@ def nothing(layer: ConvLayer) -> np.ndarray:
 
 
 def thin(layer: ConvLayer) -> np.ndarray:
-    """Every fourth weight."""
+    """Random weights of which every fourth is nonzero."""
     shape = layer.weight_shape
     mask = np.arange(np.prod(shape)).reshape(shape) % 4 == 0
     return with_values(mask, np.random.default_rng(len(layer.name)))
 
 
 @pytest.mark.parametrize(("name", "parameters", "products", "layers"), [
-    # as published: with a bias for each channel in place of ResNet-50's batch norm
+    # the published numbers, with a bias for each channel in place of ResNet-50's batch norm
     ("caffenet", 60_965_224, 724e6, 5 + 3),
     ("googlenet", 6_998_552, 1.58e9, 57 + 1),
     ("resnet50", 25_530_472, 3.86e9, 53 + 1),
@@ -60,12 +60,12 @@ def test_size_and_work_are_the_published_ones(name: str, parameters: int, produc
 
 
 def test_where_resnet_halves_the_image() -> None:
-    """In the first 1x1 convolution of a block, or in the 3x3 one."""
+    """ResNet-50 halves it in the first 1x1 convolution of a block, or in the 3x3 one."""
     sizes = [{row.name: row.output_shape[2:] for row in summarise(resolve(
         resnet("resnet50", nothing, halving=halving), 1))} for halving in (1, 3)]
-    assert [each["res3a_branch2a"] for each in sizes] == [(28, 28), (56, 56)]
+    assert [by_name["res3a_branch2a"] for by_name in sizes] == [(28, 28), (56, 56)]
     for name, size in (("res3a_branch1", 28), ("res3a_branch2b", 28), ("res5c_branch2c", 7)):
-        assert [each[name] for each in sizes] == [(size, size)] * 2
+        assert [by_name[name] for by_name in sizes] == [(size, size)] * 2
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -107,15 +107,15 @@ def test_caffenet_written_down_in_torch() -> None:
 
 
 def test_published_densities_are_those_of_the_layers(shared: Path) -> None:
-    made = sparse_networks(shared / "data")
-    assert list(made) == ["caffenet", "googlenet", "resnet50", "resnet50-dlmc-0.90",
+    networks = sparse_networks(shared / "data")
+    assert list(networks) == ["caffenet", "googlenet", "resnet50", "resnet50-dlmc-0.90",
                           "resnet50-dlmc-0.98"]
-    google = {row.name: row.density for row in summarise(resolve(made["googlenet"]().graph, 1))}
+    google = {row.name: row.density for row in summarise(resolve(networks["googlenet"]().graph, 1))}
     assert google["inception_4e/3x3"] == pytest.approx(1 - 0.986999, abs=1e-5)
     assert google["inception_4e/1x1"] == pytest.approx(1 - 0.00185695, abs=1e-5)
     assert google["classifier"] == 1
     masked = {row.name: row.density for row in summarise(resolve(
-        made["resnet50-dlmc-0.98"]().graph, 1))}
+        networks["resnet50-dlmc-0.98"]().graph, 1))}
     assert all(masked[name] == pytest.approx(0.02, abs=5e-4)
                for name in ("conv1", "res4c_branch2a", "res5a_branch1", "fc1000"))
 

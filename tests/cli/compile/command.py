@@ -1,4 +1,4 @@
-"""The verb `compile` called from tests."""
+"""Calls the verb `compile` from tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line with a cache of its own, and a network for it."""
+"""Fixtures: the command line with an empty cache, and a network for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.plan.small import small
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command line with a cache of its own."""
+    """Runs the command line with an empty cache."""
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 

@@ -1,4 +1,4 @@
-"""A page of HTML read back."""
+"""Reads a page of HTML back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """Collects what a page refers to and says; checks that tags close."""
+    """Collects the links and the text of a page, and checks that tags close."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

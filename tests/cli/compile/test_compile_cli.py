@@ -1,4 +1,4 @@
-"""The verb `compile`: what it says, and what it refuses."""
+"""The verb `compile`: what it prints, and which options it refuses."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_times_from_crowded_processors_are_told(
     assert crowded.exit_code == 0, crowded.output
     assert re.search(r"^notice: the processors were wanted elsewhere: in .* s of sampling, threads "
                      r"waited \d+000\.0 s for one; .* `gossamer cache clear`", crowded.stderr, re.M)
-    known = compile_(run, network)
-    assert known.exit_code == 0 and known.stderr == ""
+    second = compile_(run, network)
+    assert second.exit_code == 0 and second.stderr == ""
 
 
 def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: Path) -> None:
@@ -113,10 +113,10 @@ def test_a_network_without_a_batch_takes_none(run: Run, tmp_path: Path) -> None:
     assert f"--batch 4: {path} has no batch; leave --batch out" in result.stderr
 
 
-def test_the_bar_counts_what_it_is_told_of() -> None:
-    with compile._progress() as follow:
-        follow.total = 2
+def test_the_bar_counts_notes() -> None:
+    with compile._progress() as counter:
+        counter.total = 2
         for line in ("first", "second [x]", "copy", "whole"):
-            follow.note(line)
-        task = follow._progress.tasks[0]
+            counter.note(line)
+        task = counter._progress.tasks[0]
         assert (task.completed, task.total, task.description) == (3, 4, "whole")

@@ -22,12 +22,13 @@ def test_explain_shows_every_candidate_with_a_reason(run: Run, network: Path) ->
     for row in described["reports"][0]["rows"]:
         explained = f"\n{row['layer']} ({row['op']} " in result.stdout
         assert explained == (row["layer"] in ("second", "classes"))
-        assert [each["reason"] for each in row["candidates"]].count("taken") == 1
-        for each in row["candidates"]:
-            assert each["reason"] and (each["median_us"] is not None or each["reason"] != "taken")
-            assert (each["build_s"] is None) == (each["median_us"] is None)
+        assert [candidate["reason"] for candidate in row["candidates"]].count("taken") == 1
+        for candidate in row["candidates"]:
+            reason, measured = candidate["reason"], candidate["median_us"] is not None
+            assert reason and (measured or reason != "taken")
+            assert (candidate["build_s"] is not None) == measured
             if explained:
-                assert each["reason"] in result.stdout and build_text(each) in result.stdout
+                assert reason in result.stdout and build_text(candidate) in result.stdout
         for name, reason in row["rejected"].items():
             if explained:
                 assert re.search(rf"^{name} .*{re.escape(reason)}", result.stdout, re.M)

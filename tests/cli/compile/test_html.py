@@ -30,16 +30,16 @@ def test_the_page_stands_alone_and_says_it_all(run: Run, network: Path, tmp_path
     assert result.exit_code == 0, result.output
     text = (tmp_path / "a.html").read_text()
     described = json.loads(compile_(run, network, "--json").stdout)
-    found = Page(text)
-    assert found.links == [] and "url(" not in text and "@import" not in text
-    assert "script" not in found.tags
-    assert max(found.widths) == 100.0 and min(found.widths) >= 0
+    content = Page(text)
+    assert content.links == [] and "url(" not in text and "@import" not in text
+    assert "script" not in content.tags
+    assert max(content.widths) == 100.0 and min(content.widths) >= 0
     for row in described["reports"][0]["rows"]:
-        assert row["layer"] in found.text and row["problem"] in found.text
-        for each in row["candidates"]:
-            assert each["reason"] in found.text
+        assert row["layer"] in content.text and row["problem"] in content.text
+        for candidate in row["candidates"]:
+            assert candidate["reason"] in content.text
         for reason in row["rejected"].values():
-            assert reason in found.text
+            assert reason in content.text
 
 
 def test_the_page_escapes_names() -> None:
@@ -56,6 +56,6 @@ def test_the_page_escapes_names() -> None:
                            "build_cached": True, "device_bytes": 0, "reason": name}]}
     facts = {"model": name, "device": name, "description": name, "effort": name,
              "precision": name, "measured": 1, "reused": 0}
-    found = Page(page(facts, [Report(name, 1, [row], [name])]))
-    assert "script" not in found.tags
-    assert found.text.count(name) >= 8
+    content = Page(page(facts, [Report(name, 1, [row], [name])]))
+    assert "script" not in content.tags
+    assert content.text.count(name) >= 8

@@ -31,14 +31,14 @@ def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
     monkeypatch.setattr(Tuner, "measure", interrupted)
     result = compile_(run, network, "-o", tmp_path / "a.plan")
     assert result.exit_code == 130
-    kept = re.search(r"^error: interrupted: (\d+) candidates? measured, kept in (.*) for the next",
+    match = re.search(r"^error: interrupted: (\d+) candidates? measured, kept in (.*) for the next",
                      result.stderr)
-    assert kept and int(kept[1]) > 0 and Path(kept[2]).is_file()
+    assert match and int(match[1]) > 0 and Path(match[2]).is_file()
     assert not (tmp_path / "a.plan").exists()
     monkeypatch.undo()
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     described = json.loads(compile_(run, network, "--json").stdout)
-    assert described["reused"] >= int(kept[1]) and described["measured"] > 0
+    assert described["reused"] >= int(match[1]) and described["measured"] > 0
 
 
 def test_ctrl_c_does_not_claim_what_was_not_kept(

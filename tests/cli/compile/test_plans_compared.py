@@ -1,4 +1,4 @@
-"""What the verb `compile` says of plans that it compares from end to end."""
+"""Plans that the verb `compile` compares from end to end, and what it prints about them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from onnx import helper
 
 from gossamer.measure import Timing
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import baseline_plans
-from gossamer.plan.tune.tuner import Candidate
 from tests.cli.compile.command import Run, compile_
 from tests.cli.compile.page import Page
 from tests.model.onnx_models import model, save, weights
@@ -20,8 +20,8 @@ from tests.model.onnx_models import model, save, weights
 
 @pytest.fixture
 def separable(tmp_path: Path) -> Path:
-    """A network for which the host has two families; the one that is slower layer by layer is
-    faster as a whole."""
+    """A network for which the host has two plans of one algorithm each; the one that is slower
+    layer by layer is faster from end to end."""
     node = helper.make_node
     proto = model([node("Conv", ["x", "w0"], ["a"], "thin", group=3, pads=[1, 1, 1, 1]),
                    node("Conv", ["a", "w1"], ["y"], "mix")], {"x": ["N", 3, 6, 5]}, {"y": 4},
@@ -31,8 +31,8 @@ def separable(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Whole programs take 50 us in all with host_im2col alone and 100 us otherwise; the result
-    counts what is timed."""
+    """Makes whole programs take 50 us with host_im2col alone and 100 us otherwise; the result is
+    the number of programs in each comparison."""
     timed: list[int] = []
 
     def interleave(tasks: Any, **options: Any) -> list[Timing]:
@@ -40,7 +40,8 @@ def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         names = [{step.algorithm.name for step in task.work.__self__.program.steps}
                  for task in tasks]
         return [Timing(time, time - 1, time + 1, 5)
-                for time in (50.0 if each == {"host_im2col"} else 100.0 for each in names)]
+                for time in (50.0 if algorithms == {"host_im2col"} else 100.0
+                             for algorithms in names)]
 
     monkeypatch.setattr(baseline_plans, "interleave", interleave)
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
@@ -68,10 +69,10 @@ def test_plans_of_one_algorithm_are_compared_from_end_to_end(
     (report,) = json.loads(again.stdout)["reports"]
     assert [plan["median_us"] for plan in report["plans"]] == [100.0, 100.0, 50.0]
     assert sum(report["shares"].values()) == pytest.approx(1)
-    found = Page(html.read_text())
+    content = Page(html.read_text())
     for plan in report["plans"]:
-        assert plan["plan"] in found.text and plan["outcome"] in found.text
-    assert any(text.startswith("of 50.0 us end to end: ") for text in found.text)
+        assert plan["plan"] in content.text and plan["outcome"] in content.text
+    assert any(text.startswith("of 50.0 us end to end: ") for text in content.text)
 
 
 def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
@@ -84,7 +85,7 @@ def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
         patch.setattr(baseline_plans, "interleave", interrupted)
         result = compile_(run, separable, "-o", tmp_path / "a.plan")
     assert result.exit_code == 130
-    kept = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)
-    assert kept and not (tmp_path / "a.plan").exists()
+    match = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)
+    assert match and not (tmp_path / "a.plan").exists()
     described = json.loads(compile_(run, separable, "--json").stdout)
-    assert (described["measured"], described["reused"]) == (0, int(kept[1])) and wholes == [2]
+    assert (described["measured"], described["reused"]) == (0, int(match[1])) and wholes == [2]

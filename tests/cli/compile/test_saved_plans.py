@@ -1,4 +1,4 @@
-"""`run` with what the verb `compile` saved."""
+"""The verb `run` with plans that the verb `compile` saved."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_run_prepares_photos_for_a_plan_as_for_its_network_of_the_zoo(
     photo = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
     Image.fromarray(photo).save(tmp_path / "photo.png")
     words = ["run", tmp_path / "small.plan", "--image", tmp_path / "photo.png", "--strict"]
-    unknown = run(*words)
-    assert unknown.exit_code == 0 and "photos are prepared as for ImageNet" in unknown.stderr
+    not_in_zoo = run(*words)
+    assert not_in_zoo.exit_code == 0 and "photos are prepared as for ImageNet" in not_in_zoo.stderr
     name = gossamer.load(str(network)).name
     monkeypatch.setitem(zoo.MODELS, name, SimpleNamespace(preprocessing=PRESETS["none"]))
-    known = run(*words)
-    assert known.exit_code == 0 and known.stderr == ""
-    assert known.stdout != unknown.stdout
+    in_zoo = run(*words)
+    assert in_zoo.exit_code == 0 and in_zoo.stderr == ""
+    assert in_zoo.stdout != not_in_zoo.stdout
 
 
 def test_run_refuses_a_plan_that_is_none_and_shapes_of_one(run: Run, network: Path,

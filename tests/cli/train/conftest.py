@@ -1,4 +1,4 @@
-"""Files of the verb `train`."""
+"""Fixtures: the files that the verb `train` reads and writes."""
 
 import pytest
 

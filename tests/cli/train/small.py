@@ -1,4 +1,4 @@
-"""Small data to train on, and the words of a command that learns them."""
+"""Small data to train on, and the command line that learns them."""
 
 import numpy as np
 
@@ -17,6 +17,6 @@ def save_csv(path, labels, x=X):
 
 
 def train(source, model, *words, sizes="9,6,3"):
-    """The words of a command on a small network that learns."""
+    """Returns the words of a command line that trains a small network."""
     return ("train", source, "--sizes", sizes, "--lr", "1", "--epochs", "4", "--device", "host",
             "-o", model, *words)

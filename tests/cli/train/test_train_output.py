@@ -1,4 +1,4 @@
-"""What the verb `train` shows while it trains and where it fails."""
+"""The rows and notices that the verb `train` shows while it trains and where it fails."""
 
 import json
 import os
@@ -18,21 +18,22 @@ from tests.cli.train.small import LABELS, save_csv, train
 
 
 def rows(lines):
-    """The epochs that lines are about."""
-    first = next(index for index, line in enumerate(lines) if line.split()[:2] == ["epoch", "error"])
+    """Returns the number of the epoch of each row."""
+    first = next(index for index, line in enumerate(lines)
+                 if line.split()[:2] == ["epoch", "error"])
     return [int(line.split()[0]) for line in lines[first + 1:] if line[:4].strip().isdigit()]
 
 
-def test_a_row_a_pass_as_soon_as_it_is_done(samples, model, monkeypatch):
-    take, shown = train_output.EpochReporter.__call__, []
+def test_each_epoch_is_shown_as_soon_as_it_ends(samples, model, monkeypatch):
+    report, shown = train_output.EpochReporter.__call__, []
 
     def watched(self, progress):
-        take(self, progress)
+        report(self, progress)
         shown.append(rows(sys.stdout.buffer.getvalue().decode().splitlines()))
 
     monkeypatch.setattr(train_output.EpochReporter, "__call__", watched)
     lines = succeeds(*train(samples, model, "--epochs", "25")).stdout.splitlines()
-    assert shown == [list(range(1, made + 1)) for made in range(1, 26)]
+    assert shown == [list(range(1, epochs + 1)) for epochs in range(1, 26)]
     assert lines[3].split() == ["epoch", "error", "training", "accuracy", "samples/s"]
     assert lines[-1].startswith("training accuracy: ")
 
@@ -43,14 +44,14 @@ def test_a_terminal_gets_no_more_than_twenty_rows_at_the_end(samples, model):
 
 
 def test_a_terminal_gets_the_rows_of_what_failed(samples, model):
-    """The rate of the third epoch is too much."""
+    """The learning rate of the third epoch is too large."""
     lines = on_terminal(1, *train(samples, model, "--activation", "relu", "--lr", "0.01",
                                   "--schedule", "step:1:1000"))
     assert rows(lines)[0] == 1 and lines[-1].startswith("error: training diverged")
 
 
 def on_terminal(code, *words):
-    """The lines that a command shows on a terminal without the bar's."""
+    """Returns the lines that a command shows on a terminal, without those of the bar."""
     outside, inside = pty.openpty()
     command = subprocess.Popen([sys.executable, "-m", "gossamer", *map(str, words)], stdin=inside,
                                stdout=inside, stderr=inside)
@@ -74,7 +75,7 @@ def test_a_reader_that_leaves_costs_no_network(samples, model):
     assert model.exists()
 
 
-def test_what_the_accuracy_of_a_pass_is_taken_from(samples, model, monkeypatch):
+def test_which_samples_the_accuracy_of_an_epoch_is_taken_from(samples, model, monkeypatch):
     for module in (network, train_output):
         monkeypatch.setattr(module, "JUDGED", 50)
     assert "  training accuracy (of 50 samples)  " in succeeds(*train(samples, model)).stdout
@@ -101,7 +102,7 @@ def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_
     assert json.loads(report.read_text())["epochs_done"] == 4 and model.exists()
 
 
-@pytest.mark.parametrize("columns, greatest, words, told", [
+@pytest.mark.parametrize("columns, greatest, words, notice", [
     (64, 255, [], ""),
     (64, 256, [], "reach from 0 to 256 and are not scaled, from which a network may learn little; "
                   "bring them nearer to 0 (--scale only takes 0..255 to 0..1), --no-scale"),
@@ -109,28 +110,29 @@ def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_
                   "--scale takes 0..255 to 0..1, --no-scale leaves them as they are"),
     (16, 255, ["--no-scale"], ""), (16, 255, ["--scale"], ""), (16, 16, [], "")])
 def test_numbers_that_nobody_chose_to_leave_unscaled(model, tmp_path, columns, greatest, words,
-                                                     told):
+                                                     notice):
     path = save_csv(tmp_path / "x.csv", LABELS, levels(columns, greatest))
-    found = succeeds(*train(path, model, *words, sizes=f"{columns},4,3")).stderr
-    assert found.startswith(f"notice: {path}: its numbers {told}") if told else found == ""
-    assert found.count("\n") == bool(told)
+    stderr = succeeds(*train(path, model, *words, sizes=f"{columns},4,3")).stderr
+    assert stderr.startswith(f"notice: {path}: its numbers {notice}") if notice else stderr == ""
+    assert stderr.count("\n") == bool(notice)
 
 
 def test_test_samples_of_another_range(model, tmp_path):
-    """Are treated like those trained on, which is said."""
+    """Test samples are prepared like those trained on, and a notice tells that they differ."""
     paths = {greatest: save_csv(tmp_path / f"{greatest}.csv", LABELS, levels(64, greatest))
              for greatest in (1, 255)}
-    for own, other, how in ((255, 1, "taken from 0..255 to 0..1"), (1, 255, "taken as they are")):
-        words = train(paths[own], model, "--validation", paths[other], sizes="64,4,3")
+    for trained, tested, treatment in ((255, 1, "taken from 0..255 to 0..1"),
+                                       (1, 255, "taken as they are")):
+        words = train(paths[trained], model, "--validation", paths[tested], sizes="64,4,3")
         assert succeeds(*words).stderr == (
-            f"notice: {paths[other]}: its numbers reach from 0 to {other}, those of {paths[own]} "
-            f"from 0 to {own}; both are {how}\n")
-        words = train(paths[own], model, "--validation", paths[own], sizes="64,4,3")
+            f"notice: {paths[tested]}: its numbers reach from 0 to {tested}, those of "
+            f"{paths[trained]} from 0 to {trained}; both are {treatment}\n")
+        words = train(paths[trained], model, "--validation", paths[trained], sizes="64,4,3")
         assert succeeds(*words).stderr == ""
 
 
 def levels(columns, greatest):
-    """Numbers from 0 on, as many of each."""
+    """Returns samples with numbers from 0 to `greatest`, each equally often."""
     numbers = np.arange(60 * columns).reshape(60, columns) * 7 % 5
     return (numbers * (greatest / 4)).astype(np.float32)
 

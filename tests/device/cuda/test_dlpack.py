@@ -1,4 +1,4 @@
-"""Arrays in and out by DLPack. What needs memory of a GPU runs where there is one."""
+"""Tests of exchanging arrays by DLPack. Those that need a GPU are skipped where there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ arrays = pytest.importorskip("gossamer.device.cuda.dlpack", exc_type=ImportError
 
 
 class Foreign:
-    """An array of a library that speaks DLPack and nothing else."""
+    """An array of a library that supports only DLPack."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -31,7 +31,7 @@ class Foreign:
 
 
 class Interface:
-    """An array that speaks the CUDA array interface and nothing else."""
+    """An array that supports only the CUDA array interface."""
 
     def __init__(self, array: Any, **changes: Any) -> None:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **changes}
@@ -61,26 +61,26 @@ def test_round_trip(cuda: Device, shape: tuple[int, ...], dtype: str) -> None:
     values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     foreign = Foreign(_device_array(cuda, values))
     stream = cuda.create_stream()
-    taken = arrays.incoming(foreign, cuda, stream)
+    shared = arrays.incoming(foreign, cuda, stream)
     assert foreign.asked == [stream.handle]
-    assert (taken.shape, taken.dtype) == (values.shape, values.dtype)
-    np.testing.assert_array_equal(taken.numpy(), values)
+    assert (shared.shape, shared.dtype) == (values.shape, values.dtype)
+    np.testing.assert_array_equal(shared.numpy(), values)
 
 
 def test_exported_memory_outlives_the_array(cuda: Device) -> None:
     values = np.arange(1000, dtype=np.float32)
     stream = cuda.create_stream()
-    taken = arrays.incoming(Foreign(_device_array(cuda, values, stream)), cuda)
+    shared = arrays.incoming(Foreign(_device_array(cuda, values, stream)), cuda)
     gc.collect()
-    others = [cuda.upload(np.zeros(1000, np.float32), "a test") for _ in range(20)]
-    np.testing.assert_array_equal(taken.numpy(), values)
-    assert len({other.handle for other in others} - {taken.buffer.handle}) == 20
+    other_buffers = [cuda.upload(np.zeros(1000, np.float32), "a test") for _ in range(20)]
+    np.testing.assert_array_equal(shared.numpy(), values)
+    assert len({other.handle for other in other_buffers} - {shared.buffer.handle}) == 20
 
 
 def test_array_interface_is_read(cuda: Device) -> None:
     values = np.arange(6, dtype=np.int32).reshape(2, 3)
-    taken = arrays.incoming(Interface(_device_array(cuda, values)), cuda)
-    np.testing.assert_array_equal(taken.numpy(), values)
+    shared = arrays.incoming(Interface(_device_array(cuda, values)), cuda)
+    np.testing.assert_array_equal(shared.numpy(), values)
 
 
 def test_wrong_arrays_are_refused_with_a_remedy(cuda: Device) -> None:
@@ -97,8 +97,8 @@ def test_wrong_arrays_are_refused_with_a_remedy(cuda: Device) -> None:
 
 def test_unit_dimensions_may_have_any_stride(cuda: Device) -> None:
     array = _device_array(cuda, np.arange(3, dtype=np.float32).reshape(1, 3))
-    taken = arrays.incoming(Interface(array, strides=(400, 4)), cuda)
-    assert taken.numpy().tolist() == [[0, 1, 2]]
+    shared = arrays.incoming(Interface(array, strides=(400, 4)), cuda)
+    assert shared.numpy().tolist() == [[0, 1, 2]]
 
 
 def test_an_address_of_no_device_is_refused(cuda: Device) -> None:
@@ -117,15 +117,15 @@ def test_torch_shares_memory_both_ways(cuda: Device) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")
-    given = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
+    tensor = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
     stream = cuda.create_stream()
-    taken = arrays.incoming(given, cuda, stream)
-    assert taken.buffer.handle == given.data_ptr()
-    back = arrays.like(given, taken)
-    assert back.data_ptr() == given.data_ptr()
-    assert torch.equal(back, given)
+    shared = arrays.incoming(tensor, cuda, stream)
+    assert shared.buffer.handle == tensor.data_ptr()
+    back = arrays.like(tensor, shared)
+    assert back.data_ptr() == tensor.data_ptr()
+    assert torch.equal(back, tensor)
     with pytest.raises(InputError, match=r"pass x\.contiguous\(\)"):
-        arrays.incoming(given.T, cuda, stream)
+        arrays.incoming(tensor.T, cuda, stream)
 
 
 def test_torch_streams_are_streams(cuda: Device) -> None:
@@ -136,8 +136,8 @@ def test_torch_streams_are_streams(cuda: Device) -> None:
     assert cuda.stream_handle(stream) == stream.cuda_stream
     with torch.cuda.stream(stream):
         values = torch.full((1 << 20,), 3.0, device="cuda")
-        taken = arrays.incoming(values, cuda, stream)
-    assert (taken.numpy() == 3).all()
+        shared = arrays.incoming(values, cuda, stream)
+    assert (shared.numpy() == 3).all()
 
 
 def test_a_cupy_stream_lives_as_long_as_the_arrays_on_it(cuda: Device) -> None:

@@ -1,4 +1,4 @@
-"""When memory of the device's pool goes back; needs no GPU."""
+"""Tests of when memory of the device's pool is freed, without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ADDRESS = 1000
 
 
 class Notes:
-    """A device that notes what it is told of streams, and when the memory at ADDRESS is freed."""
+    """A device that records waits of streams, and when the memory at ADDRESS is freed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""The assembler of PTX, in this process and in others; needs no GPU."""
+"""Tests of the assembler of PTX, in this process and in others, without a GPU."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def test_an_error_of_the_assembler_is_told() -> None:
 
 def test_a_process_apart_imports_what_this_one_does(tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what lies in the folder that it is started in."""
+    """It does not import modules from its working directory."""
     (tmp_path / "numpy.py").write_text("raise SystemExit('not that one')")
     monkeypatch.chdir(tmp_path)
     empty = PtxProgram("empty", ".visible .entry empty() { exit; }")
     assert nvjitlink.build(empty, "sm_90", apart=True)[0][:4] == b"\x7fELF"
 
 
-@pytest.mark.parametrize("script, told", [
+@pytest.mark.parametrize("script, message", [
     ("import sys; sys.exit('first\\nlast')", "PTX failed with status 1: last"),
     ("import os; os.kill(os.getpid(), 9)", "PTX was ended by signal 9; is there too little memory"),
 ])
 def test_a_process_apart_that_fails_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{script}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(CompileError, match=told) as error:
+    with pytest.raises(CompileError, match=message) as error:
         nvjitlink.build(PtxProgram("any", ""), "sm_90", apart=True)
     assert "\n" not in str(error.value)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))

@@ -1,4 +1,4 @@
-"""Streams beside others: kept for each, a capture's own, and what runs in them on a GPU."""
+"""Tests of side streams: they are kept for each stream and each capture, and run work on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from gossamer.device import base
-from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
 
 cuda_streams = pytest.importorskip("gossamer.device.cuda.streams", exc_type=ImportError)
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
@@ -33,19 +34,19 @@ _handles = itertools.count(1000)
 
 def test_a_stream_keeps_those_beside_it() -> None:
     side = cuda_streams.SideStreams(Stream)
-    first, other = side.beside(1, 2), side.beside(2, 1)
-    assert len({*first, *other}) == 3
+    first, second = side.beside(1, 2), side.beside(2, 1)
+    assert len({*first, *second}) == 3
     assert side.beside(1, 1) == first[:1] and side.beside(1, 3)[:2] == first
-    assert side.beside(2, 1) == other
+    assert side.beside(2, 1) == second
 
 
 def test_streams_of_callers_that_are_gone_go_too() -> None:
     side = cuda_streams.SideStreams(Stream)
-    kept = [weakref.ref(side.beside(handle, 1)[0]) for handle in range(100)]
+    references = [weakref.ref(side.beside(handle, 1)[0]) for handle in range(100)]
     gc.collect()
-    alive = [index for index, each in enumerate(kept) if each() is not None]
+    alive = [index for index, reference in enumerate(references) if reference() is not None]
     assert alive == list(range(68, 100))
-    assert side.beside(99, 1) == [kept[99]()]
+    assert side.beside(99, 1) == [references[99]()]
 
 
 def test_threads_get_whole_sets() -> None:
@@ -57,24 +58,24 @@ def test_threads_get_whole_sets() -> None:
         return side.beside(number % 4, 3)
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(ask, range(8)))
-    assert all(found[number] == found[number + 4] for number in range(4))
-    assert len({stream for each in found for stream in each}) == 12
+        streams = list(pool.map(ask, range(8)))
+    assert all(streams[number] == streams[number + 4] for number in range(4))
+    assert len({stream for triple in streams for stream in triple}) == 12
 
 
 @pytest.fixture
 def deviceless(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A CUDA device whose driver only captures."""
+    """A CUDA device without a driver, which can only capture graphs."""
     device = cuda.CudaDevice.__new__(cuda.CudaDevice)
     device.index, device._current = 0, nullcontext()
     device._recording, device._stream = threading.local(), Stream()
     device._side = cuda_streams.SideStreams(Stream)
     monkeypatch.setattr(cuda, "CudaStream", Stream)
     monkeypatch.setattr(cuda, "CudaGraph", lambda *arguments: "a graph")
-    done = (cuda.driver.CUresult.CUDA_SUCCESS,)
+    success = (cuda.driver.CUresult.CUDA_SUCCESS,)
     for name in ("cuStreamBeginCapture", "cuGraphDestroy"):
-        monkeypatch.setattr(cuda.driver, name, lambda *arguments: done)
-    monkeypatch.setattr(cuda.driver, "cuStreamEndCapture", lambda stream: (*done, "recorded"))
+        monkeypatch.setattr(cuda.driver, name, lambda *arguments: success)
+    monkeypatch.setattr(cuda.driver, "cuStreamEndCapture", lambda stream: (*success, "recorded"))
     monkeypatch.setattr(cuda.CudaDevice, "stream_handle",
                         lambda self, stream: (stream or self._stream).handle)
     return device
@@ -87,7 +88,7 @@ def test_a_capture_has_streams_of_its_own(deviceless: Any) -> None:
     def work(stream: Stream) -> None:
         inside.append(deviceless.side_streams(stream, 2))
         inside.append(deviceless.side_streams(stream, 2))
-        # whatever stream is forked from, and whatever others do meanwhile
+        # side streams of a capture differ from those outside, for every stream and in other threads
         assert not {*deviceless.side_streams(None, 2)} & {*outside, *inside[0]}
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(deviceless.side_streams, None, 2).result() == outside
@@ -122,23 +123,23 @@ def test_work_forks_and_joins_on_a_gpu(cuda: Device, captured: bool) -> None:
         def work(stream: Any) -> None:
             for turn in range(3):
                 side = device.side_streams(stream, 3)
-                for own in side:
-                    device.wait(own, stream)
-                # each buffer in another stream than before, behind what that one did
+                for side_stream in side:
+                    device.wait(side_stream, stream)
+                # each buffer moves to another stream than before, after the work of that stream
                 moved = buffers[turn:] + buffers[:turn]
-                for buffer, own in zip(moved, [stream, *side], strict=True):
-                    device.launch(kernel, (64,), (64,), (buffer, 4096), stream=own)
-                for own in side:
-                    device.wait(stream, own)
+                for buffer, target in zip(moved, [stream, *side], strict=True):
+                    device.launch(kernel, (64,), (64,), (buffer, 4096), stream=target)
+                for side_stream in side:
+                    device.wait(stream, side_stream)
 
-        own = device.create_stream()
+        main = device.create_stream()
         if captured:
-            device.capture(work)(own)
+            device.capture(work)(main)
         else:
-            work(own)
+            work(main)
         result = np.empty((4, 4096), np.float32)
         for buffer, row in zip(buffers, result, strict=True):
-            device.read(buffer, row, own)
+            device.read(buffer, row, main)
         return result
 
     with ThreadPoolExecutor(4) as pool:

@@ -1,4 +1,4 @@
-"""Shapes of whole graphs: any batch size, shape arithmetic, open dimensions."""
+"""Shapes of whole graphs at any batch size, with shape arithmetic and open dimensions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gossamer.errors import InputError, ModelError
 from gossamer.expression import identity
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.resolve import resolve, with_shapes
+from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.model.readers.registry import load
 from tests.model.executor import execute
 from tests.model.onnx_models import Input, compare, model, runtime, save, weights
 from tests.tolerances import FLOAT32, normalised_error
@@ -30,7 +30,7 @@ def make(op: str, inputs: Sequence[str], output: str, **attributes: object) -> o
 
 
 def classifier(batch: int | str, view: Sequence[int]) -> onnx.ModelProto:
-    """Convolution, pool, a reshape to `view`, and a product."""
+    """A model of a convolution, a pool, a reshape to `view`, and a product."""
     return model(
         [make("Conv", ["x", "w"], "a", strides=[2, 2]), make("GlobalAveragePool", ["a"], "b"),
          make("Reshape", ["b", "view"], "c"), make("Gemm", ["c", "v"], "y")],
@@ -39,7 +39,7 @@ def classifier(batch: int | str, view: Sequence[int]) -> onnx.ModelProto:
 
 
 def flatten_by_shape() -> onnx.ModelProto:
-    """x.view(x.shape[0], -1) as exporters write it."""
+    """The nodes of x.view(x.shape[0], -1) as exporters write them."""
     return model(
         [make("Shape", ["x"], "s"), make("Gather", ["s", "zero"], "n", axis=0),
          make("Unsqueeze", ["n", "axes"], "u"), make("Concat", ["u", "rest"], "t", axis=0),
@@ -49,7 +49,7 @@ def flatten_by_shape() -> onnx.ModelProto:
 
 
 def upsample_by_shape() -> onnx.ModelProto:
-    """Sizes computed from the input's shape, through Slice, Cast, Mul and Floor."""
+    """A model whose sizes are computed from the input's shape by Slice, Cast, Mul and Floor."""
     return model(
         [make("Shape", ["x"], "s"), make("Slice", ["s", "two", "four"], "hw"),
          make("Cast", ["hw"], "f", to=TensorProto.FLOAT), make("Mul", ["f", "factor"], "g"),
@@ -89,7 +89,7 @@ def test_any_batch_runs(proto: onnx.ModelProto, batch: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("batch", [0, 1, 3])
 def test_reshape_that_takes_zeros_literally(batch: int, tmp_path: Path) -> None:
-    """As newer exporters write every reshape; only a batch of 0 has a zero to take."""
+    """Newer exporters write every reshape with allowzero; only a batch of 0 has a zero."""
     proto = model([make("Shape", ["x"], "n", start=0, end=1),
                    make("Concat", ["n", "rest"], "s", axis=0),
                    make("Reshape", ["x", "s"], "y", allowzero=1)],
@@ -202,7 +202,7 @@ def test_an_output_that_is_an_input_or_a_constant(tmp_path: Path) -> None:
 
 
 def test_a_graph_may_give_concrete_attributes() -> None:
-    """As builders outside ONNX write them."""
+    """A graph made in code may hold attributes that ONNX gives as inputs."""
     graph = Graph("built", [ValueInfo("x", (None, 4, 3, 3))], [ValueInfo("y", (None, 2))], [
         Node("reduce", "pool", ["x"], ["a"], {"kind": "mean", "axes": (2, 3), "keepdims": True}),
         Node("reshape", "flat", ["a"], ["b"], {"shape": (0, -1)}),

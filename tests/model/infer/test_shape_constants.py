@@ -1,4 +1,4 @@
-"""Values that follow from shapes alone: constants, and others at another batch size."""
+"""Values that follow from shapes alone: they are constants that differ between batch sizes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.model.readers.registry import load
 from tests.model.executor import execute
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.tolerances import normalised_error, tolerance

@@ -1,4 +1,4 @@
-"""Each rewrite happens where it should, does not where it must not, and keeps the results."""
+"""Each rewrite happens where it should, not where it must not, and keeps the results."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_new_constants_take_no_name_that_the_file_has(suffix: str) -> None:
     graph = build.graph
     expected = np.concatenate([np.maximum(x, graph.constants[node.inputs[1]])
                                for node in graph.nodes[-4:-1]], axis=1)
-    found = execute(resolve(optimise(graph), 1), {"x": x})["z"]
-    assert normalised_error(found, expected) <= FLOAT32
+    result = execute(resolve(optimise(graph), 1), {"x": x})["z"]
+    assert normalised_error(result, expected) <= FLOAT32
     check(build)
 
 
@@ -171,14 +171,14 @@ def test_random_graphs_keep_their_results(
     build = Builder()
     values = ["x"]
     for step, i, j in steps:
-        x, other = values[-1 - i % len(values)], values[-1 - j % len(values)]
-        values.append(_random_step(build, step, x, other))
+        x, y = values[-1 - i % len(values)], values[-1 - j % len(values)]
+        values.append(_random_step(build, step, x, y))
     build.graph.outputs = [ValueInfo(name, ()) for name in dict.fromkeys(
         (values[-1], values[second_output % len(values)])) if name != "x"]
     check(build)
 
 
-def _random_step(build: Builder, step: str, x: str, other: str) -> str:
+def _random_step(build: Builder, step: str, x: str, y: str) -> str:
     if step == "conv":
         return build.conv(x)
     if step == "depthwise":
@@ -188,7 +188,7 @@ def _random_step(build: Builder, step: str, x: str, other: str) -> str:
     if step == "clip":
         return build.apply("clip", x, constants=(-1, 1))
     if step in ("add", "mul", "max"):
-        return build.apply(step, x, other)
+        return build.apply(step, x, y)
     if step == "channel":
         return build.apply("mul", build.constant(CHANNELS, 1, 1), x)
     if step == "scalar":
@@ -203,9 +203,9 @@ def _random_step(build: Builder, step: str, x: str, other: str) -> str:
         padded = build.add("pad", [x], pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="constant", value=0.0)
         return build.conv(padded, pad=0)
     if step == "gate":
-        return build.apply("mul", x, build.apply("sigmoid", build.mean(other)))
+        return build.apply("mul", x, build.apply("sigmoid", build.mean(y)))
     if step == "concat":
-        return build.conv(build.add("concat", [x, other], axis=1), into=2 * CHANNELS, size=1)
+        return build.conv(build.add("concat", [x, y], axis=1), into=2 * CHANNELS, size=1)
     if step == "transposed":
         up = build.add("conv_transpose2d", [x, build.constant(CHANNELS, CHANNELS, 3, 3)],
                        strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), output_padding=(0, 0),

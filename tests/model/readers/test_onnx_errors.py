@@ -1,4 +1,5 @@
-"""What cannot be read or computed is refused in one line that says what, where and what to do."""
+"""Files that cannot be read or computed are refused in one line that says what is wrong, where,
+and what to do."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from onnx import TensorProto, helper
 
 from gossamer.errors import GossamerError, InputError, ModelError, UnsupportedError
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.model.readers.registry import load
 from tests.model.onnx_models import model, save, weights
 
 IMAGE = ("N", 4, 8, 8)
@@ -25,7 +26,8 @@ def relu() -> onnx.ModelProto:
 
 
 def refused(proto: onnx.ModelProto, folder: Path, kind: type[GossamerError] = ModelError) -> str:
-    """The message of the error that loading or resolving raises, whether optimised or not."""
+    """Returns the message of the error that loading or resolving raises, whether the graph is
+    optimised or not."""
     path = save(proto, folder)
     with pytest.raises(kind):
         resolve(optimise(load(path)), 2)

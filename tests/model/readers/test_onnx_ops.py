@@ -1,4 +1,4 @@
-"""Every ONNX op and attribute that is read, against ONNX Runtime."""
+"""Compares every ONNX op and attribute that is read with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -185,9 +185,9 @@ def test_reduce_without_axes_may_do_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bounds", [(0.0, 1.5), (None, 1.0), (-0.5, None), (None, None)])
 def test_clip(opset: int, bounds: tuple[float | None, ...], tmp_path: Path) -> None:
     if opset < 11:
-        given = {name: bound for name, bound in zip(("min", "max"), bounds, strict=True)
+        bound_attributes = {name: bound for name, bound in zip(("min", "max"), bounds, strict=True)
                  if bound is not None}
-        proto, feeds = single("Clip", (IMAGE,), opset, **given)
+        proto, feeds = single("Clip", (IMAGE,), opset, **bound_attributes)
     else:
         arrays = [None if bound is None else np.float32(bound) for bound in bounds]
         proto, feeds = single("Clip", (IMAGE, *arrays), opset)

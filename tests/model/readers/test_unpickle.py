@@ -19,7 +19,7 @@ BIAS = np.array([-1, 2, 2**40], dtype=np.int64)
 
 
 def containers(content, arrays):
-    """The same content as a zip file and as a file of before torch 1.6."""
+    """Returns the same content as a zip file and as a file of torch before 1.6."""
     raw = {key: array.tobytes() for key, array in arrays.items()}
     return [
         tf.zip_file(content, raw),
@@ -63,7 +63,7 @@ def test_reads_both_containers(tmp_path, data):
     st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.int32, np.int16, np.int8,
                      np.uint8, np.bool_]),
     hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)),
-    order=st.permutations(range(4)))
+       order=st.permutations(range(4)))
 def test_reads_every_dtype_and_stride(tmp_path_factory, array, order):
     permuted = array.transpose([axis for axis in order if axis < array.ndim])
     content = tf.mapping({"a": tf.tensor_of("0", permuted)})

@@ -10,7 +10,7 @@ from tests.ops.harness import check
 
 ODD = [((1, 1), 3, 1), ((33, 1, 2), 5, 1), ((4, 3, 2), 0, 2), ((4, 3, 2), 3, 0),
        ((20, 17, 9, 5), 4, 3)]
-"""Sizes, samples and networks."""
+"""Tuples of layer sizes, number of samples and number of networks."""
 
 _SIZES = [(7, 3), (6, 5, 3), (5, 4, 6, 3), (4, 5, 3, 4, 2)]
 
@@ -29,17 +29,17 @@ def test_gradients_are_those_of_finite_differences(activation: str, loss: str,
     def mean_loss(values: np.ndarray) -> float:
         return float(gradient(problem, problem.split(values), x, targets)[0].mean())
 
-    found = np.concatenate([part.ravel() for layer in gradient(
+    by_backprop = np.concatenate([part.ravel() for layer in gradient(
         problem, problem.split(parameters), x, targets)[1] for part in layer])
     step = 1e-6
     by_difference = np.array([
         (mean_loss(parameters + offset) - mean_loss(parameters - offset)) / (2 * step)
         for offset in step * np.eye(problem.weight_count)])
-    assert np.linalg.norm(found - by_difference) <= 1e-7 * np.linalg.norm(by_difference)
+    assert np.linalg.norm(by_backprop - by_difference) <= 1e-7 * np.linalg.norm(by_difference)
 
 
 def test_the_published_step() -> None:
-    """w += rate * err * input, err = o (1 - o) (t - o)."""
+    """The published step is w += rate * err * input with err = o (1 - o) (t - o)."""
     problem = BackpropProblem((3, 2), 1, 1)
     rng = np.random.default_rng(1)
     x, t, w, b = rng.random((1, 3)), np.array([[1.0, 0.0]]), rng.random((2, 3)), rng.random(2)
@@ -71,9 +71,9 @@ def test_odd_sizes_on_the_host(sizes: tuple[int, ...], samples: int, networks: i
 
 
 def test_bad_problems_are_refused() -> None:
-    for wrong, said in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "a unit"),
-                        ({"activation": "cubic"}, "expected one of sigmoid"),
-                        ({"loss": "hinge"}, "expected one of squared_error"),
-                        ({"batch": 0}, "a batch of 1")):
-        with pytest.raises(ValueError, match=said):
+    for wrong, message in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "a unit"),
+                           ({"activation": "cubic"}, "expected one of sigmoid"),
+                           ({"loss": "hinge"}, "expected one of squared_error"),
+                           ({"batch": 0}, "a batch of 1")):
+        with pytest.raises(ValueError, match=message):
             BackpropProblem(**{"sizes": (3, 2), "rows": 1, "samples": 1, **wrong})

@@ -1,6 +1,6 @@
 """Every kernel of back-propagation trains as the float64 reference does.
 
-Each case builds kernels for its own sizes, so that cases take turns at the variants.
+Each case builds kernels for its own sizes; to save time, each tests another variant.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ KERNELS = OP.algorithms[:-1]
 
 
 def kinds(variants: list[Variant]) -> list[Variant]:
-    """The one with the fewest work-items of each kind: where the weights are, which form."""
-    found: dict[Any, Variant] = {}
+    """Returns the variant with the fewest work-items of each kind, that is of each place of the
+    weights and each form."""
+    smallest: dict[Any, Variant] = {}
     for variant in sorted(variants, key=lambda v: (v["threads"], dict(v.config).get("apart", 0))):
         config = dict(variant.config)
-        found.setdefault((config.get("weights"), config.get("form")), variant)
-    return list(found.values())
+        smallest.setdefault((config.get("weights"), config.get("form")), variant)
+    return list(smallest.values())
 
 
 def one(turn: int) -> Callable[[list[Variant]], list[Variant]]:
-    """One kind, another each turn."""
+    """Returns a function that selects a variant of one kind, of another kind for each turn."""
     def take(variants: list[Variant]) -> list[Variant]:
         return [kinds(variants)[turn % len(kinds(variants))]]
     return take
@@ -55,6 +56,7 @@ def inputs_of(problem: BackpropProblem, *, binary: bool = False) -> list[np.ndar
 
 def check_blocked(problem: BackpropProblem, device: Device,
                   inputs: list[np.ndarray]) -> None:
+    """Compares every kind of exact blocking with the reference."""
     expected = reference(problem, inputs, {})
     for variant in kinds(list(Blocked().variants(problem, device))):
         actual = run_variant(Blocked(), problem, variant, device, Weights({}, device, "the test"),
@@ -85,7 +87,7 @@ def test_odd_sizes(compiled_device: Device, turn: int, sizes: tuple[int, ...], s
 
 
 def test_a_thousand_samples(compiled_device: Device) -> None:
-    """Of binary inputs, as published."""
+    """The inputs are binary, as published."""
     problem = (BackpropProblem((36, 6, 4), 10, 40) if is_slow(compiled_device)
                else BackpropProblem((512, 32, 10), 200, 1000))
     inputs = inputs_of(problem, binary=True)
@@ -125,7 +127,7 @@ def test_training_goes_on_in_place_with_the_same_bits(compiled_device: Device) -
     for algorithm in KERNELS:
         for variant in kinds(list(algorithm.variants(problem, device))):
             weights = Weights({}, device, "the test")
-            apart = run_variant(algorithm, problem, variant, device, weights, inputs)
+            separate = run_variant(algorithm, problem, variant, device, weights, inputs)
             state = algorithm.prepare(weights, problem, variant, device)
             sources = [device.upload(array, "a test input") for array in inputs]
             losses = device.empty(problem.outputs[1].nbytes, "a test output")
@@ -133,7 +135,8 @@ def test_training_goes_on_in_place_with_the_same_bits(compiled_device: Device) -
             algorithm.launch(state, sources, [sources[4], losses], workspace)
             parameters = np.empty_like(inputs[4])
             device.read(sources[4], parameters)
-            assert parameters.tobytes() == apart[0].tobytes(), (algorithm.name, variant.config_text)
+            assert parameters.tobytes() == separate[0].tobytes(), (
+                algorithm.name, variant.config_text)
 
 
 def test_a_sample_that_is_not_a_number_ends_no_run(compiled_device: Device) -> None:
@@ -154,14 +157,14 @@ def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     wide = BackpropProblem((9, 70_000, 3), 6, 10)
     assert "bytes of shared memory" in str(Persistent().supports(wide, compiled_device))
     assert "bytes of shared memory" in str(Blocked().supports(wide, compiled_device))
-    whole = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
-    assert "smaller batch" in str(per_step.PerStep().supports(whole, compiled_device))
+    large_batch = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
+    assert "smaller batch" in str(per_step.PerStep().supports(large_batch, compiled_device))
     many = BackpropProblem((2, 1200, 1), 6, 10, networks=60_000)
     assert "sums of a block: indices" in str(Blocked().supports(many, compiled_device))
     small = BackpropProblem((2, 2, 1), 6, 10, networks=65_535)
     assert Blocked().is_pipelined(small, compiled_device)
-    more = Blocked().supports(replace(small, networks=65_536), compiled_device)
-    assert "pipeline: 65536 networks" in str(more)
-    for other in (BackpropProblem((9, 5, 3), 6, 10, batch=2),
-                  BackpropProblem((9, 5, 3), 6, 10, velocity=True)):
-        assert "without momentum" in str(Blocked().supports(other, compiled_device))
+    reason = Blocked().supports(replace(small, networks=65_536), compiled_device)
+    assert "pipeline: 65536 networks" in str(reason)
+    for unsupported in (BackpropProblem((9, 5, 3), 6, 10, batch=2),
+                        BackpropProblem((9, 5, 3), 6, 10, velocity=True)):
+        assert "without momentum" in str(Blocked().supports(unsupported, compiled_device))

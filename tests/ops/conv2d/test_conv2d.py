@@ -28,7 +28,8 @@ BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
 BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
                               ("channel", "tensor"))
 RESIDUAL_FIRST = Epilogue(
-    Expression(3, (ExpressionStep("leaky_relu", (0,), (0.1,)), ExpressionStep("mul", (3, 2)), ExpressionStep("add", (4, 1)))),
+    Expression(3, (ExpressionStep("leaky_relu", (0,), (0.1,)), ExpressionStep("mul", (3, 2)),
+                   ExpressionStep("add", (4, 1)))),
     ("tensor", "channel"))
 EPILOGUES = (Epilogue(), BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST)
 
@@ -48,7 +49,7 @@ def problems(draw: st.DrawFn, depthwise: bool) -> Conv2dProblem:
 
 
 def check_one(problem: Conv2dProblem, device: Device, choice: int) -> None:
-    """One variant of each algorithm, a quick one where there are such."""
+    """Checks one variant of each algorithm, a quick one where there is one."""
     check(problem, device, taken=lambda variants: [quick(variants)[choice % len(quick(variants))]])
 
 
@@ -68,28 +69,28 @@ def test_any_depthwise(device: Device, problem: Conv2dProblem, choice: int) -> N
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_every_variant(compiled_device: Device, kernel: int) -> None:
     if is_slow(compiled_device):
-        # one work-group of every config: races show within it
+        # one work-group of every config is enough: races show within it
         problem = Conv2dProblem(1, 4, 4, 4, 8, (kernel, kernel), pads=(1, 0, kernel // 2, 0),
                                 epilogue=BIAS_CLIP)
     elif kernel == 1:
         problem = Conv2dProblem(3, 20, 5, 7, 36, (1, 1), epilogue=BIAS_RESIDUAL_RELU)
     else:
         problem = Conv2dProblem(2, 8, 9, 7, 20, (3, 3), (2, 2), (1, 0, 1, 2), epilogue=BIAS_CLIP)
-    everything = compiled_device.api == "cuda"
-    ran = check(problem, compiled_device, taken=list if everything else one_layout_a_config)
-    assert len(ran) >= (40 if everything else 10)
+    on_cuda = compiled_device.api == "cuda"
+    ran = check(problem, compiled_device, taken=list if on_cuda else one_layout_a_config)
+    assert len(ran) >= (40 if on_cuda else 10)
 
 
 @pytest.mark.sanitize
 def test_every_depthwise_variant(compiled_device: Device) -> None:
     def few(variants: list[Variant]) -> list[Variant]:
-        """Unrolled windows of many taps and outputs take Oclgrind a minute each."""
+        """Returns small tiles: Oclgrind takes a minute for each large unrolled window."""
         return [v for v in variants if v["rows"] * v["columns"] <= 4]
 
-    taken = few if is_slow(compiled_device) else list
+    selection = few if is_slow(compiled_device) else list
     check(Conv2dProblem(2, 8, 9, 7, 8, (3, 3), (1, 1), (1, 1, 1, 1), groups=8,
                         epilogue=BIAS_RESIDUAL_RELU), compiled_device,
-          taken=lambda variants: taken(only_depthwise(variants)))
+          taken=lambda variants: selection(only_depthwise(variants)))
     check(Conv2dProblem(1, 6, 9, 7, 12, (5, 3), (2, 1), (2, 1, 0, 1), (1, 2), groups=6,
                         epilogue=BIAS_CLIP), compiled_device,
           taken=lambda variants: few(only_depthwise(variants)))
@@ -157,4 +158,4 @@ def test_the_reference_counts_its_work() -> None:
     assert problem.flops == 2 * 8 * 4 * 4 * (2 * 36 + 3)
     assert problem.least_bytes == 4 * (2 * 4 * 36 + 8 * 4 * 9 + 8 + 2 * 8 * 16)
     assert problem.describe() == "3x3 4x6x6 -> 8x4x4"
-    assert isinstance(Variant((), problem.inputs, problem.outputs).label, str)
+    assert isinstance(Variant((), problem.inputs, problem.outputs).config_text, str)

@@ -1,5 +1,5 @@
-"""A CUDA device where there is no GPU: kernels run on PoCL, and cuBLASLt and cuSPARSE are NumPy
-over the same memory, by what their documentation says of addresses, strides and limits."""
+"""A CUDA device for machines without a GPU. Kernels run on PoCL. cuBLASLt and cuSPARSE are replaced
+by NumPy on the same memory, with the addresses, strides and limits of their documentation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = {0: np.dtype("float32"), 2: np.dtype("float16")}
 
 
 class AddressedBuffer(Buffer):
-    """OpenCL memory that is known by an address, as CUDA's is."""
+    """OpenCL memory with an address, as CUDA memory has one."""
 
     def __init__(self, device: AddressedDevice, memory: OpenCLBuffer, handle: int) -> None:
         self.device, self.memory, self.handle = device, memory, handle
@@ -34,6 +34,8 @@ class AddressedBuffer(Buffer):
 
 
 class AddressedDevice(OpenCLDevice):
+    """An OpenCL device whose buffers have addresses and that calls itself a CUDA device."""
+
     api = "cuda"
 
     def __init__(self, pocl: OpenCLDevice) -> None:
@@ -66,20 +68,22 @@ class AddressedDevice(OpenCLDevice):
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
-        own = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
-        super().launch(kernel, groups, work_group_size, own, shared_bytes=shared_bytes)
+        opencl_arguments = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
+        super().launch(kernel, groups, work_group_size, opencl_arguments,
+                       shared_bytes=shared_bytes)
 
     @contextlib.contextmanager
     def memory_at(self, address: int, dtype: np.dtype) -> Any:
-        """Everything from an address to the end of its buffer, written back afterwards."""
+        """Yields the memory from an address to the end of its buffer, and writes it back
+        afterwards."""
         space = next(s for s in self._spaces if s.handle <= address < s.handle + s.nbytes)
         start = address - space.handle
         assert start % dtype.itemsize == 0
-        whole = np.empty(space.nbytes, np.uint8)
-        self.read(space, whole)
+        data = np.empty(space.nbytes, np.uint8)
+        self.read(space, data)
         count = (space.nbytes - start) // dtype.itemsize
-        yield whole[start: start + count * dtype.itemsize].view(dtype)
-        self.write(space, whole)
+        yield data[start: start + count * dtype.itemsize].view(dtype)
+        self.write(space, data)
 
 
 def _memory(buffer: Buffer) -> OpenCLBuffer:
@@ -89,7 +93,7 @@ def _memory(buffer: Buffer) -> OpenCLBuffer:
 
 
 def column_major(memory: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
-    """A view; fails where the matrix leaves the memory."""
+    """Returns a view of a matrix; fails where the matrix exceeds the memory."""
     assert leading >= rows and memory.size >= leading * (columns - 1) + rows
     return np.lib.stride_tricks.as_strided(
         memory, (rows, columns), (memory.itemsize, leading * memory.itemsize))
@@ -108,8 +112,8 @@ class CusparseError(Exception):
 
 
 class CublasLt:
-    """Two algorithms for each product, which take 0 and 1000 bytes of workspace; none for a bias
-    that `refuses_bias` forbids."""
+    """A replacement of cuBLASLt. It offers two algorithms for each product, which take 0 and 1000
+    bytes of workspace, and none for a product with a bias where `refuses_bias` is set."""
 
     ComputeType = enum.IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32": 77})
     MatmulDescAttribute = enum.IntEnum("MatmulDescAttribute",
@@ -195,19 +199,19 @@ class CublasLt:
 
     def matmul_algo_get_heuristic(self, handle: int, operation: int, a: int, b: int, c: int,
                                   d: int, preference: int, requested: int, results: int,
-                                  found: int) -> None:
+                                  count: int) -> None:
         described = self._described[operation]
         if described["EPILOGUE"] & 4 and self.refuses_bias:
             raise CublasLtError(15)
         assert c == d and not (described["EPILOGUE"] & 4 and described["BIAS_POINTER"] == 0)
-        wanted = self._described[preference]
+        limits = self._described[preference]
         size = self.matmul_heuristic_result_dtype.itemsize
         table = np.frombuffer((ctypes.c_char * (size * requested)).from_address(results),
                               self.matmul_heuristic_result_dtype)
         for rank in range(2):
-            table[rank]["algo"]["data_"][:2] = rank, wanted["MIN_ALIGNMENT_D_BYTES"]
+            table[rank]["algo"]["data_"][:2] = rank, limits["MIN_ALIGNMENT_D_BYTES"]
             table[rank]["workspace_size"] = 1000 * rank
-        (ctypes.c_int * 1).from_address(found)[0] = 2
+        (ctypes.c_int * 1).from_address(count)[0] = 2
 
     def matmul(self, handle: int, operation: int, alpha: int, a: int, adesc: int, b: int,
                bdesc: int, beta: int, c: int, cdesc: int, d: int, ddesc: int, algorithm: int,
@@ -221,8 +225,9 @@ class CublasLt:
             assert workspace_bytes >= 1000
             with self.device.memory_at(workspace, np.dtype(np.uint8)) as scratch:
                 scratch[:workspace_bytes] = 0xEE
-        factor, kept = (ctypes.c_float.from_address(each).value for each in (alpha, beta))
-        layouts = [self._described[each] for each in (adesc, bdesc, ddesc)]
+        factor, c_factor = (ctypes.c_float.from_address(address).value
+                            for address in (alpha, beta))
+        layouts = [self._described[layout] for layout in (adesc, bdesc, ddesc)]
         batch = layouts[2].get("BATCH_COUNT", 1)
         dtype = layouts[2]["dtype"]
         for member in range(batch):
@@ -232,8 +237,8 @@ class CublasLt:
             x, y, z = (self._matrix(start, layout).astype(np.float64)
                        for start, layout in zip(starts, layouts, strict=False))
             product = factor * ((x.T if described["TRANSA"] else x) @ y)
-            if kept:
-                product += kept * z
+            if c_factor:
+                product += c_factor * z
             if described["EPILOGUE"] & 4:
                 with self.device.memory_at(described["BIAS_POINTER"], dtype) as bias:
                     product += bias[:len(product), np.newaxis].astype(np.float64)
@@ -326,7 +331,7 @@ class Cusparse:
               c: int, compute: int, algorithm: int, buffer: int) -> None:
         assert self._stream == 77 and (op_a, op_b, compute) == (0, 0, 0)
         assert self._prepared[a] == (algorithm, buffer)
-        sparse, matrix, result = (self._described[each] for each in (a, b, c))
+        sparse, matrix, result = (self._described[handle] for handle in (a, b, c))
         dtype, batch = sparse["dtype"], sparse["batch"]
         assert batch == matrix["batch"] == result["batch"]
         assert algorithm == 12 or dtype.itemsize == 4
@@ -335,8 +340,8 @@ class Cusparse:
         assert ctypes.c_float.from_address(alpha).value == 1
         assert ctypes.c_float.from_address(beta).value == 0
         for member in range(batch):
-            from_, to = (each["values"] + member * each["stride"] * dtype.itemsize
-                         for each in (matrix, result))
+            from_, to = (dense["values"] + member * dense["stride"] * dtype.itemsize
+                         for dense in (matrix, result))
             with self.device.memory_at(from_, dtype) as memory:
                 product = dense @ self._view(memory, matrix).astype(np.float64)
             with self.device.memory_at(to, dtype) as memory:
@@ -363,14 +368,14 @@ class Cusparse:
 
 
 class Doubles:
-    """A device and the libraries on it."""
+    """The replaced device and libraries."""
 
     def __init__(self, pocl: OpenCLDevice) -> None:
         self.device = AddressedDevice(pocl)
         self.lt, self.sparse = CublasLt(self.device), Cusparse(self.device)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Puts the doubles where nvmath-python's bindings are imported from."""
+        """Installs the replacements as the modules of nvmath-python's bindings."""
         for name, module in {"nvmath": SimpleNamespace(), "nvmath.bindings": SimpleNamespace(),
                              "nvmath.bindings.cublas": self.lt,
                              "nvmath.bindings.cublasLt": self.lt,

@@ -1,4 +1,5 @@
-"""cuBLAS and cuSPARSE: over doubles where there is no GPU, and as they are where there is one."""
+"""Tests of algorithms that call cuBLAS and cuSPARSE: with replacements of these libraries where
+there is no GPU, and with the libraries where there is one."""
 
 from __future__ import annotations
 
@@ -66,24 +67,25 @@ def doubles() -> Any:
 
 @pytest.fixture
 def double(doubles: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A device whose libraries are NumPy: .device, .lt and .sparse."""
+    """A device whose libraries are replaced by NumPy, as .device, .lt and .sparse."""
     doubles.install(monkeypatch)
     return doubles
 
 
 def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
                 weights: dict[str, np.ndarray] | None = None) -> list[str]:
-    """Every variant of one algorithm against the reference over what the variant stores."""
+    """Compares every variant of one algorithm with the reference, whose inputs have the dtypes of
+    the variant."""
     assert algorithm.supports(problem, device) is None
     inputs = random_inputs(problem)
     weights = random_weights(problem) if weights is None else weights
-    held = Weights(weights, device, "the test")
+    layer_weights = Weights(weights, device, "the test")
     ran = []
     for variant in algorithm.variants(problem, device):
         stored = [np.asarray(array, spec.stored_dtype)
                   for array, spec in zip(inputs, variant.inputs, strict=True)]
         (expected,) = op_of(problem).reference(problem, stored, weights)
-        (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
+        (actual,) = run_variant(algorithm, problem, variant, device, layer_weights, inputs)
         name = f"{variant.precision} {variant.outputs[0].layout} {variant.config_text}"
         limit = tolerance(problem.op, variant.precision)
         assert normalised_error(actual, expected) <= limit, f"{name} of {problem}"
@@ -93,8 +95,8 @@ def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
 
 def pruned(problem: Problem, density: float) -> dict[str, np.ndarray]:
     weights = random_weights(problem)
-    kept = np.random.default_rng(11).random(weights["weight"].shape) < density
-    return {**weights, "weight": weights["weight"] * kept}
+    mask = np.random.default_rng(11).random(weights["weight"].shape) < density
+    return {**weights, "weight": weights["weight"] * mask}
 
 
 def check_cusparse(problem: Conv2dProblem, device: Device) -> list[str]:
@@ -104,15 +106,15 @@ def check_cusparse(problem: Conv2dProblem, device: Device) -> list[str]:
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
-def test_lowering_to_cublas(double: Any, problem: Conv2dProblem) -> None:
+def test_im2col_with_cublas(double: Any, problem: Conv2dProblem) -> None:
     ran = check_alone(Im2colCublas(), problem, double.device)
     assert len({tuple(name.split()[:2]) for name in ran}) == 9
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
-def test_lowering_to_cusparse(double: Any, problem: Conv2dProblem) -> None:
+def test_im2col_with_cusparse(double: Any, problem: Conv2dProblem) -> None:
     ran = check_cusparse(problem, double.device)
-    # CSR_ALG3, which float16 takes too, has no batches of images
+    # CSR_ALG3, which float16 also uses, has no batches
     assert len(ran) == (12 if problem.batch <= 1 else 10)
 
 
@@ -131,7 +133,7 @@ def test_matrices_in_parts(double: Any, images: float) -> None:
 
 
 def test_epilogues_go_where_they_can(double: Any) -> None:
-    """A bias with its rectifier is the product's own in NHWC, where channels are rows of D."""
+    """cuBLAS applies a bias and a rectifier in NHWC, where the rows of D are channels."""
     problem = CONVOLUTIONS[0]
     kinds = {}
     for variant in Im2colCublas().variants(problem, double.device):
@@ -171,7 +173,8 @@ def test_what_a_product_can_apply() -> None:
     Epilogue(Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("add", (1, 0))))),
     Epilogue(Expression(2, (ExpressionStep("relu", (1,)),)), ("tensor",)),
     Epilogue(Expression(3, (ExpressionStep("add", (0, 2)),)), ("tensor", "tensor")),
-    Epilogue(Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("relu", (2,))), (2,)), ("channel",)),
+    Epilogue(Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("relu", (2,))), (2,)),
+             ("channel",)),
 ])
 def test_what_a_product_cannot_apply(epilogue: Epilogue) -> None:
     assert fused(epilogue) is None
@@ -204,7 +207,7 @@ def test_refusals(double: Any, device: Device) -> None:
 
 
 class _WithoutNvmath:
-    """An import system in which nvmath-python was never installed."""
+    """Makes imports behave as if nvmath-python were not installed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name == "nvmath":
@@ -262,12 +265,12 @@ def test_products_of_cublas_itself(gpu: Device, problem: GemmProblem) -> None:
 @pytest.mark.parametrize("algorithm", [Im2colCublas(), Im2colCusparse()],
                          ids=lambda algorithm: algorithm.name)
 def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
-    """A replayed graph computes anew from what its input holds by then."""
+    """A replayed graph computes from the present content of its inputs."""
     problem = replace(CONVOLUTIONS[0], weights_info=SPARSE)
     weights = pruned(problem, 0.1)
-    held = Weights(weights, gpu)
+    layer_weights = Weights(weights, gpu)
     variant = next(iter(algorithm.variants(problem, gpu)))
-    state = algorithm.prepare(held, problem, variant, gpu)
+    state = algorithm.prepare(layer_weights, problem, variant, gpu)
     x, y, scratch = (gpu.empty(max(nbytes, 1), "a test") for nbytes in (
         variant.inputs[0].nbytes, variant.outputs[0].nbytes, variant.workspace))
     algorithm.launch(state, [x], [y], scratch)
@@ -287,14 +290,14 @@ def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
 @pytest.mark.parametrize("algorithm", [Im2colCublas(), Im2colCusparse()],
                          ids=lambda algorithm: algorithm.name)
 def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> None:
-    """Products of one state run at the same time, each on a stream and with memory of its own."""
+    """Products of one state run at the same time, each on its own stream and memory."""
     problem = Conv2dProblem(4, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1), weights_info=SPARSE)
     weights = pruned(problem, 0.1)
-    held = Weights(weights, gpu)
+    layer_weights = Weights(weights, gpu)
     for variant in algorithm.variants(problem, gpu):
         if dict(variant.config).get("rank", 0):
             continue
-        state = algorithm.prepare(held, problem, variant, gpu)
+        state = algorithm.prepare(layer_weights, problem, variant, gpu)
         x, y = variant.inputs[0], variant.outputs[0]
         sources = [np.asarray(random_inputs(problem, seed)[0], x.stored_dtype)
                    for seed in range(4)]
@@ -320,5 +323,6 @@ def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> N
         assert len(results) == 4
         for index, source in enumerate(sources):
             (expected,) = op_of(problem).reference(problem, [source], weights)
-            assert normalised_error(results[index], expected) <= tolerance(
-                "conv2d", variant.precision), f"{variant.precision} {y.layout} {variant.config_text}"
+            error = normalised_error(results[index], expected)
+            assert error <= tolerance("conv2d", variant.precision), (
+                f"{variant.precision} {y.layout} {variant.config_text}")

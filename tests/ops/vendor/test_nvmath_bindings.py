@@ -1,6 +1,6 @@
-"""nvmath-python's bindings as they are, without a GPU, though not without a driver's library: the
-doubles take the same arguments and have the same numbers, and cuBLASLt and cuSPARSE accept what is
-described to them."""
+"""Tests with nvmath-python's real bindings, which need a driver's library but no GPU. The doubles
+take the same arguments and have the same numbers as the bindings, and cuBLASLt and cuSPARSE accept
+what is described to them."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_doubles_take_the_arguments_of_the_bindings(name: str, double: type) -> 
     assert len(functions) > 10
     for key, function in functions.items():
         # "name(type argument, type argument) -> type"
-        said = re.match(rf"{key}\((.*?)\)", getattr(module, key).__doc__.strip())
-        assert said, key
-        expected = said[1].count(",") + 1 if said[1] else 0
-        assert len(inspect.signature(function).parameters) - 1 == expected, said[0]
+        signature = re.match(rf"{key}\((.*?)\)", getattr(module, key).__doc__.strip())
+        assert signature, key
+        expected = signature[1].count(",") + 1 if signature[1] else 0
+        assert len(inspect.signature(function).parameters) - 1 == expected, signature[0]
 
 
 @pytest.mark.parametrize(("name", "double"), DOUBLES)
@@ -79,12 +79,12 @@ def test_doubles_have_the_numbers_of_the_bindings(name: str, double: type) -> No
     kinds = {key: value for key, value in vars(double).items() if hasattr(value, "__members__")}
     assert len(kinds) >= 5
     for key, kind in kinds.items():
-        home = module
+        owner = module
         if key == "ComputeType":
-            home = importlib.import_module("nvmath.bindings.cublas")
-        real = getattr(home, key).__members__
-        assert {each: int(real[each]) for each in kind.__members__} == {
-            each: int(value) for each, value in kind.__members__.items()}, key
+            owner = importlib.import_module("nvmath.bindings.cublas")
+        real = getattr(owner, key).__members__
+        assert {name: int(real[name]) for name in kind.__members__} == {
+            name: int(value) for name, value in kind.__members__.items()}, key
 
 
 def test_double_of_cublas_has_its_dtypes() -> None:
@@ -117,17 +117,17 @@ def test_double_of_cusparse_refuses_what_cusparse_refuses() -> None:
         for leading, order in ((9, 2), (15, 1)):
             with pytest.raises(failure):
                 sparse.create_dn_mat(16, 10, leading, 256, 0, order)
-        for order, leading, whole in ((1, 20, 200), (2, 12, 192)):
+        for order, leading, size in ((1, 20, 200), (2, 12, 192)):
             matrix = sparse.create_dn_mat(16, 10, leading, 256, 0, order)
-            for stride in (0, whole):
+            for stride in (0, size):
                 sparse.dn_mat_set_strided_batch(matrix, 3, stride)
             with pytest.raises(failure):
-                sparse.dn_mat_set_strided_batch(matrix, 3, whole - 1)
+                sparse.dn_mat_set_strided_batch(matrix, 3, size - 1)
             sparse.destroy_dn_mat(matrix)
 
 
 class _Partly:
-    """A module of the bindings but for the functions that need a GPU."""
+    """A module of the bindings with replacements for the functions that need a GPU."""
 
     def __init__(self, real: Any, **replaced: Any) -> None:
         self._real = real
@@ -157,10 +157,10 @@ def device() -> AddressedDevice:
 
 def prepared(algorithm: Algorithm, problem: Problem, weights: dict[str, np.ndarray],
              device: AddressedDevice) -> int:
-    held = Weights(weights, device, "the test")
+    layer_weights = Weights(weights, device, "the test")
     variants = list(algorithm.variants(problem, device))
     for variant in variants:
-        algorithm.prepare(held, problem, variant, device)
+        algorithm.prepare(layer_weights, problem, variant, device)
     return len(variants)
 
 

@@ -1,3 +1,5 @@
+"""Calibration inputs: the error of plans on them, and the tolerance."""
+
 from __future__ import annotations
 
 import gc
@@ -22,6 +24,7 @@ from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.registry import OPS
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import baseline_plans, planner
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.planner import Planner
@@ -29,7 +32,6 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.reference import reference
-from gossamer.plan.tune.tuner import Candidate
 from tests.model.onnx_models import model, save, weights
 from tests.plan import mixing
 from tests.plan.mixing import BY_IMAGE, MIXING, node
@@ -49,11 +51,11 @@ def test_every_image_counts_at_every_batch_size(graph: Graph, batch: int) -> Non
     def run(inputs: dict[str, np.ndarray], wrong: int = -1) -> dict[str, np.ndarray]:
         assert len(inputs["x"]) == batch
         y = reference(graph, inputs)["y"]
-        for place, image in enumerate(inputs["x"]):
+        for row, image in enumerate(inputs["x"]):
             (index,) = np.flatnonzero((x == image).all(axis=(1, 2, 3)))
             seen.append(int(index))
             if index == wrong:
-                y[place] *= 1.25
+                y[row] *= 1.25
         return {"y": y}
 
     calibration = Calibration(graph, [x])
@@ -71,13 +73,13 @@ class _Variant:
 
 @dataclass
 class _Program:
-    """Layers in lower precision cost 1 us instead of 1 + saved, and each adds to the error."""
+    """A program whose layers cost 1 us in lower precision, and 1 us + saved in float32."""
 
     steps: list[SimpleNamespace] = field(default_factory=list)
 
 
 _LAYERS = {"a": (5.0, 3e-4), "b": (1.0, 1e-4), "c": (9.0, 2e-4), "d": (3.0, 4e-4)}
-"""Time that the lower precision saves, and the error that it adds."""
+"""For each layer the time in us that the lower precision saves, and the error that it adds."""
 
 
 def _chosen(allowed: frozenset[str] | None) -> _Program:
@@ -86,7 +88,7 @@ def _chosen(allowed: frozenset[str] | None) -> _Program:
         low = allowed is None or name in allowed
         half, full = _Variant("fp16"), _Variant("fp32")
         candidates = [SimpleNamespace(variant=full, cost=1 + saved),
-                  SimpleNamespace(variant=half, cost=1.0)]
+                      SimpleNamespace(variant=half, cost=1.0)]
         program.steps.append(SimpleNamespace(
             layer=SimpleNamespace(name=name, inserted=False), variant=half if low else full,
             candidates=candidates))
@@ -98,16 +100,16 @@ def _error(program: _Program) -> float:
                       if step.variant.precision == "fp16")
 
 
-@pytest.mark.parametrize(("allowed", "kept"), [
+@pytest.mark.parametrize(("allowed", "less_precise"), [
     (None, "abcd"), (2e-3, "abcd"), (9.5e-4, "acd"), (6e-4, "ac"), (2.5e-4, "c"), (1e-4, ""),
     (1e-8, ""),
 ])
 def test_layers_that_save_most_keep_their_precision(graph: Graph, allowed: float | None,
-                                                    kept: str) -> None:
+                                                    less_precise: str) -> None:
     calibration = Calibration(graph, [images(2)], allowed)
     program, accuracy = calibration.choose(_chosen, _error)  # type: ignore[arg-type]
-    assert "".join(accuracy.less_precise) == kept
-    assert set(accuracy.held_back) == set("abcd") - set(kept)
+    assert "".join(accuracy.less_precise) == less_precise
+    assert set(accuracy.held_back) == set("abcd") - set(less_precise)
     assert accuracy.error == _error(program)  # type: ignore[arg-type]
     met = allowed is None or accuracy.error <= allowed
     assert met == ("cannot be met" not in str(accuracy))
@@ -129,7 +131,7 @@ def test_bad_calibrations_are_refused(graph: Graph) -> None:
 
 
 class _Rounding(HostIm2col):
-    """Rounds its inputs to 16 bits, and says so: what lower precision there is on the host."""
+    """A host algorithm of lower precision: it rounds its inputs to 16 bits."""
 
     name = "rounding"
 
@@ -146,7 +148,7 @@ class _Rounding(HostIm2col):
 
 @pytest.fixture
 def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An algorithm of lower precision that measures a hundred times faster than all others."""
+    """Adds an algorithm of lower precision, and sets its times to a hundredth of the measured."""
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     op = OPS["conv2d"]
     monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, _Rounding())))
@@ -157,7 +159,7 @@ def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is compared from end to end."""
+    """Turns the comparison with baseline plans off."""
     monkeypatch.setattr("gossamer.plan.choose.planner.compare", lambda *args: None)
 
 
@@ -195,7 +197,7 @@ def test_a_tolerance_needs_calibration(graph: Graph) -> None:
 
 
 def twins() -> onnx.ModelProto:
-    """Two layers of the same problem, with weights of their own."""
+    """Returns a network with two layers of the same problem and with different weights."""
     return model([node("Conv", ["x", "w0"], ["a"], "one", pads=[1, 1, 1, 1]),
                   node("Sigmoid", ["a"], ["b"]),
                   node("Conv", ["b", "w1"], ["c"], "two", pads=[1, 1, 1, 1]),
@@ -206,8 +208,8 @@ def twins() -> onnx.ModelProto:
 
 @pytest.fixture
 def held(tmp_path: Path, rounding: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
-    """Makes a plan whose tolerance holds back the second of two twins; its families take so many
-    microseconds by the number of layers in float32."""
+    """Returns a function that makes a plan whose tolerance holds back the second of two twin
+    layers. Its arguments are the times in us of programs with 0, 1 and 2 layers in float32."""
     def error(self: Planner, program: Program) -> float:
         (two,) = [step for step in program.steps if step.layer.name == "two"]
         return 0.0 if two.variant.precision == "fp32" else 1.0
@@ -221,15 +223,15 @@ def held(tmp_path: Path, rounding: None, monkeypatch: pytest.MonkeyPatch) -> Cal
             return [Timing(times[count], times[count], times[count], 5) for count in strict]
 
         monkeypatch.setattr(baseline_plans, "interleave", interleave)
-        made = gossamer.compile(str(save(twins(), tmp_path)), "host", effort="quick",
-                                precision="tf32", calibration=images(2), tolerance=1e-3)
-        made.program(2)
-        return made
+        compiled = gossamer.compile(str(save(twins(), tmp_path)), "host", effort="quick",
+                                    precision="tf32", calibration=images(2), tolerance=1e-3)
+        compiled.program(2)
+        return compiled
 
     return plan
 
 
-def test_a_family_takes_of_equal_layers_those_that_are_not_held_back(
+def test_a_baseline_plan_takes_of_equal_layers_those_that_are_not_held_back(
         held: Callable[..., Plan]) -> None:
     plan = held(1.0, 10.0, 20.0)
     accuracy = plan.report(2).accuracy
@@ -239,7 +241,8 @@ def test_a_family_takes_of_equal_layers_those_that_are_not_held_back(
             if row["plan"] == "rounding wherever it can"] == ["the same as measured choice"]
 
 
-def test_a_family_that_is_taken_tells_what_was_held_back(held: Callable[..., Plan]) -> None:
+def test_a_baseline_plan_that_is_taken_tells_what_was_held_back(
+        held: Callable[..., Plan]) -> None:
     plan = held(1.0, 20.0, 10.0)
     assert {step.algorithm.name for step in plan.program(2).steps} == {"host_im2col"}
     accuracy = plan.report(2).accuracy
@@ -256,16 +259,16 @@ def test_what_was_compared_leaves_nothing_in_memory(graph: Graph,
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             alive.add(self)
-            made.append(1)
+            contexts.append(1)
 
-    made: list[int] = []
+    contexts: list[int] = []
     monkeypatch.setattr(planner, "Context", Watched)
     gc.disable()
     try:
         plan = gossamer.compile(graph, "host", effort="quick", precision="tf32",
                                 calibration=images(4), tolerance=1e-5)
         plan.program(4)
-        assert len(made) > 2 and len(alive) == 0
+        assert len(contexts) > 2 and len(alive) == 0
     finally:
         gc.enable()
     assert plan.memory["weights"] == 0

@@ -1,3 +1,5 @@
+"""Algorithms that are forced with `only`."""
+
 from __future__ import annotations
 
 from pathlib import Path

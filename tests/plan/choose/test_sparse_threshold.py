@@ -29,7 +29,7 @@ DENSE = {algorithm.name: algorithm.dense for algorithm in OPS["conv2d"].algorith
 
 @cache
 def network() -> onnx.ModelProto:
-    """Three convolutions of rising sparsity and a classifier that is sparse too."""
+    """Returns three convolutions of rising sparsity and a classifier that is sparse too."""
     arrays = {name: weights(4, 4, 3, 3, seed=seed) for seed, name in enumerate(SPARSITIES)}
     for name, sparsity in SPARSITIES.items():
         pruned = np.random.default_rng(9).permutation(arrays[name].size)
@@ -53,7 +53,7 @@ def compiled(folder: Path, device: Device | str, threshold: float, **options: An
 
 
 def sides(plan: Plan) -> dict[str, bool]:
-    """For each convolution whether it took a dense algorithm."""
+    """Returns for each convolution whether it took a dense algorithm."""
     return {step.layer.name: step.algorithm.dense for step in plan.program(2).steps
             if step.layer.op == "conv2d"}
 
@@ -78,8 +78,8 @@ def test_layers_above_the_threshold_take_a_sparse_algorithm(
     reasons = {row["layer"]: row["rejected"] for row in report.rows}
     for layer, stated in (("thin", "sparsity 0.5 is not above the threshold 0.6"),
                           ("thinner", "sparsity 0.75 is above the threshold 0.6")):
-        told = {name for name, reason in reasons[layer].items() if reason == stated}
-        assert told and {DENSE[name] for name in told} == {layer == "thinner"}
+        names = {name for name, reason in reasons[layer].items() if reason == stated}
+        assert names and {DENSE[name] for name in names} == {layer == "thinner"}
     assert "sparsity 0.75 is above the threshold 0.6" in reasons["classes"].values()
 
 
@@ -141,12 +141,12 @@ def test_the_command_line_shows_densities_and_reasons(
     inspected = run("inspect", path)
     assert all(share in inspected.stdout for share in ("100.0%", "50.0%", "25.0%"))
     words = ["compile", path, "--device", "host", "--effort", "quick", "--sparse-threshold", "0.6"]
-    done = run(*words, "--explain", "thinner")
-    assert done.exit_code == 0, done.output
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("thinner ")
+    explained = run(*words, "--explain", "thinner")
+    assert explained.exit_code == 0, explained.output
+    (line,) = [line for line in explained.stdout.splitlines() if line.startswith("thinner ")
                and "sparse_im2col" in line and "on host" not in line]
     assert " 25% " in line
-    assert "sparsity 0.75 is above the threshold 0.6" in done.stdout
+    assert "sparsity 0.75 is above the threshold 0.6" in explained.stdout
     plain = json.loads(run(*words, "--json").stdout)
     assert plain["sparse_threshold"] == 0.6
     refused = run(*words[:-1], "1.5")

@@ -1,4 +1,4 @@
-"""Constants that resolving makes for one batch size must not serve another."""
+"""Constants that are computed for one batch size must not be used for another."""
 
 from __future__ import annotations
 

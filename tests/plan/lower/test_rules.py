@@ -180,7 +180,7 @@ def test_split_with_parts_that_nobody_reads(device: Device, tmp_path: Path) -> N
     assert len(plan.report().rows) == 1
 
 
-@pytest.mark.parametrize(("op", "arguments", "told"), [
+@pytest.mark.parametrize(("op", "arguments", "message"), [
     ("Conv", (IMAGE, fixed(6, 4, 3, 2)), "weight"),
     ("Conv", (IMAGE, weights(6, 4, 3, 2), fixed(6)), "bias"),
     ("ConvTranspose", (IMAGE, fixed(4, 3, 3, 2)), "weight"),
@@ -189,16 +189,16 @@ def test_split_with_parts_that_nobody_reads(device: Device, tmp_path: Path) -> N
      "scale"),
 ])
 def test_weights_that_the_data_decides_are_refused(op: str, arguments: tuple[Any, ...],
-                                                   told: str, tmp_path: Path) -> None:
+                                                   message: str, tmp_path: Path) -> None:
     proto, _ = single(op, arguments, 17)
     path = save(proto, tmp_path)
-    with pytest.raises(UnsupportedError, match=f"{op} 'node'.*{told}.*expected a constant") as e:
+    with pytest.raises(UnsupportedError, match=f"{op} 'node'.*{message}.*expected a constant") as e:
         gossamer.compile(str(path), "host").program(2)
     assert "\n" not in str(e.value) and str(path) in str(e.value)
 
 
 def test_a_constant_is_read_by_several_kinds_of_layer(device: Device, tmp_path: Path) -> None:
-    """As a product's right side, which is packed, and as a run-time value of others."""
+    """One layer reads the constant as packed weights, the others read it as a run-time value."""
     nodes = [helper.make_node("MatMul", ["x", "c"], ["p"]),
              helper.make_node("Concat", ["p", "c"], ["q"], axis=0),
              helper.make_node("MatMul", ["c", "q2"], ["r"]),

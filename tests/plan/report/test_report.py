@@ -1,4 +1,4 @@
-"""What a plan says of itself: rows, times, and layers that fell back to the host."""
+"""The report of a plan: rows, times, and layers that fell back to the host."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.baseline_plans import EndToEnd
+from gossamer.plan.choose.baseline_plans import DENSE, EndToEnd
 from gossamer.plan.plan import Plan
-from gossamer.plan.report.report import DENSE, Report, make_report
+from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -36,7 +36,7 @@ def plan(quick_device: Device, tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """refuse("pool"): no algorithm of that op runs anywhere but on the host."""
+    """Returns a function: after refuse("pool") algorithms of that op run on the host only."""
 
     def patch(op: str) -> None:
         for algorithm in OPS[op].algorithms:
@@ -96,12 +96,12 @@ def test_what_preparing_took_is_told_once_it_was_done(plan: Plan, quick_device: 
     assert report.build_s == sum(row["build_s"] for row in report.rows)
     assert report.build_line.startswith("built in ") and " now (slowest: " in report.build_line
     assert report.build_line in str(report).splitlines()
-    kept = plan.memory["weights"]
+    weight_bytes = plan.memory["weights"]
     assert (report.device_bytes is not None) == quick_device.compiles
     if quick_device.compiles:
-        # CUDA tells of its kernels' code too
-        assert report.device_bytes is not None and report.device_bytes >= kept > 0
-        assert (report.device_bytes == kept) == (quick_device.api != "cuda")
+        # with CUDA the size of the kernels' code is known too
+        assert report.device_bytes is not None and report.device_bytes >= weight_bytes > 0
+        assert (report.device_bytes == weight_bytes) == (quick_device.api != "cuda")
 
 
 def test_what_preparing_took_in_words() -> None:
@@ -129,9 +129,9 @@ def test_what_became_of_the_zeros_in_words() -> None:
     assert Report("host", 1, [thin, full, pool, other]).zeros_line == (
         "zeros are skipped in 2 of 3 layers with weights: alone these take 6.0 us, with the best "
         "dense algorithms 12.5 us")
-    whole = Report("host", 1, [thin, other], end_to_end_us=8.0,
-                   plans=[{"plan": DENSE, "median_us": 15.0}])
-    assert whole.zeros_line.endswith(
+    measured = Report("host", 1, [thin, other], end_to_end_us=8.0,
+                      plans=[{"plan": DENSE, "median_us": 15.0}])
+    assert measured.zeros_line.endswith(
         "12.5 us; the network takes 8.0 us, with dense algorithms only 15.0 us")
     unknown = row(True, 0.2, 1.0, None)
     assert Report("host", 1, [thin, unknown]).zeros_line == (
@@ -166,11 +166,11 @@ def test_profile_fills_in_the_times(plan: Plan, quick_device: Device) -> None:
     assert_close(plan(images(2)), expected(images(2)))
 
 
-def _shares(plan: Plan, whole_us: float, each_us: float = 10.0) -> dict[str, float]:
+def _shares(plan: Plan, end_to_end_us: float, step_us: float = 10.0) -> dict[str, float]:
     program = plan.program(2)
-    timings = [Timing(each_us, each_us, each_us, 5)] * len(program.steps)
-    whole = EndToEnd(Timing(whole_us, whole_us, whole_us, 5))
-    return make_report(program, plan.device, timings, whole).shares
+    timings = [Timing(step_us, step_us, step_us, 5)] * len(program.steps)
+    end_to_end = EndToEnd(Timing(end_to_end_us, end_to_end_us, end_to_end_us, 5))
+    return make_report(program, plan.device, timings, end_to_end).shares
 
 
 def test_shares_say_whose_kernels_the_time_goes_to(
@@ -189,7 +189,7 @@ def test_shares_say_whose_kernels_the_time_goes_to(
     assert _shares(plan, 20.0 * count) == pytest.approx(
         {"our kernels": (count - 2) / (2 * count), "cuBLAS": 0.5 / count,
          "on the host": 0.5 / count, "between layers": 0.5})
-    # timed one by one the layers took longer than all together
+    # the layers take longer one by one than together
     assert _shares(plan, 1.0) == pytest.approx(
         {"our kernels": (count - 2) / count, "cuBLAS": 1 / count, "on the host": 1 / count})
     assert _shares(plan, 0.0, 0.0) == {}
@@ -225,12 +225,12 @@ def test_a_layer_that_the_device_cannot_run_goes_to_the_host(
         x = np.random.default_rng(seed).standard_normal((2, 3, 4, 5)).astype(np.float32)
         assert_close(plan(x), runtime(proto, {"x": x})[0])
     report = plan.report()
-    fallen = [row for row in report.rows if row["device"] == "host"]
-    assert {row["op"] for row in fallen} == {op}
+    host_rows = [row for row in report.rows if row["device"] == "host"]
+    assert {row["op"] for row in host_rows} == {op}
     (note,) = report.notes
-    # conv, pool, turn and relu; on the host lies the one, and what was put in for it
+    # on the host are the refused layer and the layout changes that were inserted for it
     assert note.startswith(f"{compiled_device.name} ran 3 of 4 layers; 1 ") and " on host: " in note
-    assert all(row["layer"] in note for row in fallen) and "refused by a test" in note
+    assert all(row["layer"] in note for row in host_rows) and "refused by a test" in note
     strict = compiled(proto, compiled_device, tmp_path, strict=True)
     with pytest.raises(UnsupportedError, match=f"{compiled_device.name} cannot run .*"
                                                "refused by a test.*strict") as caught:
@@ -251,7 +251,7 @@ def test_profile_of_a_plan_with_a_layer_on_the_host(
                    helper.make_node("Relu", ["a"], ["y"], "relu")], {"x": ["N", 3]}, {"y": 2})
     report = compiled(proto, compiled_device, tmp_path).profile(2)
     assert [row["device"] for row in report.rows] == ["host", compiled_device.name]
-    # what the host does is not seen by the device's clock, but the layer beside it is
+    # the device's clock does not measure the host, but it measures the next layer
     assert report.rows[1]["median_us"] > 0
 
 

@@ -1,3 +1,5 @@
+"""Debug levels, and shapes that are given when a network is compiled."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A layer whose output has no elements."""
+
 from __future__ import annotations
 
 from pathlib import Path

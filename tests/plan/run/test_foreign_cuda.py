@@ -36,7 +36,7 @@ def cupy(cuda: Device) -> Any:
 
 @pytest.fixture
 def jax(cuda: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # else it takes three quarters of the GPU's memory
+    # by default jax allocates three quarters of the GPU's memory
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     module = pytest.importorskip("jax", reason="jax is not installed", exc_type=ImportError)
     if module.default_backend() != "gpu":
@@ -49,7 +49,7 @@ def tensor(torch: Any, seed: int = 0) -> Any:
 
 
 def assert_right(y: Any, seed: int = 0) -> None:
-    """The tensor is on the GPU and is what the network makes of the images of this seed."""
+    """Asserts that a tensor is on the GPU and is the output for the images of a seed."""
     assert y.is_cuda
     assert_close(y.cpu().numpy(), expected(images(BATCH, seed)))
 
@@ -79,13 +79,13 @@ def test_the_numbers_are_those_of_numpy_arrays(plan: Plan, torch: Any) -> None:
 
 def test_work_on_two_streams_is_ordered(plan: Plan, torch: Any) -> None:
     streams = torch.cuda.Stream(), torch.cuda.Stream()
-    given = [tensor(torch, seed) for seed in range(6)]
+    inputs = [tensor(torch, seed) for seed in range(6)]
     torch.cuda.synchronize()
     results = []
-    for index, x in enumerate(given):
+    for index, x in enumerate(inputs):
         with torch.cuda.stream(streams[index % 2]):
-            # the plan waits for the quotient and the sum for the plan, whose own result is freed
-            # before the sum is done
+            # the plan has to wait for the quotient, and the sum for the plan, whose own result is
+            # freed before the sum is computed
             results.append(plan(x * 2 / 2) + 0)
     torch.cuda.synchronize()
     for seed, y in enumerate(results):
@@ -166,5 +166,5 @@ def test_jax_arrays(plan: Plan, jax: Any) -> None:
     for seed in range(3):
         y = plan(jax.numpy.asarray(images(BATCH, seed)))
         assert isinstance(y, jax.Array)
-        assert {each.platform for each in y.devices()} == {"gpu"}
+        assert {device.platform for device in y.devices()} == {"gpu"}
         assert_close(np.asarray(y), expected(images(BATCH, seed)))

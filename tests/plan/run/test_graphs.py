@@ -1,4 +1,4 @@
-"""Captured graphs and foreign inputs, on a device that records and replays as CUDA does."""
+"""Captured graphs and foreign inputs, on a device that records and replays like CUDA."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan(graphs: GraphDevice, tmp_path: Path) -> Plan:
 
 def foreign(context: Context, graphs: GraphDevice, source: Addressed, stream: object = None
             ) -> np.ndarray:
-    """What a context makes of an input at an address, by way of device memory."""
+    """Returns the output of a context for an input at an address on the device."""
     (value,) = context.program.outputs.values()
     spec = context.program.specs[value]
     target = graphs.empty(spec.nbytes, "a result")
@@ -89,7 +89,7 @@ def test_old_addresses_are_forgotten(plan: Plan, graphs: GraphDevice) -> None:
     for _ in range(2):
         for index, source in enumerate(sources):
             assert_close(foreign(context, graphs, source), expected(images(1, index)))
-    assert graphs.captures <= 1, "none of twelve came again within the eight that are kept"
+    assert graphs.captures <= 1, "none of twelve came again within the eight that are stored"
 
 
 def test_streams_wait_for_each_other(plan: Plan, graphs: GraphDevice) -> None:

@@ -1,4 +1,4 @@
-"""Memory of a plan: buffers reused by lifetime, weights shared, contexts bounded, running out."""
+"""Memory of a plan: reused buffers, shared weights, the number of contexts, running out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from gossamer.device.base import Buffer, Device, out_of_memory
+from gossamer.device.base import Buffer, Device
+from gossamer.device.checks import out_of_memory
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
 from gossamer.plan.run.memory import Lifetime, place
@@ -40,9 +41,9 @@ def test_values_alive_together_never_overlap(values: dict[str, Lifetime],
                                              alignment: int) -> None:
     offsets, total = place(values, alignment)
     assert offsets.keys() == values.keys()
-    for name, own in values.items():
+    for name, value in values.items():
         assert offsets[name] % alignment == 0
-        assert 0 <= offsets[name] <= offsets[name] + own.nbytes <= total
+        assert 0 <= offsets[name] <= offsets[name] + value.nbytes <= total
     for a, b in itertools.combinations(values, 2):
         if _together(values[a], values[b]):
             low, high = sorted((a, b), key=offsets.__getitem__)
@@ -110,19 +111,19 @@ def test_programs_of_all_batches_read_the_same_constants(tmp_path: Path) -> None
 
 
 def test_only_so_many_batches_keep_their_buffers(tmp_path: Path) -> None:
-    kept = 8
+    most_contexts = 8
     plan, fresh = (compiled(small(), find("host"), tmp_path) for _ in range(2))
-    batches = range(1, kept + 5)
+    batches = range(1, most_contexts + 5)
     for batch in batches:
         plan(images(batch))
-    for batch in batches[-kept:]:
+    for batch in batches[-most_contexts:]:
         fresh(images(batch))
     assert plan.memory == fresh.memory
     # the batch used longest ago went first
-    for batch in (batches[-kept], 1):
+    for batch in (batches[-most_contexts], 1):
         plan(images(batch))
         fresh(images(batch))
-    fresh(images(batches[-kept]))
+    fresh(images(batches[-most_contexts]))
     assert plan.memory == fresh.memory
     assert_close(plan(images(1)), expected(images(1)))
 

@@ -1,4 +1,4 @@
-"""Networks of odd structure: what leaves them may be an input, a constant or another output."""
+"""Networks of unusual structure: an output may be an input, a constant or another output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ node = helper.make_node
 
 
 def matches(proto: onnx.ModelProto, device: Device, folder: Path, *inputs: np.ndarray) -> None:
-    """The plan agrees with ONNX Runtime on every output, at this batch and again after another."""
+    """Asserts that a plan agrees with ONNX Runtime, at this batch size and again after another."""
     plan = compiled(proto, device, folder, strict=True)
     feeds = dict(zip((info.name for info in plan.inputs), inputs, strict=True))
     references = runtime(proto, feeds)
@@ -96,7 +96,7 @@ def test_an_output_is_a_shape(device: Device, tmp_path: Path) -> None:
 
 
 def test_outputs_that_are_the_same_memory(device: Device, tmp_path: Path) -> None:
-    """Reshaped, flattened and reshaped again, of a layer and of an input."""
+    """The outputs are a layer's value and an input, reshaped and flattened."""
     proto = model([node("Relu", ["x"], ["a"]), node("Flatten", ["a"], ["b"]),
                    node("Reshape", ["b", "shape"], ["c"]), node("Flatten", ["x"], ["d"]),
                    node("Identity", ["b"], ["e"])],
@@ -179,7 +179,7 @@ def test_a_value_read_twice_by_one_layer(device: Device, tmp_path: Path) -> None
 
 
 def test_an_empty_value_within_a_network(device: Device, tmp_path: Path) -> None:
-    """Cut down to nothing along one dimension, then joined with what is there."""
+    """The value is sliced to length 0 along one dimension, and then concatenated."""
     bounds = {"zero": np.array([0]), "axis": np.array([1])}
     proto = model([node("Slice", ["x", "zero", "zero", "axis"], ["none"]),
                    node("Exp", ["none"], ["still"]), node("Concat", ["still", "x"], ["y"], axis=1),

@@ -1,4 +1,4 @@
-"""Saved plans: the same outputs without measuring, and one line for every file that is none."""
+"""Saved plans: the same outputs without measuring, and an error in one line for every bad file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.plan.small import assert_close, compiled, expected, images, save, sma
 
 @pytest.fixture
 def measured(quick_device: Device, tmp_path: Path) -> Callable[[], Plan]:
-    """Makes a measured plan for batches 1 and 4, with a cache in a folder of its own."""
+    """Returns a function that makes a measured plan for batches 1 and 4."""
     path = save(small(), tmp_path)
 
     def make() -> Plan:
@@ -98,9 +98,9 @@ def test_a_second_plan_and_a_second_save_write_the_same_file(
     Plan.load(tmp_path / "first.plan").save(tmp_path / "third.plan")
     assert set(entries(tmp_path / "first.plan")) >= {"plan.json", "graph.json", "choices.json",
                                                      "weights/0.npy"}
-    wanted = (tmp_path / "first.plan").read_bytes()
+    first_bytes = (tmp_path / "first.plan").read_bytes()
     for name in ("second", "third"):
-        assert (tmp_path / f"{name}.plan").read_bytes() == wanted
+        assert (tmp_path / f"{name}.plan").read_bytes() == first_bytes
     assert "date" not in json.loads(entries(tmp_path / "first.plan")["plan.json"])
 
 
@@ -115,13 +115,13 @@ def test_another_batch_takes_the_nearest_choices_and_says_so(
         (note,) = [line for line in loaded.report().notes if "not planned" in line]
         start = f"batch {batch} was not planned: the choices are those of batch {nearest}"
         assert note.startswith(start)
-        # a product of few rows may have no such algorithm or config for more of them
+        # the algorithm or config of a product of few rows may not exist for more rows
         assert note[len(start):] in ("", ", but for classes, which they do not fit")
-        taken, wanted = ({step.layer.name: (step.algorithm, step.variant.config_text)
-                          for step in steps if step.layer.name != "classes"
-                          and not step.layer.inserted}
-                         for steps in (loaded.program(batch).steps, plan.program(nearest).steps))
-        assert taken == wanted
+        loaded_choices, choices_of_nearest = (
+            {step.layer.name: (step.algorithm, step.variant.config_text) for step in steps
+             if step.layer.name != "classes" and not step.layer.inserted}
+            for steps in (loaded.program(batch).steps, plan.program(nearest).steps))
+        assert loaded_choices == choices_of_nearest
     loaded.save(tmp_path / "b.plan")
     assert Plan.load(tmp_path / "b.plan").planned_batches == [1, 4]
 
@@ -165,9 +165,9 @@ def test_a_choice_that_does_not_fit_another_batch_is_replaced_and_named(file: Pa
 
 
 def plan_file_without_check(path: Path) -> Plan:
-    """A loaded plan whose choices were not tried."""
+    """Returns a loaded plan whose choices were not tested by building programs."""
     from gossamer.device.registry import find
-    from gossamer.plan.store.saved_options import StoredChoices
+    from gossamer.plan.choose.saved_options import StoredChoices
 
     _, graph, plain = plan_file.read(path)
     return Plan(graph, find("host"), choices=StoredChoices(path, plain))
@@ -248,7 +248,7 @@ def test_a_plan_made_elsewhere_is_refused(file: Path, part: str, key: str, messa
 
 
 def changed(file: Path, **what: Any) -> None:
-    """Makes a saved plan take host_im2col of other sources or libraries."""
+    """Changes the sources or libraries of host_im2col in a saved plan."""
     def change(head: Any) -> Any:
         head["made_by"]["algorithms"]["conv2d host_im2col"].update(what)
         return head
@@ -374,10 +374,10 @@ def test_a_changed_byte_is_noticed_or_does_no_harm(file: Path) -> None:
 @pytest.mark.parametrize("entry", ["plan.json", "graph.json", "choices.json"])
 def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
                                                                    entry: str) -> None:
-    whole = file.read_bytes()
+    data = file.read_bytes()
     refused = 0
     for seed in range(60):
-        file.write_bytes(whole)
+        file.write_bytes(data)
         rewrite(file, entry, lambda value, seed=seed: _maimed(value, random.Random(seed)))
         try:
             Plan.load(file)
@@ -388,7 +388,7 @@ def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
 
 
 def _maimed(value: Any, rng: random.Random) -> Any:
-    """The value with one thing in it dropped or replaced."""
+    """Returns the value with one item in it removed or replaced."""
     if isinstance(value, (dict, list)) and value:
         key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
         if rng.random() < 0.3:

@@ -1,5 +1,5 @@
-"""What may win: candidates that are right with the layer's own constants, in every image, each
-time they run."""
+"""Candidates are checked: only those may be taken that are right with the layer's own constants, in
+every image and each time they run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose import elimination
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune import candidates
-from gossamer.plan.tune import check as comparing
+from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.examples import Examples
 from gossamer.plan.tune.tuner import EFFORTS, Tuner, usable
@@ -39,18 +38,18 @@ HOST = find("host")
 
 
 class Stub(HostIm2col):
-    """Convolves, then does as it was told to the outputs."""
+    """A convolution that calls a function with its outputs afterwards."""
 
     name = "stub"
 
     def __init__(self, after: Callable[..., None] = lambda outputs: None,
                  variants: Callable[[Variant], list[Variant]] = lambda variant: [variant]) -> None:
         self.after = after
-        self.made = variants
+        self.change_variant = variants
         self.workspaces: list[Buffer | None] = []
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterable[Variant]:
-        return self.made(next(iter(super().variants(problem, device))))
+        return self.change_variant(next(iter(super().variants(problem, device))))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -82,11 +81,11 @@ def outcome(algorithm: Algorithm, of: Layer | None = None) -> str | None:
 
 @pytest.fixture(params=["all images", "three images", "three images, read apart"])
 def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is compared of images that are large, or not."""
+    """Sets which images are compared, and how they are read back."""
     if request.param != "all images":
         monkeypatch.setattr(candidates, "_CHECKED", 0)
     if "apart" in request.param:
-        monkeypatch.setattr(comparing, "_APART", 0)
+        monkeypatch.setattr(check, "_SEPARATE_BYTES", 0)
     return request.param
 
 
@@ -108,7 +107,7 @@ def test_a_wrong_image_is_seen(compared: str, image: int) -> None:
     assert outcome(Stub(spoil)) == ("wrong numbers (error 1.0e+00)" if seen else None)
 
 
-def test_an_error_is_not_told_of_a_number_that_happens_to_be_nearly_zero() -> None:
+def test_a_single_value_near_zero_makes_no_error() -> None:
     spec = default_spec((100_000,))
     problem = ElementwiseProblem((spec,) * 3, Expression(3, (
         ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3, 2)))))
@@ -133,7 +132,7 @@ def test_many_small_images_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Careless(HostIm2col):
-    """Writes over its input, and computes nothing."""
+    """A convolution that writes over its input and computes nothing."""
 
     name = "careless"
 
@@ -145,10 +144,11 @@ class Careless(HostIm2col):
 def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
     of, examples = layer(), Examples(HOST)
     assert of.problem is not None
-    (careless,), (good,) = ([(each, variant) for variant in each.variants(of.problem, HOST)][:1]
-                            for each in (Careless(), HostIm2col()))
-    ran, _ = CandidateSet(of, HOST, examples=examples).run([careless, good, careless, good], 3)
-    assert [each.failure is None for each in ran] == [False, True, False, True]
+    (careless,), (good,) = (
+        [(algorithm, variant) for variant in algorithm.variants(of.problem, HOST)][:1]
+        for algorithm in (Careless(), HostIm2col()))
+    measured, _ = CandidateSet(of, HOST, examples=examples).run([careless, good, careless, good], 3)
+    assert [measurement.failure is None for measurement in measured] == [False, True, False, True]
     for pair, right in ((good, True), (careless, False), (good, True)):
         assert (CandidateSet(of, HOST, examples=examples).check(*pair) is None) == right
 
@@ -212,9 +212,9 @@ def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = Stub(variants=three)
     measured, transient = CandidateSet(layer(), HOST).run(
         [(stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
-    assert [each.failure is None for each in measured] == [True, True, False]
+    assert [measurement.failure is None for measurement in measured] == [True, True, False]
     assert "no room for 9000000 bytes" in str(measured[2].failure) and transient == {2}
-    assert len({id(each) for each in stub.workspaces}) == 1
+    assert len({id(workspace) for workspace in stub.workspaces}) == 1
 
 
 def test_an_output_that_is_not_written_is_seen() -> None:
@@ -227,8 +227,8 @@ def test_an_output_that_is_not_written_is_seen() -> None:
             super().launch(state, inputs, [outputs[0], aside], workspace, stream)
 
     spec = default_spec((2, 3))
-    problem = ElementwiseProblem((spec,), Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("neg", (0,))),
-                                                     (1, 2)), ("float32", "float32"))
+    expression = Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("neg", (0,))), (1, 2))
+    problem = ElementwiseProblem((spec,), expression, ("float32", "float32"))
     of = Layer("two", "elementwise", ["x"], ["y", "z"], list(problem.outputs), problem)
     assert outcome(NumpyElementwise(), of) is None
     assert str(outcome(Forgetful(), of)).startswith("wrong numbers")
@@ -265,9 +265,9 @@ def test_clocks_that_run_backwards_give_no_time(monkeypatch: pytest.MonkeyPatch)
 def test_odd_weights_spoil_no_other_network(tuner: Callable[[str], Tuner], odd: float) -> None:
     strange = layer()
     strange.weights["weight"][0, 0, 0, 0] = odd  # type: ignore[index]
-    for each in (strange, layer(), strange):
-        candidates = tuner("quick").measure(each, [HostIm2col()], HOST)
-        assert usable(each, candidates, HOST)
+    for tested in (strange, layer(), strange):
+        candidates = tuner("quick").measure(tested, [HostIm2col()], HOST)
+        assert usable(tested, candidates, HOST)
 
 
 def test_what_was_right_with_other_weights_is_checked_with_these(
@@ -290,9 +290,9 @@ def test_what_was_right_with_other_weights_is_checked_with_these(
 
 def test_more_effort_times_all_anew(tuner: Callable[[str], Tuner]) -> None:
     for effort, measured in (("quick", 2), ("quick", 0), ("max", 2), ("normal", 0), ("max", 0)):
-        each = tuner(effort)
-        candidates = each.measure(layer(), [Stub(), HostIm2col()], HOST)
-        assert each.measured == measured, effort
+        effort_tuner = tuner(effort)
+        candidates = effort_tuner.measure(layer(), [Stub(), HostIm2col()], HOST)
+        assert effort_tuner.measured == measured, effort
         assert all(candidate.measured.samples >= EFFORTS[effort][1] for candidate in candidates)
 
 
@@ -300,22 +300,22 @@ def test_a_vendors_library_has_more_configs_tried(
         tuner: Callable[[str], Tuner], monkeypatch: pytest.MonkeyPatch) -> None:
     many = Stub(variants=lambda variant: [
         replace(variant, config=(("rank", rank),)) for rank in range(20)])
-    own = len(tuner("quick").measure(layer(), [many], HOST))
+    own_count = len(tuner("quick").measure(layer(), [many], HOST))
     monkeypatch.setattr(many, "vendor", "a vendor")
     counts = [len(tuner(effort).measure(layer(), [many], HOST)) for effort in EFFORTS]
-    assert own < counts[0] < counts[1] < counts[2] == 20
+    assert own_count < counts[0] < counts[1] < counts[2] == 20
 
 
 def test_a_new_candidate_is_timed_beside_the_others(tuner: Callable[[str], Tuner]) -> None:
     tuner("quick").measure(layer(), [HostIm2col()], HOST)
-    each = tuner("quick")
-    each.measure(layer(), [HostIm2col(), Stub()], HOST)
-    assert (each.measured, each.reused) == (2, 0)
+    second = tuner("quick")
+    second.measure(layer(), [HostIm2col(), Stub()], HOST)
+    assert (second.measured, second.reused) == (2, 0)
 
 
 @pytest.fixture
 def with_stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Stub], str]:
-    """Puts a stub among the algorithms; gives a model to compile."""
+    """Returns a function that adds a stub to the algorithms and returns a model to compile."""
     def put(stub: Stub) -> str:
         op = OPS["conv2d"]
         monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, stub)))
@@ -347,8 +347,9 @@ def test_an_algorithm_of_lower_precision_alone_is_named(with_stub: Callable[[Stu
 
 
 def _slow_to_build(*seconds: float) -> Stub:
-    return Stub(variants=lambda variant: [replace(variant, config=(("n", n),), build_seconds=each)
-                                          for n, each in enumerate(seconds)])
+    return Stub(variants=lambda variant: [replace(variant, config=(("n", n),),
+                                                  build_seconds=build_seconds)
+                                          for n, build_seconds in enumerate(seconds)])
 
 
 @pytest.mark.parametrize(("effort", "tried"), [
@@ -356,10 +357,10 @@ def _slow_to_build(*seconds: float) -> Stub:
     ("max", [True] * 5)])
 def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
         tuner: Callable[[str], Tuner], effort: str, tried: list[bool]) -> None:
-    stub, each = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
-    candidates = each.measure(layer(), [stub], HOST)
+    stub, effort_tuner = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
+    candidates = effort_tuner.measure(layer(), [stub], HOST)
     assert [candidate.measured.failure is None for candidate in candidates] == tried
-    assert each.measured == sum(tried)
+    assert effort_tuner.measured == sum(tried)
     if effort == "quick":
         assert [candidate.measured.failure for candidate in candidates[::2]] == [
             "would take about 200 s to build, with effort quick at most 15 s are allowed",
@@ -373,17 +374,17 @@ def test_more_effort_measures_what_was_left_out(tuner: Callable[[str], Tuner]) -
     assert [candidate.measured.failure for candidate in candidates] == [None, None]
 
 
-@pytest.mark.parametrize(("effort", "told"), [
+@pytest.mark.parametrize(("effort", "reason"), [
     (None, "would take about 61 s to build, without an effort at most 60 s are allowed"),
     ("quick", "would take about 61 s to build, with effort quick at most 15 s are allowed")])
 def test_an_algorithm_that_takes_too_long_to_build_says_so(
-        with_stub: Callable[[Stub], str], effort: str | None, told: str) -> None:
+        with_stub: Callable[[Stub], str], effort: str | None, reason: str) -> None:
     for only in (None, "stub"):
         plan = gossamer.compile(with_stub(_slow_to_build(61.0, 70.0)), "host", effort=effort,
                                 only=only)
         for step in plan.program(1).steps:
             if step.layer.op == "conv2d":
-                assert step.algorithm.name != "stub" and step.rejected["stub"] == told
+                assert step.algorithm.name != "stub" and step.rejected["stub"] == reason
 
 
 def test_without_an_effort_the_first_config_that_builds_soon_is_taken(
@@ -395,12 +396,13 @@ def test_without_an_effort_the_first_config_that_builds_soon_is_taken(
     assert configs == {1}
 
 
-def test_a_graph_too_entangled_gives_up_layouts(monkeypatch: pytest.MonkeyPatch,
-                                                with_stub: Callable[[Stub], str]) -> None:
+def test_a_graph_too_entangled_leaves_out_layouts(monkeypatch: pytest.MonkeyPatch,
+                                                  with_stub: Callable[[Stub], str]) -> None:
     path = with_stub(Stub())
     free = gossamer.compile(path, "host", effort="quick").report(2)
     monkeypatch.setattr(elimination, "LARGEST_TABLE", 8)
     plan = gossamer.compile(path, "host", effort="quick")
-    told = {each["reason"] for row in plan.report(2).rows for each in row.get("candidates", [])}
-    assert any("too entangled for so many layouts" in reason for reason in told)
+    reasons = {candidate["reason"] for row in plan.report(2).rows
+               for candidate in row.get("candidates", [])}
+    assert any("too entangled for so many layouts" in reason for reason in reasons)
     assert len(free.rows) and np.isfinite(plan(images(2))).all()

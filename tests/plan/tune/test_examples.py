@@ -1,4 +1,4 @@
-"""Inputs of candidates: the same whoever asked before, and never more of them than allowed."""
+"""Example inputs: they do not depend on earlier calls, and take no more memory than allowed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_they_are_what_the_problem_draws_whatever_was_asked_for_before(problem: 
     for before in (added((1,)), added((4, 3, 4, 4), (4, 3, 4, 4))):
         examples = Examples(HOST)
         examples.of(before)
-        for mine, own in zip(examples.of(problem), drawn, strict=True):
-            assert mine.dtype == own.dtype
-            np.testing.assert_array_equal(mine, own)
+        for example, array in zip(examples.of(problem), drawn, strict=True):
+            assert example.dtype == array.dtype
+            np.testing.assert_array_equal(example, array)
 
 
 def test_layers_with_the_same_input_share_its_memory() -> None:
@@ -53,7 +53,7 @@ def test_layers_with_the_same_input_share_its_memory() -> None:
 
 
 class Small(RecordingDevice):
-    """Has room for a few buffers only, and counts what was uploaded."""
+    """A device with memory for a few buffers, which counts uploads."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ def test_those_used_least_lately_make_room() -> None:
     assert device.uploads == 3 + 4
 
 
-def test_what_is_larger_than_all_that_may_be_kept_is_not() -> None:
+def test_inputs_larger_than_the_allowed_memory_are_not_stored() -> None:
     device = Small(room=400)
     _asked(Examples(device), 40, 101, 101, 40)
     assert device.uploads == 3
 
 
-def test_where_there_is_no_memory_what_is_kept_goes_first() -> None:
+def test_stored_inputs_are_freed_where_memory_runs_out() -> None:
     device = Small(room=10**6)
     examples = Examples(device)
     _asked(examples, 40)

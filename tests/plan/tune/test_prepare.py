@@ -1,4 +1,4 @@
-"""What preparing a variant took, and what it keeps on the device."""
+"""The time that preparing a variant takes, and the memory on the device."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.device.base import Device, Kernel, KernelSource
+from gossamer.device.base import Device, Kernel
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
+from gossamer.plan.prepare import Build, build
 from gossamer.plan.store.tuning_file import Measurement
-from gossamer.plan.tune import prepare as building
-from gossamer.plan.tune import tuner
-from gossamer.plan.tune.prepare import Build, build
+from gossamer.plan.tune import prepare, tuner
 from tests.ops.recording import RecordingDevice
 
 
 class Clock:
-    """Seconds that pass where a test says so."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,13 +34,13 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr("gossamer.ops.algorithm.time", found)
-    return found
+    test_clock = Clock()
+    monkeypatch.setattr("gossamer.ops.weights.time", test_clock)
+    return test_clock
 
 
 class Packer(Algorithm):
-    """Packs the weights in 3 s and compiles its kernel in 2 s."""
+    """An algorithm that packs the weights in 3 s and compiles its kernel in 2 s."""
 
     op = "gemm"
     name = "packer"
@@ -64,14 +64,14 @@ class Packer(Algorithm):
         self.clock.now += 2
         state = State(problem, variant, device)
         if self.kernel is not None:
-            own = device.upload(np.zeros(5, np.float32), "a table")
-            state.launches = [Launch(self.kernel, (1,), (1,), (packed, own, 7))] * 2
+            table = device.upload(np.zeros(5, np.float32), "a table")
+            state.launches = [Launch(self.kernel, (1,), (1,), (packed, table, 7))] * 2
         return state
 
 
 def _kernel(code_bytes: int | None, from_cache: bool) -> Kernel:
     kernel = type("OneKernel", (Kernel,), {})()
-    kernel.name, kernel.source = "one", KernelSource.of(building.__file__, "one")  # type: ignore[arg-type]
+    kernel.name, kernel.source = "one", KernelSource.of(prepare.__file__, "one")  # type: ignore[arg-type]
     kernel.code_bytes, kernel.from_cache = code_bytes, from_cache
     return kernel
 
@@ -93,8 +93,8 @@ def test_a_form_that_was_there_counts_as_when_it_was_made(clock: Clock) -> None:
 def test_code_and_tables_count_once(clock: Clock, code: int | None, nbytes: int) -> None:
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
-    found = _built(Packer(clock, _kernel(code, True)), weights, device)
-    assert found == Build(5, True, nbytes)
+    cost = _built(Packer(clock, _kernel(code, True)), weights, device)
+    assert cost == Build(5, True, nbytes)
 
 
 def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
@@ -112,7 +112,7 @@ def _measured(build_s: float | None, cached: bool) -> Measurement:
     return Measurement("a", "", (), (), "fp32", 1.0, build_s=build_s, build_cached=cached)
 
 
-@pytest.mark.parametrize(("before", "fresh", "kept"), [
+@pytest.mark.parametrize(("before", "fresh", "stored"), [
     (_measured(9.0, False), _measured(0.1, True), _measured(9.0, False)),
     (_measured(9.0, False), _measured(8.0, False), _measured(8.0, False)),
     (_measured(9.0, True), _measured(0.1, True), _measured(0.1, True)),
@@ -120,6 +120,6 @@ def _measured(build_s: float | None, cached: bool) -> Measurement:
     (None, _measured(0.1, True), _measured(0.1, True)),
 ])
 def test_measuring_again_with_kernels_from_the_cache_keeps_what_building_took(
-        before: Measurement | None, fresh: Measurement, kept: Measurement) -> None:
+        before: Measurement | None, fresh: Measurement, stored: Measurement) -> None:
     assert tuner._with_first_build(replace(fresh, median_us=2.0), before) == replace(
-        kept, median_us=2.0)
+        stored, median_us=2.0)

@@ -20,15 +20,15 @@ SECONDS = 20
 
 
 class Meeting(HostIm2col):
-    """Is ready when another is being made ready too."""
+    """An algorithm whose preparation ends when those of others at the same barrier have begun."""
 
-    def __init__(self, name: str, device: threading.Barrier, failure: BaseException | None = None
+    def __init__(self, name: str, barrier: threading.Barrier, failure: BaseException | None = None
                  ) -> None:
         self.name = name  # type: ignore[misc]
-        self._place, self._failure = device, failure
+        self._barrier, self._failure = barrier, failure
 
     def prepare(self, *arguments: Any) -> State:
-        self._place.wait(SECONDS)
+        self._barrier.wait(SECONDS)
         if self._failure is not None:
             raise self._failure
         return super().prepare(*arguments)
@@ -36,44 +36,45 @@ class Meeting(HostIm2col):
 
 def run(algorithms: list[Meeting]) -> list[str | None]:
     of = layer()
-    pairs = [(each, next(iter(each.variants(of.problem, HOST)))) for each in algorithms]
+    pairs = [(algorithm, next(iter(algorithm.variants(of.problem, HOST))))
+             for algorithm in algorithms]
     return [measured.failure for measured in CandidateSet(of, HOST).run(pairs, 2)[0]]
 
 
 @pytest.fixture
 def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(HOST), "builds_side_by_side", True)
-    # this process may use two, whatever there are
+    # this process may use two processors, whatever their number is
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {1, 3}, raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
 
 def test_candidates_are_built_at_once(side_by_side: None) -> None:
-    device = threading.Barrier(2)
-    assert run([Meeting("one", device), Meeting("other", device)]) == [None, None]
+    barrier = threading.Barrier(2)
+    assert run([Meeting("one", barrier), Meeting("other", barrier)]) == [None, None]
 
 
 def test_one_that_fails_is_named_and_leaves_the_others(side_by_side: None) -> None:
-    device = threading.Barrier(2)
-    broken = Meeting("broken", device, ValueError("no such tile"))
-    assert run([broken, Meeting("whole", device)]) == ["does not run: no such tile", None]
+    barrier = threading.Barrier(2)
+    broken = Meeting("broken", barrier, ValueError("no such tile"))
+    assert run([broken, Meeting("whole", barrier)]) == ["does not run: no such tile", None]
 
 
 def test_libraries_of_vendors_wait_their_turn(side_by_side: None) -> None:
     alone = threading.Barrier(1)
     libraries = [Meeting(name, alone) for name in ("one", "other")]
     busy = threading.Lock()
-    for each in libraries:
-        each.vendor = "a vendor"  # type: ignore[misc]
-        each.prepare = _exclusively(each.prepare, busy)  # type: ignore[method-assign]
+    for library in libraries:
+        library.vendor = "a vendor"  # type: ignore[misc]
+        library.prepare = _exclusively(library.prepare, busy)  # type: ignore[method-assign]
     assert run(libraries) == [None, None]
 
 
 def test_libraries_of_vendors_are_made_ready_while_our_own_are_built(side_by_side: None) -> None:
-    device = threading.Barrier(2)
-    library = Meeting("library", device)
+    barrier = threading.Barrier(2)
+    library = Meeting("library", barrier)
     library.vendor = "a vendor"  # type: ignore[misc]
-    assert run([Meeting("own", device), library]) == [None, None]
+    assert run([Meeting("own", barrier), library]) == [None, None]
     broken = Meeting("broken", threading.Barrier(1), ValueError("no such engine"))
     broken.vendor = "a vendor"  # type: ignore[misc]
     assert run([Meeting("own", threading.Barrier(1)), broken]) == [
@@ -85,11 +86,11 @@ def test_the_layers_of_a_plan_are_built_at_once(
     plan = compiled(small(), HOST, tmp_path)
     steps = plan.program(2).steps
     assert [step.algorithm.name for step in steps].count("host_im2col") == 2
-    device = threading.Barrier(2)
+    barrier = threading.Barrier(2)
     prepare = HostIm2col.prepare
 
     def meeting(*arguments: Any) -> State:
-        device.wait(SECONDS)
+        barrier.wait(SECONDS)
         return prepare(*arguments)
 
     monkeypatch.setattr(HostIm2col, "prepare", meeting)
@@ -123,7 +124,7 @@ def _exclusively(prepare: Any, busy: threading.Lock) -> Any:
 
 
 def test_an_interrupt_is_passed_on(side_by_side: None) -> None:
-    device = threading.Barrier(2)
-    interrupted = Meeting("interrupted", device, KeyboardInterrupt())
+    barrier = threading.Barrier(2)
+    interrupted = Meeting("interrupted", barrier, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        run([interrupted, Meeting("other", device)])
+        run([interrupted, Meeting("other", barrier)])

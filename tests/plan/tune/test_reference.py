@@ -18,7 +18,7 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
-from gossamer.plan.tune import reference as computing
+from gossamer.plan.tune import reference as reference_module
 from gossamer.plan.tune.reference import reference
 from tests.model.onnx_models import save
 from tests.plan import mixing
@@ -43,7 +43,7 @@ def test_the_reference_is_the_network(graph: Graph) -> None:
 def test_the_reference_is_computed_in_parts(graph: Graph, batch: int,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     x = images(batch)
-    whole = reference(graph, {"x": x})["y"]
+    expected_y = reference(graph, {"x": x})["y"]
     seen: list[int] = []
     op = OPS["pool"]
 
@@ -52,8 +52,8 @@ def test_the_reference_is_computed_in_parts(graph: Graph, batch: int,
         return op.reference(problem, *arguments)
 
     monkeypatch.setitem(OPS, "pool", replace(op, reference=watched))
-    monkeypatch.setattr(computing, "_BYTES_AT_ONCE", 2 * _bytes_of_an_image(graph))
-    np.testing.assert_allclose(reference(graph, {"x": x})["y"], whole, rtol=1e-12)
+    monkeypatch.setattr(reference_module, "_BYTES_AT_ONCE", 2 * _bytes_of_an_image(graph))
+    np.testing.assert_allclose(reference(graph, {"x": x})["y"], expected_y, rtol=1e-12)
     pools = len(seen) // math.ceil(batch / 2)
     assert seen[::pools] == [2] * (batch // 2) + [1] * (batch % 2)
 
@@ -68,15 +68,15 @@ def test_the_reference_of_mixed_images_is_computed_at_once(
         name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = gossamer.load(str(save(MIXING[name], tmp_path)))
     x = mixing.images(6)
-    whole = reference(graph, {"x": x})["y"]
-    monkeypatch.setattr(computing, "_BYTES_AT_ONCE", 1)
-    np.testing.assert_array_equal(reference(graph, {"x": x})["y"], whole)
+    expected_y = reference(graph, {"x": x})["y"]
+    monkeypatch.setattr(reference_module, "_BYTES_AT_ONCE", 1)
+    np.testing.assert_array_equal(reference(graph, {"x": x})["y"], expected_y)
 
 
 def test_the_reference_keeps_what_is_still_read_only(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain of twenty layers never has more than two of their values, and the one that the
-    last layer reads from the start."""
+    """A chain of twenty layers has at most two values of neighbouring layers at a time, and the
+    first value, which the last layer reads."""
     chain = ["x", *(f"v{index}" for index in range(20))]
     proto = network(*(node("Softmax", [a], [b], axis=1)
                     for a, b in itertools.pairwise(chain)),
@@ -89,7 +89,7 @@ def test_the_reference_keeps_what_is_still_read_only(
     def watched(*arguments: Any) -> list[np.ndarray]:
         results = op.reference(*arguments)
         alive.extend(map(weakref.ref, results))
-        most[0] = max(most[0], sum(each() is not None for each in alive))
+        most[0] = max(most[0], sum(values() is not None for values in alive))
         return results
 
     monkeypatch.setitem(OPS, "softmax", replace(op, reference=watched))
@@ -98,12 +98,12 @@ def test_the_reference_keeps_what_is_still_read_only(
 
 
 def test_an_error_where_a_number_is_not_finite() -> None:
-    there = np.array([[1.0, -np.inf], [3.0, 4.0]])
-    assert normalised_error(there, there) == 0.0
+    infinite = np.array([[1.0, -np.inf], [3.0, 4.0]])
+    assert normalised_error(infinite, infinite) == 0.0
     finite = np.array([[1.0, 2.0], [3.0, 4.0]])
-    nowhere = np.full((2, 2), np.nan)
-    for y, wanted in ((there, finite), (finite, there), (nowhere, finite), (finite, nowhere)):
-        assert normalised_error(y, wanted) == math.inf
+    nan = np.full((2, 2), np.nan)
+    for y, right in ((infinite, finite), (finite, infinite), (nan, finite), (finite, nan)):
+        assert normalised_error(y, right) == math.inf
     zeros = np.zeros((1, 2))
     assert normalised_error(zeros, zeros) == 0.0
     assert normalised_error(np.array([[3e-9, 4e-9]]), zeros) == pytest.approx(5e-9)

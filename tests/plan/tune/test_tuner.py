@@ -1,3 +1,5 @@
+"""Plans whose candidates are measured: repeated plans, wrong candidates, and reports."""
+
 from __future__ import annotations
 
 import ctypes
@@ -25,7 +27,7 @@ from tests.plan.small import assert_close, expected, images, save, small
 
 @pytest.fixture
 def tuned(device: Device, tmp_path: Path) -> Callable[[], Plan]:
-    """Makes a plan that measures, with a cache in a folder of its own."""
+    """Returns a function that makes a plan that measures."""
     if is_slow(device):
         pytest.skip("Oclgrind interprets: its times say nothing")
     path = save(small(), tmp_path)
@@ -54,21 +56,21 @@ def test_the_second_plan_measures_nothing_and_is_the_same(tuned: Callable[[], Pl
 
 def test_whole_programs_have_the_devices_memory_to_themselves(
         tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, compare, held = tuned(), planner.compare, []
+    plan, compare, counts = tuned(), planner.compare, []
     assert plan.tuner is not None
-    kept = plan.tuner._examples
+    examples = plan.tuner._examples
 
     def watched(*arguments: Any) -> Any:
-        held.append(len(kept))
+        counts.append(len(examples))
         return compare(*arguments)
 
     monkeypatch.setattr(planner, "compare", watched)
     plan.program(2)
-    assert held == [0] and not kept
+    assert counts == [0] and not examples
 
 
 class _Liar(Algorithm):
-    """Claims every convolution and does something else."""
+    """An algorithm that claims to support every convolution and computes something else."""
 
     op = "conv2d"
     name = "liar"
@@ -120,7 +122,7 @@ def test_losers_say_by_how_much(tuned: Callable[[], Plan], device: Device) -> No
     assert all(" us against " in step.rejected[name] for name in able)
 
 
-def test_trials_are_finite_and_kept(tuned: Callable[[], Plan], device: Device) -> None:
+def test_measurements_are_finite_and_stored(tuned: Callable[[], Plan], device: Device) -> None:
     plan = tuned()
     program = plan.program(2)
     assert plan.tuner is not None
@@ -146,7 +148,7 @@ def test_the_report_has_every_candidate(tuned: Callable[[], Plan]) -> None:
 
 
 @pytest.mark.parametrize("where", [-1, 0, 40])
-def test_right_numbers_and_a_write_round_the_output_are_found_out(
+def test_a_write_outside_the_output_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: int
 ) -> None:
     class Careless(HostIm2col):

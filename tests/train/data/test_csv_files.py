@@ -1,4 +1,4 @@
-"""Samples in csv files, and what is said of those that are wrong."""
+"""Samples in csv files, and the error messages for wrong files."""
 
 import gzip
 from unittest.mock import patch
@@ -31,15 +31,15 @@ LINES = st.integers(2, 3).flatmap(lambda width: st.lists(
     ("x.csv.gz", gzip.compress(b"5,1,2\n0,3,4.5\n", mtime=0), {}),
 ])
 def test_csv(tmp_path, name, content, options):
-    found = read(csv(tmp_path, content, name), **options)
-    assert found.x.tolist() == [[1, 2], [3, 4.5]]
-    assert found.y.dtype == np.int64 and found.y.tolist() == [5, 0]
-    assert found.names == ("0", "5") and found.shape is None and not found.pixels
+    data = read(csv(tmp_path, content, name), **options)
+    assert data.x.tolist() == [[1, 2], [3, 4.5]]
+    assert data.y.dtype == np.int64 and data.y.tolist() == [5, 0]
+    assert data.names == ("0", "5") and data.shape is None and not data.pixels
 
 
 def test_csv_with_words_for_labels(tmp_path):
-    found = read(csv(tmp_path, "length,width,species\n1,2, setosa\n3,4,7\n"), label="last")
-    assert found.y.tolist() == ["setosa", "7"] and found.names == ("7", "setosa")
+    data = read(csv(tmp_path, "length,width,species\n1,2, setosa\n3,4,7\n"), label="last")
+    assert data.y.tolist() == ["setosa", "7"] and data.names == ("7", "setosa")
 
 
 @pytest.mark.parametrize("values, shape, pixels", [
@@ -47,8 +47,8 @@ def test_csv_with_words_for_labels(tmp_path):
     ([0, 300], (8, 8), False), ([0, 16], (8, 8), False)])
 def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
     line = ",".join(map(str, [7, *values * 32]))
-    found = read(csv(tmp_path, f"{line}\n{line}\n"))
-    assert (found.shape, found.pixels) == (shape, pixels)
+    data = read(csv(tmp_path, f"{line}\n{line}\n"))
+    assert (data.shape, data.pixels) == (shape, pixels)
 
 
 @pytest.mark.parametrize("content, expected", [
@@ -90,17 +90,17 @@ def test_wrong_csv_with_labels_last(tmp_path):
 
 
 def test_packed_files_that_are_cut(tmp_path):
-    whole = gzip.compress(b"5,1,2\n0,3,4.5\n" * 5000)
-    assert fault(csv(tmp_path, whole[:-20], "x.csv.gz")).startswith(
+    packed = gzip.compress(b"5,1,2\n0,3,4.5\n" * 5000)
+    assert fault(csv(tmp_path, packed[:-20], "x.csv.gz")).startswith(
         "the packed file is cut short or damaged (Compressed file ended")
-    changed = bytearray(whole)
+    changed = bytearray(packed)
     changed[-8] ^= 1
     assert fault(csv(tmp_path, bytes(changed), "y.csv.gz")).startswith(
         "the packed file is cut short or damaged (CRC check failed")
 
 
-def found(path, numbers, **options):
-    """What a file is read as, or what is said of it, where its cells are read as `numbers`."""
+def outcome(path, numbers, **options):
+    """Returns what a file is read as, or its error message, where cells are read as `numbers`."""
     with patch.object(csv_files, "_NUMBERS", numbers):
         try:
             samples = csv_files.read(path, **options)
@@ -118,14 +118,15 @@ def test_whole_numbers_are_read_as_any_others_are(tmp_path_factory, lines, delim
     heading = ["label", *"ab"[:len(lines[0]) - 1]] if headed else None
     text = end.join(map(delimiter.join, [heading, *lines] if heading else lines))
     path = csv(tmp_path_factory.getbasetemp(), text)
-    assert (found(path, csv_files._NUMBERS, label=label, limit=limit)
-            == found(path, (np.float32,), label=label, limit=limit))
+    assert (outcome(path, csv_files._NUMBERS, label=label, limit=limit)
+            == outcome(path, (np.float32,), label=label, limit=limit))
 
 
 def test_all_whole_numbers_are_read_as_such(tmp_path):
-    """Which is what makes them fast."""
+    """This is what makes them fast."""
     path = csv(tmp_path, 'label,a,b\n5,255,-3\n\n6, +7,"9" \n')
-    assert found(path, (np.int32,), label="first", limit=None)[:2] == ([[255, -3], [7, 9]], [5, 6])
+    assert outcome(path, (np.int32,), label="first", limit=None)[:2] == (
+        [[255, -3], [7, 9]], [5, 6])
 
 
 @pytest.mark.parametrize("text", [
@@ -133,15 +134,15 @@ def test_all_whole_numbers_are_read_as_such(tmp_path):
     '"la\nbel",a,b\n"multi\nline",1,2\nb,3,4\n'])
 def test_line_breaks_in_quoted_cells(tmp_path, text):
     (tmp_path / "x.csv").write_text(text)
-    found = csv_files.read(tmp_path / "x.csv", "first", None)
-    assert found.y.tolist() == ["multi\nline", "b"] and found.x.tolist() == [[1, 2], [3, 4]]
+    data = csv_files.read(tmp_path / "x.csv", "first", None)
+    assert data.y.tolist() == ["multi\nline", "b"] and data.x.tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("text, told", [
+@pytest.mark.parametrize("text, message", [
     ('label,a,b\nb,3\n', "line 2 has 2 cells, the lines before it have 3"),
     ('label,a,b\n"b,3,4\nc,1,2\n', "line 3 has 1 cells, the lines before it have 3"),
     ('label,a\n"' + 140_000 * "b", "field larger than field limit")])
-def test_first_samples_that_are_no_rows_under_their_heading(tmp_path, text, told):
+def test_first_samples_that_are_no_rows_under_their_heading(tmp_path, text, message):
     (tmp_path / "x.csv").write_text(text)
-    with pytest.raises(InputError, match=f"x.csv: {told}"):
+    with pytest.raises(InputError, match=f"x.csv: {message}"):
         csv_files.read(tmp_path / "x.csv", "first", None)

@@ -1,4 +1,4 @@
-"""How samples are prepared and split."""
+"""Preparation and splitting of samples."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ def dataset(x, shape=None, pixels=True) -> Dataset:
 
 
 def test_as_published():
-    """Scaled, binarised and padded with zeros on all sides, as nearly alike as can be."""
-    found = prepared(dataset([[0, 127, 128, 255, 200, 1]], (2, 3)), Preparation(
+    """Samples are scaled, binarised, and padded with zeros as evenly as possible."""
+    data = prepared(dataset([[0, 127, 128, 255, 200, 1]], (2, 3)), Preparation(
         scale=True, threshold=0.5, pad=(5, 4)))
-    assert found.shape == (5, 4) and found.x.shape == (1, 20) and not found.pixels
-    assert found.x.dtype == np.float32
-    assert found.x.reshape(5, 4).tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0],
+    assert data.shape == (5, 4) and data.x.shape == (1, 20) and not data.pixels
+    assert data.x.dtype == np.float32
+    assert data.x.reshape(5, 4).tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0],
                                               [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
@@ -49,14 +49,14 @@ def test_padding_never_crops():
 
 def test_split():
     data = dataset(np.arange(100)[:, None])
-    training, held = split(data, 0.2, seed=3)
-    assert len(held.x) == 20 and held.source == "0.2 of data"
-    assert sorted([*training.y, *held.y]) == list(range(100))
-    for part in (training, held):
+    training, validation = split(data, 0.2, seed=3)
+    assert len(validation.x) == 20 and validation.source == "0.2 of data"
+    assert sorted([*training.y, *validation.y]) == list(range(100))
+    for part in (training, validation):
         assert part.y.tolist() == sorted(part.y) and part.x[:, 0].tolist() == part.y.tolist()
-    assert held.y.tolist() != list(range(80, 100))
-    assert split(data, 0.2, seed=3)[1].y.tolist() == held.y.tolist()
-    assert split(data, 0.2, seed=4)[1].y.tolist() != held.y.tolist()
+    assert validation.y.tolist() != list(range(80, 100))
+    assert split(data, 0.2, seed=3)[1].y.tolist() == validation.y.tolist()
+    assert split(data, 0.2, seed=4)[1].y.tolist() != validation.y.tolist()
 
 
 @pytest.mark.parametrize("fraction, count", [(0.001, 0), (0.999, 100)])

@@ -15,12 +15,12 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 
 
 def _with(row: int, column: int, value: float) -> np.ndarray:
-    found = X.copy()
-    found[row, column] = value
-    return found
+    x = X.copy()
+    x[row, column] = value
+    return x
 
 
-@pytest.mark.parametrize(("x", "y", "said"), [
+@pytest.mark.parametrize(("x", "y", "message"), [
     (_with(4, 1, np.nan), Y, "x has nan in row 4, column 1: expected finite float32 numbers"),
     (_with(5, 0, -np.inf), Y, "x has -inf in row 5, column 0"),
     (_with(2, 1, 1e300), Y, "x has 1e+300 in row 2, column 1"),
@@ -45,8 +45,8 @@ def _with(row: int, column: int, value: float) -> np.ndarray:
     (X, np.full((6, 3), None), "y is of type object: expected numbers"),
     (X, np.tile(Y[:, None], (1, 2)), "y has shape (6, 2): expected one label a row, or targets of "
                                      "shape (6, 3)")])
-def test_wrong_data(x: Any, y: Any, said: str) -> None:
-    with pytest.raises(InputError, match=re.escape(said)) as error:
+def test_wrong_data(x: Any, y: Any, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)) as error:
         samples(x, y, (2, 3))
     assert "\n" not in str(error.value)
 
@@ -59,22 +59,22 @@ def test_one_output_takes_numbers() -> None:
 
 
 def test_one_hot_targets() -> None:
-    found = samples(X.astype(np.uint8), np.array([5, 9, 7, 7, 9, 5]), (2, 3))
-    assert found.x.dtype == found.targets.dtype == np.float32
-    np.testing.assert_array_equal(found.x, X)
-    np.testing.assert_array_equal(found.targets, np.eye(3)[[0, 2, 1, 1, 2, 0]])
-    np.testing.assert_array_equal(found.labels, [0, 2, 1, 1, 2, 0])
-    assert found.classes.tolist() == [5, 7, 9]
+    data = samples(X.astype(np.uint8), np.array([5, 9, 7, 7, 9, 5]), (2, 3))
+    assert data.x.dtype == data.targets.dtype == np.float32
+    np.testing.assert_array_equal(data.x, X)
+    np.testing.assert_array_equal(data.targets, np.eye(3)[[0, 2, 1, 1, 2, 0]])
+    np.testing.assert_array_equal(data.labels, [0, 2, 1, 1, 2, 0])
+    assert data.classes.tolist() == [5, 7, 9]
     assert samples(X, Y - 1, (2, 3)).classes.tolist() == [-1, 0, 1]
-    both = samples(X, Y % 2 == 1, (2, 2))
-    assert both.classes.tolist() == [False, True]
-    # a whole matrix is targets, of whatever type
+    booleans = samples(X, Y % 2 == 1, (2, 2))
+    assert booleans.classes.tolist() == [False, True]
+    # a matrix of any type is used as the targets
     assert samples(X, np.eye(3, dtype=int)[Y], (2, 3)).labels is None
 
 
 def test_wrong_validation_data() -> None:
     mlp = MLP((2, 3), device="host", epochs=1)
-    for given, said in (((X, Y[:3]), "validation x has 6 rows, validation y has 3"),
+    for validation, message in (((X, Y[:3]), "validation x has 6 rows, validation y has 3"),
                         ((_with(1, 0, np.nan), Y), "validation x has nan in row 1, column 0"),
                         ((X, Y + 1), "validation y has the label 3 in row 2: expected one of 0, 1, "
                                      "2"),
@@ -83,5 +83,5 @@ def test_wrong_validation_data() -> None:
                                             "way round"),
                         ((X[:0], Y[:0]), "validation x has no rows"),
                         (X, "validation: expected a pair of x and y")):
-        with pytest.raises(InputError, match=re.escape(said)):
-            mlp.fit(X, Y, validation=given)
+        with pytest.raises(InputError, match=re.escape(message)):
+            mlp.fit(X, Y, validation=validation)

@@ -1,4 +1,4 @@
-"""Readers of labelled samples: every format but csv, and what is said of files that are wrong."""
+"""Readers of labelled samples in every format but csv, and the error messages for wrong files."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ def idx(content: np.ndarray, kind=8) -> bytes:
 
 
 def save_idx(folder, part="train", images=None, labels=None, suffix="") -> Path:
-    """The file of images."""
+    """Writes a file of images and one of labels, and returns the path of the former."""
     pack = gzip.compress if suffix else bytes
     paths = [folder / f"{part}-{name}-ubyte{suffix}" for name in ("images-idx3", "labels-idx1")]
     for path, content in zip(paths, (images if images is not None else idx(PICTURES),
@@ -44,15 +44,15 @@ def save_pictures(folder, suffix=".png", classes=("0", "1", "2")) -> Path:
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_idx(tmp_path, suffix):
     images = save_idx(tmp_path, suffix=suffix)
-    for given in (images, images.with_name(f"train-labels-idx1-ubyte{suffix}"), tmp_path):
-        found = read(given)
-        assert found.x.tolist() == PICTURES.reshape(6, -1).tolist()
-        assert found.y.tolist() == LABELS.tolist()
-        assert found.shape == (9, 8) and found.pixels
+    for path in (images, images.with_name(f"train-labels-idx1-ubyte{suffix}"), tmp_path):
+        data = read(path)
+        assert data.x.tolist() == PICTURES.reshape(6, -1).tolist()
+        assert data.y.tolist() == LABELS.tolist()
+        assert data.shape == (9, 8) and data.pixels
     assert read(images, limit=2).y.tolist() == [0, 1]
     save_idx(tmp_path, "t10k", idx(PICTURES[:2]), idx(LABELS[:2]), suffix)
-    found, test = sources.load(tmp_path, limit=5)
-    assert len(found.x) == 5 and len(test.x) == 2 and Path(test.source).name.startswith("t10k")
+    data, test = sources.load(tmp_path, limit=5)
+    assert len(data.x) == 5 and len(test.x) == 2 and Path(test.source).name.startswith("t10k")
 
 
 def test_idx_with_dots_in_the_name_and_one_file_packed(tmp_path):
@@ -83,8 +83,8 @@ def test_wrong_idx(tmp_path, images, labels, expected):
     path = save_idx(tmp_path, images=images, labels=labels)
     with pytest.raises(InputError) as caught:
         sources.load(path)
-    other = path.with_name("train-labels-idx1-ubyte")
-    assert str(caught.value).replace(str(path), "FILE").replace(str(other), "LABELS") == expected
+    partner = path.with_name("train-labels-idx1-ubyte")
+    assert str(caught.value).replace(str(path), "FILE").replace(str(partner), "LABELS") == expected
 
 
 def test_idx_without_its_partner(tmp_path):
@@ -101,10 +101,10 @@ def test_idx_without_its_partner(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".bmp", ".png"])
 def test_pictures_by_class(tmp_path, suffix):
-    found = read(save_pictures(tmp_path / "digits", suffix))
-    assert found.x.tolist() == PICTURES.reshape(6, -1).tolist()
-    assert found.y.dtype == np.int64 and found.y.tolist() == LABELS.tolist()
-    assert found.shape == (9, 8) and found.pixels and found.names == ("0", "1", "2")
+    data = read(save_pictures(tmp_path / "digits", suffix))
+    assert data.x.tolist() == PICTURES.reshape(6, -1).tolist()
+    assert data.y.dtype == np.int64 and data.y.tolist() == LABELS.tolist()
+    assert data.shape == (9, 8) and data.pixels and data.names == ("0", "1", "2")
 
 
 def test_pictures_of_named_classes_are_evenly_mixed(tmp_path):
@@ -113,25 +113,25 @@ def test_pictures_of_named_classes_are_evenly_mixed(tmp_path):
         Image.fromarray(PICTURES[0]).save(tmp_path / "dog" / f"1{extra:04}.JPEG")
     (tmp_path / "dog" / "notes.txt").write_text("not a picture")
     (tmp_path / ".hidden").mkdir()
-    found = read(tmp_path)
-    assert found.names == ("cat", "dog", "hand")
-    assert "".join(label[0] for label in found.y) == "dcdhddcdhd"
+    data = read(tmp_path)
+    assert data.names == ("cat", "dog", "hand")
+    assert "".join(label[0] for label in data.y) == "dcdhddcdhd"
     assert read(tmp_path, limit=3).y.tolist() == ["dog", "cat", "dog"]
 
 
 def test_folders_to_train_and_to_test_on(tmp_path):
     save_pictures(tmp_path / "training")
     save_pictures(tmp_path / "testing")
-    found, test = sources.load(tmp_path, limit=4)
-    assert found.y.tolist() == test.y.tolist() == [0, 1, 2, 0]
+    data, test = sources.load(tmp_path, limit=4)
+    assert data.y.tolist() == test.y.tolist() == [0, 1, 2, 0]
     assert test.source == str(tmp_path / "testing")
     csv(tmp_path, "5,1\n6,2\n", "my_train.csv")
     csv(tmp_path, "5,1\n", "my_test.csv")
-    found, test = sources.load(tmp_path)
-    assert found.y.tolist() == [5, 6] and test.y.tolist() == [5]
+    data, test = sources.load(tmp_path)
+    assert data.y.tolist() == [5, 6] and test.y.tolist() == [5]
     (tmp_path / "my_train.csv").rename(tmp_path / "latest_train_values.csv")
-    found, test = sources.load(tmp_path)
-    assert found.y.tolist() == [5, 6] and test.y.tolist() == [5]
+    data, test = sources.load(tmp_path)
+    assert data.y.tolist() == [5, 6] and test.y.tolist() == [5]
     (tmp_path / "latest_train_values.csv").rename(tmp_path / "my_train.csv")
     csv(tmp_path, "5,1\n", "train2.csv")
     assert fault(tmp_path) == ("has several csv files to take: my_train.csv, train2.csv; give one "
@@ -168,10 +168,10 @@ def test_wrong_pictures(tmp_path):
 ])
 def test_npz(tmp_path, x, y, shape, pixels):
     np.savez(tmp_path / "x.npz", x=x, y=y)
-    found = read(tmp_path / "x.npz")
-    assert found.x.tolist() == x.reshape(6, -1).astype(np.float32).tolist()
-    assert found.y.dtype == np.int64 and found.y.tolist() == y.reshape(-1).astype(int).tolist()
-    assert (found.shape, found.pixels) == (shape, pixels)
+    data = read(tmp_path / "x.npz")
+    assert data.x.tolist() == x.reshape(6, -1).astype(np.float32).tolist()
+    assert data.y.dtype == np.int64 and data.y.tolist() == y.reshape(-1).astype(int).tolist()
+    assert (data.shape, data.pixels) == (shape, pixels)
 
 
 def test_npz_in_parts(tmp_path):
@@ -179,8 +179,8 @@ def test_npz_in_parts(tmp_path):
     names = np.array(["a", "b", "c"])[LABELS]
     np.savez_compressed(path, x_train=PICTURES, y_train=names, x_test=PICTURES[:2],
                         y_test=names[:2])
-    found, test = sources.load(path, limit=3)
-    assert found.y.tolist() == ["a", "b", "c"] and test.y.tolist() == ["a", "b"]
+    data, test = sources.load(path, limit=3)
+    assert data.y.tolist() == ["a", "b", "c"] and test.y.tolist() == ["a", "b"]
     np.savez(path, x_train=PICTURES, y_train=LABELS)
     assert len(read(path).x) == 6
 
@@ -221,19 +221,19 @@ def test_wrong_npz(tmp_path, arrays, expected):
 def test_damaged_npz(tmp_path):
     path = tmp_path / "x.npz"
     np.savez(path, x=PICTURES, y=LABELS)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:300])
+    content = path.read_bytes()
+    path.write_bytes(content[:300])
     assert fault(path).startswith("is no .npz file, or a damaged one (")
-    changed = bytearray(whole)
-    changed[whole.index(PICTURES.tobytes()) + 5] ^= 1
+    changed = bytearray(content)
+    changed[content.index(PICTURES.tobytes()) + 5] ^= 1
     path.write_bytes(bytes(changed))
     assert fault(path).startswith("is no .npz file, or a damaged one (Bad CRC-32")
     np.save(path.open("wb"), PICTURES)
     assert fault(path).startswith("is no .npz file, or a damaged one (")
-    held = io.BytesIO()
-    np.save(held, PICTURES)
+    array_file = io.BytesIO()
+    np.save(array_file, PICTURES)
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.npy", held.getvalue()[:-9])
+        archive.writestr("x.npy", array_file.getvalue()[:-9])
         archive.writestr("y.npy", b"nonsense")
     assert fault(path).startswith("is no .npz file, or a damaged one (")
 
@@ -268,11 +268,12 @@ def test_arrays_to_test_on(tmp_path, names):
     x, y = np.eye(3), np.arange(3)
     arrays = dict(zip(names, (x, y), strict=True))
     np.savez(tmp_path / "x.npz", **arrays, x_test=x[:2], y_test=y[:2])
-    training, held = sources.load(tmp_path / "x.npz")
-    assert len(training.x) == 3 and held is not None and held.y.tolist() == [0, 1]
-    for own, other in (("x_test", "y_test"), ("y_test", "x_test")):
-        np.savez(tmp_path / "x.npz", **arrays, **{own: y})
-        with pytest.warns(GossamerWarning, match=f"has {own} and no {other}: nothing of it is"):
+    training, test = sources.load(tmp_path / "x.npz")
+    assert len(training.x) == 3 and test is not None and test.y.tolist() == [0, 1]
+    for present, missing in (("x_test", "y_test"), ("y_test", "x_test")):
+        np.savez(tmp_path / "x.npz", **arrays, **{present: y})
+        with pytest.warns(GossamerWarning,
+                          match=f"has {present} and no {missing}: nothing of it is"):
             assert sources.load(tmp_path / "x.npz")[1] is None
 
 

@@ -32,7 +32,7 @@ def test_every_network_as_onnx(device: Device, blobs: Blobs, tmp_path: Path,
     mlp.save_onnx(file)
     onnx.checker.check_model(onnx.load(file), full_check=True)
     session = onnxruntime.InferenceSession(str(file))
-    assert [each.name for each in (*session.get_inputs(), *session.get_outputs())] == ["x", "y"]
+    assert [value.name for value in (*session.get_inputs(), *session.get_outputs())] == ["x", "y"]
     expected = x.astype(np.float64)
     for index, (weight, bias) in enumerate(zip(mlp.coefs_, mlp.intercepts_, strict=True)):
         expected = expected @ weight + bias
@@ -44,10 +44,10 @@ def test_every_network_as_onnx(device: Device, blobs: Blobs, tmp_path: Path,
                     "relu": lambda z: np.maximum(z, 0), "none": lambda z: z,
                     "softmax": lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)}[kind](
                         expected)
-    found = [session.run(None, {"x": x})[0],
+    results = [session.run(None, {"x": x})[0],
              gossamer.compile(gossamer.load(str(file)), device=device)(x),
              gossamer.compile(mlp.to_graph(), device=device)(x)]
-    for y in found:
+    for y in results:
         assert y.shape == (120, 3)
         assert normalised_error(y, expected) <= tolerance("network")
         np.testing.assert_array_equal(mlp.classes_[y.argmax(1)], mlp.predict(x))
@@ -106,16 +106,16 @@ def test_a_file_that_takes_raw_samples(device: Device, tmp_path: Path,
         None, {"x": prepared})[0]
     session = onnxruntime.InferenceSession(str(file))
     plan = gossamer.compile(gossamer.load(str(file)), device=device)
-    found = [session.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0],
+    results = [session.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0],
              plan(x)]
-    for y in found:
+    for y in results:
         assert normalised_error(y, expected) <= tolerance("network")
     assert session.run(None, {"x": x[:0]})[0].shape == plan(x[:0]).shape == (0, 3)
 
 
 @pytest.mark.parametrize("threshold", np.linspace(0.001, 1, 7))
 def test_the_threshold_of_raw_samples(threshold: float) -> None:
-    """What divides to just below the threshold is 0, what divides to it is 1."""
+    """A number whose quotient is just below the threshold becomes 0, one that reaches it 1."""
     least = least_that_counts(Preparation(True, threshold))
     around = np.array([np.nextafter(least, np.float32(0)), least])
     assert Preparation(True, threshold)(around[:, None]).ravel().tolist() == [0, 1]
@@ -124,12 +124,12 @@ def test_the_threshold_of_raw_samples(threshold: float) -> None:
 
 def test_a_preparation_that_does_not_fit(blobs: Blobs, tmp_path: Path) -> None:
     mlp = MLP((4, 3), epochs=1, device="host").fit(*blobs)
-    for preparation, said in (
+    for preparation, message in (
             (Preparation(pad=(3, 3), shape=(2, 2)), "pads to 3x3, the network takes 4 numbers"),
             (Preparation(shape=(5, 5)), "pictures are 5x5, the network takes 4 numbers"),
             (Preparation(pad=(2, 2), shape=(3, 1)), "pictures are 3x1, which cannot be padded"),
             (Preparation(pad=(2, 2)), "its samples are no pictures, which could be padded")):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             mlp.save_onnx(tmp_path / "net.onnx", preparation)
     assert not list(tmp_path.iterdir())
 

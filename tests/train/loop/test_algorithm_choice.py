@@ -1,4 +1,4 @@
-"""What is taken where nothing is measured, and what is measured."""
+"""The algorithm that is chosen where nothing is measured, and the problem that is measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PUBLISHED = (1024, 32, 10)
     ((784, 128, 10), {"velocity": True}, ("per_step", None))])
 def test_on_an_nvidia_gpu(sizes: tuple[int, ...], settings: dict[str, Any],
                           expected: tuple[str, str | None]) -> None:
-    assert _taken(RecordingDevice(), sizes, settings) == expected
+    assert _chosen(RecordingDevice(), sizes, settings) == expected
 
 
 @pytest.mark.parametrize(("sizes", "settings", "expected"), [
@@ -51,12 +51,12 @@ def test_on_a_processor_through_opencl(sizes: tuple[int, ...], settings: dict[st
     device = RecordingDevice()
     device.limits = replace(device.limits, subgroup_size=1, shared_bytes=2**20,
                             shared_bytes_opt_in=2**20, mma=False)
-    assert _taken(device, sizes, settings) == expected
+    assert _chosen(device, sizes, settings) == expected
 
 
-def _taken(device: Device, sizes: tuple[int, ...],
+def _chosen(device: Device, sizes: tuple[int, ...],
            settings: dict[str, Any]) -> tuple[str, str | None]:
-    """The algorithm, and its form."""
+    """Returns the name of the chosen algorithm, and its form."""
     problem = BackpropProblem(sizes, 60_000, 60_000, **settings)
     choice = choose(problem, device, None, None)
     config = dict(choice.variant(problem.of_samples(choice.samples)).config)
@@ -74,28 +74,28 @@ def test_examples_are_like_the_data(density: float, binary: bool, decay: bool) -
         x = (rng.random((400, 1000)) < share) * (1.0 if binary else rng.random((400, 1000)))
         like = problem.like(x, decay)
         assert (like.density, like.binary, like.decay) == (density, binary, decay)
-        made, *_, settings, _ = like.example_inputs(rng)
-        assert abs(np.count_nonzero(made) / made.size - density) < 0.01
-        assert (set(np.unique(made)) <= {0, 1}) == binary
+        example, *_, settings, _ = like.example_inputs(rng)
+        assert abs(np.count_nonzero(example) / example.size - density) < 0.01
+        assert (set(np.unique(example)) <= {0, 1}) == binary
         assert settings[0, 2] > 0 if decay else settings[0, 2] == 0
 
 
-def test_data_that_are_not_alike_are_measured_apart() -> None:
+def test_data_that_differ_have_measurements_of_their_own() -> None:
     problem = BackpropProblem((9, 3, 2), 400, 8)
-    known = {problem_key(replace(problem, density=density, binary=binary, decay=decay))
-             for density in DENSITIES for binary in (False, True) for decay in (False, True)}
-    assert len(known) == 4 * len(DENSITIES)
+    keys = {problem_key(replace(problem, density=density, binary=binary, decay=decay))
+            for density in DENSITIES for binary in (False, True) for decay in (False, True)}
+    assert len(keys) == 4 * len(DENSITIES)
 
 
 def test_examples_are_as_uneven_as_pictures() -> None:
-    """150 inputs of MNIST's 1024 are 1, in eight pictures 362."""
+    """In MNIST 150 of 1024 inputs are 1 in a picture, and 362 in at least one of eight pictures."""
     problem = BackpropProblem(PUBLISHED, 800, 8, density=150 / 1024, binary=True)
     x = problem.example_inputs(np.random.default_rng(0))[0]
     assert abs(x.sum(1).mean() - 150) < 5
     assert abs(x.reshape(-1, 8, 1024).any(1).sum(1).mean() - 362) < 15
 
 
-def test_no_data_are_like_something() -> None:
+def test_empty_data_and_zeros_have_a_density() -> None:
     problem = BackpropProblem((4, 2), 0, 0)
     for x in (np.empty((0, 4)), np.zeros((3, 4))):
         assert problem.like(x, True).density == 0.1
@@ -103,7 +103,7 @@ def test_no_data_are_like_something() -> None:
 
 
 class ByRows(NumpyBackprop):
-    """Takes as long whatever the inputs are."""
+    """Takes the same time whatever the inputs are."""
 
     name = "rows"
     density = 0.3
@@ -119,7 +119,7 @@ class ByRows(NumpyBackprop):
 
 
 class ByLists(ByRows):
-    """Skips what is zero."""
+    """Skips inputs that are zero."""
 
     name = "lists"
     density = 0.0
@@ -136,13 +136,13 @@ def test_sparse_data_are_measured_as_such(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setitem(OPS, "backprop", replace(OPS["backprop"],
                                                  algorithms=(ByRows(), ByLists())))
     rng = np.random.default_rng(0)
-    taken = {}
+    algorithms = {}
     for share in (0.1, 1.0):
         x = (rng.random((700, 20)) < share).astype(np.float32)
         mlp = MLP((20, 3, 2), device="host", effort="quick", epochs=1)
-        taken[share] = mlp.fit(x, rng.integers(0, 2, 700)).algorithm_
-    assert taken == {0.1: "lists", 1.0: "rows"}
-    # two epochs of all samples, and what was measured before
+        algorithms[share] = mlp.fit(x, rng.integers(0, 2, 700)).algorithm_
+    assert algorithms == {0.1: "lists", 1.0: "rows"}
+    # two epochs of all samples, and the measurements before them
     assert ByRows.seen == {(samples, share, False) for samples in (512, 700)
                            for share in (0.1, 1.0)}
 
@@ -150,18 +150,18 @@ def test_sparse_data_are_measured_as_such(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(("samples", "networks", "batch", "measured"), [
     (60_000, 1, 1, 2048), (2047, 1, 1, 1024), (10, 1, 1, 256), (60_000, 32, 1, 1024),
     (60_000, 1000, 1, 256), (60_000, 1, 100, 2000), (600, 1, 600, 600)])
-def test_passes_of_many_lengths_share_a_measurement(
+def test_epochs_of_many_lengths_share_a_measurement(
         samples: int, networks: int, batch: int, measured: int,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    class Asked(Exception):
+    class Measured(Exception):
         pass
 
     def measure(tuner: Tuner, layer: Layer, *arguments: Any) -> None:
         assert isinstance(layer.problem, BackpropProblem)
-        raise Asked(layer.problem.rows, layer.problem.samples)
+        raise Measured(layer.problem.rows, layer.problem.samples)
 
     monkeypatch.setattr(Tuner, "measure", measure)
     problem = BackpropProblem((20, 3, 2), samples, samples, batch=batch, networks=networks)
-    with pytest.raises(Asked) as asked:
+    with pytest.raises(Measured) as caught:
         choose(problem, find("host"), "quick", None)
-    assert asked.value.args == (measured, measured)
+    assert caught.value.args == (measured, measured)

@@ -39,24 +39,24 @@ def _stop_after(epoch: int) -> Callable[[Progress], None]:
 
 
 def test_going_on_gives_the_same_bits(device: Device, blobs: Blobs, tmp_path: Path) -> None:
-    whole = _mlp(epochs=4, device=device).fit(*blobs)
+    uninterrupted = _mlp(epochs=4, device=device).fit(*blobs)
     file = tmp_path / "net.checkpoint"
     with pytest.raises(KeyboardInterrupt):
         _mlp(epochs=4, device=device).fit(*blobs, checkpoint=file, on_epoch=_stop_after(2))
-    told: list[int] = []
+    epochs: list[int] = []
     resumed = _mlp(epochs=4, device=device).fit(*blobs, checkpoint=str(file), resume=True,
-                                               on_epoch=lambda p: told.append(p.epoch))
-    assert told == [3, 4]
-    assert _bits(resumed) == _bits(whole)
-    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+                                               on_epoch=lambda p: epochs.append(p.epoch))
+    assert epochs == [3, 4]
+    assert _bits(resumed) == _bits(uninterrupted)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_more_passes_than_were_wanted_at_first(blobs: Blobs, tmp_path: Path) -> None:
+def test_more_epochs_than_at_first(blobs: Blobs, tmp_path: Path) -> None:
     file = tmp_path / "c"
     _mlp(epochs=2).fit(*blobs, checkpoint=file)
     longer = _mlp(epochs=4).fit(*blobs, checkpoint=file, resume=True)
     assert _bits(longer) == _bits(_mlp(epochs=4).fit(*blobs))
-    # none are left
+    # no epochs are left to train
     assert _bits(_mlp(epochs=3).fit(*blobs, checkpoint=file, resume=True)) == _bits(longer)
 
 
@@ -67,7 +67,7 @@ def test_what_is_resumed_can_be_fitted_further(blobs: Blobs, tmp_path: Path) -> 
     assert _bits(resumed) == _bits(_mlp(epochs=3).fit(*blobs))
 
 
-@pytest.mark.parametrize(("settings", "said"), [
+@pytest.mark.parametrize(("settings", "message"), [
     ({"sizes": (4, 7, 3)}, r"sizes \[4, 6, 3\], this one has \[4, 7, 3\]: give the same sizes"),
     ({"learning_rate": 0.2}, "learning_rate 0.1, this one has 0.2"),
     ({"momentum": 0.0}, "momentum 0.6, this one has 0.0"),
@@ -75,11 +75,11 @@ def test_what_is_resumed_can_be_fitted_further(blobs: Blobs, tmp_path: Path) -> 
     ({"shuffle": False}, "shuffle True"), ({"activation": "tanh"}, "activation 'sigmoid'"),
     ({"batch": 1}, "batch 2"), ({"initial": "glorot"}, "initial 'uniform'")])
 def test_another_network_is_refused(blobs: Blobs, tmp_path: Path, settings: dict[str, Any],
-                                    said: str) -> None:
+                                    message: str) -> None:
     file = tmp_path / "c"
     _mlp(epochs=1).fit(*blobs, checkpoint=file)
     before = file.read_bytes()
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         _mlp().set_params(**settings).fit(*blobs, checkpoint=file, resume=True)
     assert str(file) in str(error.value)
     assert "leave resume out to begin anew" in str(error.value)
@@ -98,24 +98,25 @@ def test_other_data_are_refused(blobs: Blobs, tmp_path: Path) -> None:
 def test_damaged_files_are_refused(blobs: Blobs, tmp_path: Path) -> None:
     file = tmp_path / "c"
     _mlp(epochs=1).fit(*blobs, checkpoint=file)
-    whole = file.read_bytes()
-    for length in (len(whole) - 1, len(whole) // 2, 60, 30):
-        file.write_bytes(whole[:length])
+    content = file.read_bytes()
+    for length in (len(content) - 1, len(content) // 2, 60, 30):
+        file.write_bytes(content[:length])
         with pytest.raises(InputError, match="damaged or cut short: give another file, or leave"):
             _mlp().fit(*blobs, checkpoint=file, resume=True)
-    for device in (25, 100, len(whole) // 2, len(whole) - 1):
-        changed = bytearray(whole)
-        changed[device] ^= 1
+    for position in (25, 100, len(content) // 2, len(content) - 1):
+        changed = bytearray(content)
+        changed[position] ^= 1
         file.write_bytes(changed)
         with pytest.raises(InputError, match="damaged or cut short"):
             _mlp().fit(*blobs, checkpoint=file, resume=True)
-    for other in (b"", whole[:10], b"PK\3\4 another kind of file", b"gossamer checkpoint 2\n"):
-        file.write_bytes(other)
+    for other_content in (b"", content[:10], b"PK\3\4 another kind of file",
+                          b"gossamer checkpoint 1\n"):
+        file.write_bytes(other_content)
         with pytest.raises(InputError, match="is no checkpoint that this gossamer wrote: give"):
             _mlp().fit(*blobs, checkpoint=file, resume=True)
 
 
-def test_a_wrong_path_is_said_before_the_work(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_wrong_path_is_reported_before_training(blobs: Blobs, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no checkpoint to resume from: give another"):
         _mlp().fit(*blobs, checkpoint=tmp_path / "absent", resume=True)
     with pytest.raises(InputError, match="there is no folder"):
@@ -144,16 +145,16 @@ def test_a_full_disk_keeps_the_previous_one(blobs: Blobs, tmp_path: Path,
     mlp = _mlp(epochs=4)
     with pytest.warns(GossamerWarning) as warned:
         mlp.fit(*blobs, checkpoint=file)
-    assert [str(each.message) for each in warned] == [
-        f"checkpoint of epoch 3: {file}: cannot be written: No space left on device; that of epoch 2 "
-        "stays; make room on that disk"]
+    assert [str(warning.message) for warning in warned] == [
+        f"checkpoint of epoch 3: {file}: cannot be written: No space left on device; that of epoch "
+        "2 stays; make room on that disk"]
     assert mlp.n_iter_ == 4
-    assert [each.name for each in tmp_path.iterdir()] == ["c"]
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
     monkeypatch.undo()
-    told: list[int] = []
+    epochs: list[int] = []
     resumed = _mlp(epochs=4).fit(*blobs, checkpoint=file, resume=True,
-                                 on_epoch=lambda p: told.append(p.epoch))
-    assert told == [3, 4]
+                                 on_epoch=lambda p: epochs.append(p.epoch))
+    assert epochs == [3, 4]
     assert _bits(resumed) == _bits(mlp)
 
 
@@ -186,13 +187,13 @@ def test_writing_takes_little_of_the_time(blobs: Blobs, tmp_path: Path,
         now += 1
         saved.append(state.epochs_done)
 
-    def pass_takes_a_while(progress: Progress) -> None:
+    def epoch_takes_a_while(progress: Progress) -> None:
         nonlocal now
         now += 7
 
     monkeypatch.setattr(checkpoint, "save", save)
-    _mlp(epochs=8).fit(*blobs, checkpoint=tmp_path / "c", on_epoch=pass_takes_a_while)
-    # the first, then one after 20 times as long as it took, and the last
+    _mlp(epochs=8).fit(*blobs, checkpoint=tmp_path / "c", on_epoch=epoch_takes_a_while)
+    # the first one, then each after 20 times as long as the one before took, and the last one
     assert saved == [1, 4, 7, 8]
 
 

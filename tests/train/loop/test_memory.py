@@ -1,4 +1,4 @@
-"""Networks that the memory does not suffice for."""
+"""Networks for which the memory does not suffice."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ X, Y = np.zeros((4, 2), np.float32), np.arange(4) % 2
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Those that say how much memory there is, to be written."""
+    """Paths of the files that say how much memory there is; they do not exist yet."""
     paths = tmp_path / "meminfo", tmp_path / "memory.max"
     monkeypatch.setattr(memory, "_MEMINFO", paths[0])
     monkeypatch.setattr(memory, "_LIMITS", paths[1:])
@@ -31,15 +31,15 @@ def test_what_is_available(files):
 
 
 def test_too_large_a_network(files):
-    """17 parameters of 2-3-2, each in five copies of four bytes."""
+    """A 2-3-2 network has 17 parameters, in five copies of four bytes each."""
     mlp = MLP((2, 3, 2), device="host", epochs=1)
     files[1].write_text("340")
     mlp.fit(X, Y)
     files[1].write_text("339")
-    told = (r"sizes \(2, 3, 2\): 17 parameters take 340 bytes to train \(5 copies\), 339 bytes of "
-            "memory are available: expected fewer units")
+    message = (r"sizes \(2, 3, 2\): 17 parameters take 340 bytes to train \(5 copies\), 339 bytes "
+               "of memory are available: expected fewer units")
     for train in (MLP((2, 3, 2), device="host").fit, mlp.partial_fit):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             train(X, Y)
 
 

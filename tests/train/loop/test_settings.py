@@ -16,9 +16,9 @@ Blobs = tuple[np.ndarray, np.ndarray]
 
 def test_initial_parameters() -> None:
     def layers(**settings: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        found = Settings.of(MLP((4, 50, 3), **settings))
-        start = found.start(np.random.default_rng(found.seed))
-        problem = found.problem(0, 0)
+        checked = Settings.of(MLP((4, 50, 3), **settings))
+        start = checked.start(np.random.default_rng(checked.seed))
+        problem = checked.problem(0, 0)
         assert start.dtype == np.float32
         assert not start[problem.weight_count:].any()
         assert len(start) == problem.parameter_count
@@ -61,7 +61,7 @@ def test_scikit_learn_takes_it(blobs: Blobs) -> None:
     assert search.best_params_ == {"learning_rate": 0.3}
 
 
-@pytest.mark.parametrize(("settings", "said"), [
+@pytest.mark.parametrize(("settings", "message"), [
     ({"sizes": ()}, r"sizes \(\): expected all layers, inputs first and outputs last, such as"),
     ({"sizes": (32,)}, "hidden layers alone are not enough"),
     ({"sizes": 4}, "sizes 4: expected whole numbers"),
@@ -87,8 +87,8 @@ def test_scikit_learn_takes_it(blobs: Blobs) -> None:
     ({"effort": "huge"}, "effort 'huge': expected one of quick, normal, max"),
     ({"algorithm": "magic"}, "algorithm 'magic': expected one of .*numpy"),
     ({"device": "tpu"}, "no device 'tpu' here")])
-def test_wrong_settings(blobs: Blobs, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(gossamer.GossamerError, match=said) as error:
+def test_wrong_settings(blobs: Blobs, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(gossamer.GossamerError, match=message) as error:
         MLP(**{"sizes": (4, 3), "device": "host", **settings}).fit(*blobs)
     assert "\n" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""Threads of BLAS while the host trains, and threads of Python that train at once."""
+"""Threads of BLAS while the host trains, and Python threads that train at the same time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Blobs = tuple[np.ndarray, np.ndarray]
 
 
 def _blas_threads() -> list[int]:
-    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 
 @pytest.fixture
 def most() -> list[int]:
-    """What is there before any training."""
-    found = _blas_threads()
-    if set(found) <= {1}:
+    """Numbers of BLAS threads before any training."""
+    threads = _blas_threads()
+    if set(threads) <= {1}:
         pytest.skip("BLAS has one thread here")
-    return found
+    return threads
 
 
 def _train(blobs: Blobs, batch: int = 1) -> None:
@@ -37,7 +37,7 @@ def test_small_products_take_one_thread(blobs: Blobs, most: list[int], batch: in
                                         monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
 
-    def noted(work: Any) -> Any:
+    def recorded(work: Any) -> Any:
         def function(*arguments: Any) -> Any:
             seen.append(_blas_threads())
             return work(*arguments)
@@ -45,7 +45,7 @@ def test_small_products_take_one_thread(blobs: Blobs, most: list[int], batch: in
         return function
 
     for name in ("train", "_online"):
-        monkeypatch.setattr(host, name, noted(getattr(host, name)))
+        monkeypatch.setattr(host, name, recorded(getattr(host, name)))
     _train(blobs, batch)
     assert seen == [[1] * len(most)]
     assert _blas_threads() == most
@@ -56,7 +56,7 @@ def test_small_products_take_one_thread(blobs: Blobs, most: list[int], batch: in
 
 def test_threads_are_put_back_where_several_train(blobs: Blobs, most: list[int],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the second could begin while the first trains, and end after it."""
+    """That holds even where the second could begin while the first trains, and end after it."""
     online = host._online
     first_began, second_began, first_ended = (threading.Event() for _ in range(3))
 

@@ -1,4 +1,4 @@
-"""Passes in pieces and as graphs, and the choice of what trains."""
+"""Epochs in pieces and as graphs, and the choice of the algorithm that trains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Blobs = tuple[np.ndarray, np.ndarray]
 
 
 class RecordingHost(HostDevice):
-    """The host with graphs: what is recorded is done again, with the same buffers."""
+    """The host with graphs: a replay runs the recorded work again, with the same buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class RecordingHost(HostDevice):
 
 
 class Bounded(NumpyBackprop):
-    """Takes at most 50 samples a launch."""
+    """Takes at most 50 samples per launch."""
 
     name = "bounded"
     launched: ClassVar[list[int]] = []
@@ -62,7 +62,7 @@ class Bounded(NumpyBackprop):
 
 
 class OneLaunch(NumpyBackprop):
-    """Says that it is a single kernel."""
+    """Pretends to be a single kernel."""
 
     name = "one_launch"
 
@@ -104,17 +104,17 @@ def _assert_same(first: MLP, second: MLP) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_a_pass_is_cut_where_an_algorithm_is_bounded(blobs: Blobs, batch: int,
-                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _trained(find("host"), blobs, batch=batch)
+def test_an_epoch_is_cut_where_an_algorithm_is_bounded(blobs: Blobs, batch: int,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    uncut = _trained(find("host"), blobs, batch=batch)
     monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
     _use(monkeypatch, Bounded())
     Bounded.launched.clear()
     cut = _trained(find("host"), blobs, batch=batch)
     assert cut.algorithm_ == "bounded"
-    # in whole updates, but for the last
+    # all pieces have complete updates, except the last
     assert Bounded.launched == {1: [30] * 16, 7: [35, 35, 35, 15] * 4}[batch]
-    _assert_same(cut, whole)
+    _assert_same(cut, uncut)
     with pytest.raises(InputError, match=r"cannot train .*: more than 50 samples"):
         _trained(find("host"), blobs, batch=64, algorithm="bounded")
 
@@ -122,26 +122,26 @@ def test_a_pass_is_cut_where_an_algorithm_is_bounded(blobs: Blobs, batch: int,
 def test_what_launches_several_kernels_is_recorded(blobs: Blobs,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     device = RecordingHost()
-    whole = _trained(find("host"), blobs, batch=8)
+    uncut = _trained(find("host"), blobs, batch=8)
     monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
     _use(monkeypatch, Bounded())
     recorded = _trained(device, blobs, batch=8)
-    # 32 + 32 + 32 + 24 samples: the first of each length runs as it is, all others as a graph
+    # 32 + 32 + 32 + 24 samples: the first of each length is launched, all others run as a graph
     assert device.captures == 2
     assert device.replays == 4 * 4 - 2
-    _assert_same(recorded, whole)
+    _assert_same(recorded, uncut)
 
 
 def test_a_single_kernel_is_not_recorded(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     device = RecordingHost()
-    whole = _trained(find("host"), blobs)
+    uncut = _trained(find("host"), blobs)
     _use(monkeypatch, OneLaunch())
-    _assert_same(_trained(device, blobs), whole)
+    _assert_same(_trained(device, blobs), uncut)
     assert device.captures == 0
 
 
 def test_kernels_as_graphs(blobs: Blobs) -> None:
-    """Of what a capture forbids nothing happens within one."""
+    """Nothing happens during a capture that a capture forbids."""
     if "pocl" not in working_devices():
         pytest.skip("needs PoCL")
     pocl = working_devices()["pocl"]
@@ -152,14 +152,14 @@ def test_kernels_as_graphs(blobs: Blobs) -> None:
     _assert_same(recorded, _trained(pocl, first, algorithm="per_step"))
 
 
-def test_cut_passes_of_several_networks(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_epochs_of_several_networks(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = blobs
     configs = sweep(MLP((4, 5, 3), epochs=3, shuffle=True, device="host"), {"seed": [0, 1, 2]})
-    whole = train_many(configs, x, labels)
+    uncut = train_many(configs, x, labels)
     monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
     _use(monkeypatch, Bounded())
     cut = train_many(configs, x, labels, device=RecordingHost())
-    for one, other in zip(whole.networks, cut.networks, strict=True):
+    for one, other in zip(uncut.networks, cut.networks, strict=True):
         _assert_same(one, other)
 
 
@@ -183,11 +183,11 @@ def test_data_go_to_the_device_once(blobs: Blobs) -> None:
     parameters = 2 * 4 * (5 * 5 + 6 * 3)
     order = 512
     assert sorted(device.sent) == sorted([120 * 4 * 4, 120 * 3 * 4, *[parameters] * 3, order, 12])
-    # each epoch's mean loss, the samples' losses of the first, the parameters at the end
+    # read are the mean loss of each epoch, the samples' losses of the first, and the parameters
     assert sorted(device.fetched) == sorted([*[64] * 20, order, parameters])
 
 
-def test_the_fastest_is_taken(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
+def test_the_fastest_is_chosen(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
                               tmp_path: Path) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     _use(monkeypatch, Slow(), Wrong(), NumpyBackprop())
@@ -199,7 +199,7 @@ def test_the_fastest_is_taken(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
     assert len(files) == 1
     before = files[0].read_text()
     assert '"slow"' in before
-    # other data, and a longer epoch: the same measurement
+    # training on other data for a longer epoch uses the same measurement
     MLP((4, 5, 3), momentum=0.5, device="host", effort="quick", epochs=1).fit(
         np.tile(blobs[0], (3, 1)), np.tile(blobs[1], 3))
     assert files[0].read_text() == before
@@ -216,7 +216,7 @@ def test_measured_on_every_device(device: Device, blobs: Blobs, monkeypatch: pyt
     assert choice.algorithm.supports(problem, device) is None
 
 
-def test_the_host_helps_out_aloud(compiled_device: Device, blobs: Blobs,
+def test_the_host_trains_instead_with_a_warning(compiled_device: Device, blobs: Blobs,
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch, NumpyBackprop())
     with pytest.warns(GossamerWarning, match=r"cannot train 4-5-3 sigmoid squared_error, 120 "

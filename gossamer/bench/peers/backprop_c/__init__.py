@@ -1,4 +1,4 @@
-"""Training in C, built when it is first asked for: by one core, or by OpenMP on several."""
+"""Training in C on one core, or by OpenMP on several; the code is built when it is first used."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from gossamer.bench.peers.peer import AbsentError
+from gossamer.bench.contender import AbsentError
 from gossamer.device.kernel_cache import cached
 from gossamer.device.registry import find
 
 OPTIONS = ("-O3", "-march=native")
 _MOST_LAYERS, _PADDED = 8, 16
+"""Most layers of weights, and floats of a vector: as in work.h."""
 _FOLDER = Path(__file__).parent
 
 
 class _Shape(ctypes.Structure):
-    """The Shape of work.h."""
+    """The struct Shape of work.h."""
 
     _fields_ = (("layers", ctypes.c_int), ("listed", ctypes.c_int), ("sizes", ctypes.c_void_p))
 
 
 class _Work(ctypes.Structure):
-    """The Work of work.h."""
+    """The struct Work of work.h."""
 
     _fields_ = (("x", ctypes.c_void_p), ("starts", ctypes.c_void_p), ("indices", ctypes.c_void_p),
                 ("values", ctypes.c_void_p), ("targets", ctypes.c_void_p),
@@ -39,9 +40,10 @@ class _Work(ctypes.Structure):
 
 
 class Lessons:
-    """Samples as the C code takes them: x (n, inputs) and targets (n, outputs) float32.
+    """Training samples in the form that the C code takes.
 
-    listed: a sample's inputs that are not zero as a list, and only these are worked on.
+    x: inputs (n, inputs) and targets: (n, outputs), both float32. listed: whether each sample's
+    nonzero inputs are listed, so that the code works on these alone.
     """
 
     def __init__(self, x: np.ndarray, targets: np.ndarray, rate: float,
@@ -58,15 +60,18 @@ class Lessons:
                                        ((0, 0), (0, -x.shape[1] % _PADDED)))
 
     def first(self, samples: int) -> _Work:
-        """Some of the samples, from the first on."""
+        """Returns the first samples as the C code takes them."""
         return _Work(samples=samples, rate=self._rate,
                      **{name: array.ctypes.data for name, array in self._arrays.items()})
 
 
 class CNetworks:
-    """Networks in place: of these sizes, all layers, inputs first. parameters: (networks, count)
-    float32 to start from. One network is shared by the threads; of several each thread takes one
-    after the other. Raises AbsentError, or MemoryError where memory or threads are missing.
+    """Networks in the memory of the C code.
+
+    sizes: units of each layer, inputs first. parameters: those before training (networks, count)
+    in float32. All threads share a single network; of several networks each thread trains one
+    after the other. Raises AbsentError where the code cannot be built, or MemoryError where memory
+    or threads are missing.
     """
 
     def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons,
@@ -82,21 +87,24 @@ class CNetworks:
         weakref.finalize(self, library().end_networks, self._networks)
 
     def train(self, samples: int) -> None:
-        """On the first samples, from where they stand."""
+        """Trains the networks on the first samples, from their present parameters."""
         if not library().train_networks(self._networks,
                                         ctypes.byref(self._lessons.first(samples))):
             raise MemoryError("OpenMP has fewer threads than were asked for")
 
     def parameters(self) -> np.ndarray:
-        """(networks, count) as they are now."""
-        found = np.empty(self._shape, np.float32)
-        library().read_networks(self._networks, _pointer(found))
-        return found
+        """Returns the present parameters (networks, count)."""
+        result = np.empty(self._shape, np.float32)
+        library().read_networks(self._networks, _pointer(result))
+        return result
 
 
 class PlainNetworks:
-    """The same by plain loops. together: the threads share one network loop by loop; else each
-    takes one network after the other."""
+    """Networks that the C code trains by plain loops, with parameters as for CNetworks.
+
+    together: whether the threads divide every loop over the single network; otherwise each thread
+    trains one network after the other.
+    """
 
     def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons,
                  threads: int = 1, together: bool = False) -> None:
@@ -104,10 +112,10 @@ class PlainNetworks:
         self._lessons, self._sizes = lessons, np.array(sizes, np.int32)
         self._threads, self._together = threads, together
         self._parameters = (np.array(parameters, np.float32) if together
-                            else self._turned(parameters, by_input=True))
+                            else self._transposed(parameters, by_input=True))
 
     def train(self, samples: int) -> None:
-        """On the first samples, from where they stand."""
+        """Trains the networks on the first samples, from their present parameters."""
         shape = ctypes.byref(_shape(self._sizes, listed=False))
         work = ctypes.byref(self._lessons.first(samples))
         memory, (count, size) = _pointer(self._parameters), self._parameters.shape
@@ -117,20 +125,20 @@ class PlainNetworks:
             raise MemoryError("memory, or threads of OpenMP, are missing for the networks in C")
 
     def parameters(self) -> np.ndarray:
-        """(networks, count) as they are now."""
+        """Returns the present parameters (networks, count)."""
         return (self._parameters.copy() if self._together
-                else self._turned(self._parameters, by_input=False))
+                else self._transposed(self._parameters, by_input=False))
 
-    def _turned(self, parameters: np.ndarray, by_input: bool) -> np.ndarray:
-        """A copy whose weights lie input by input, or again unit by unit."""
-        found, start = np.array(parameters, np.float32), 0
+    def _transposed(self, parameters: np.ndarray, by_input: bool) -> np.ndarray:
+        """A copy with transposed weights, which lie input by input, or again unit by unit."""
+        result, start = np.array(parameters, np.float32), 0
         for before, units in pairwise(map(int, self._sizes)):
             end = start + units * before
             shape = (-1, units, before) if by_input else (-1, before, units)
-            found[:, start:end] = parameters[:, start:end].reshape(shape).swapaxes(1, 2).reshape(
-                len(found), -1)
+            result[:, start:end] = parameters[:, start:end].reshape(shape).swapaxes(1, 2).reshape(
+                len(result), -1)
             start = end + units
-        return found
+        return result
 
 
 def _shape(sizes: np.ndarray, listed: bool) -> _Shape:
@@ -144,7 +152,7 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 @cache
 def compiler() -> str:
-    """The C compiler and its version. Raises AbsentError where there is none."""
+    """Returns the C compiler's name and version. Raises AbsentError where there is none."""
     if shutil.which("cc") is None:
         raise AbsentError("there is no C compiler: cc is not on the PATH")
     return f"cc {_run('cc', '-dumpfullversion', '-dumpversion').strip()}"
@@ -152,8 +160,8 @@ def compiler() -> str:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The C code, built for this processor or taken from the cache folder. Raises AbsentError
-    where it cannot be built."""
+    """Returns the C code, built for this processor or loaded from the cache folder. Raises
+    AbsentError where it cannot be built."""
     sources = sorted(_FOLDER.glob("*.c"))
     command = ["cc", *OPTIONS, "-fopenmp", "-shared", "-fPIC", *map(str, sources)]
 
@@ -167,14 +175,15 @@ def library() -> ctypes.CDLL:
         texts = [path.read_text() for path in (*sources, *sorted(_FOLDER.glob("*.h")))]
         target.write_bytes(cached(
             ["backprop_c", compiler(), find("host").description, *command, *texts], build))
-        found = ctypes.CDLL(str(target))
-    found.begin_networks.restype = ctypes.c_void_p
+        code = ctypes.CDLL(str(target))
+    code.begin_networks.restype = ctypes.c_void_p
     for name in ("end_networks", "read_networks"):
-        getattr(found, name).restype = None
-    return found
+        getattr(code, name).restype = None
+    return code
 
 
 def _run(*command: str) -> str:
+    """The output of a command. Raises AbsentError where it fails."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True,
                               timeout=120).stdout
@@ -185,5 +194,6 @@ def _run(*command: str) -> str:
 
 
 def _first_error(text: str) -> str:
+    """The first line of a compiler's output that has an error, or else its first line."""
     lines = text.strip().splitlines() or ["it does not say why"]
     return next((line for line in lines if "error" in line), lines[0])

@@ -1,13 +1,14 @@
-/* Online training of fully connected networks with sigmoid units and squared error, by one core or
- * by several with OpenMP.
+/* Online training of fully connected networks with sigmoid units and squared error, on one core or
+ * on several with OpenMP.
  *
- * Several threads share one network unit by unit, for the whole run. Each keeps the weights of its
- * own units, and what it publishes is its units' outputs: of a network with one hidden layer the
- * threads wait for each other once a sample. The last layer, which is small, is every thread's.
- * A weight of an upper layer lies twice, so that both directions go along memory: input by input
- * for the outputs, unit by unit for the errors.
+ * Several threads divide the units of one network for the whole run. Each thread keeps the weights
+ * of its own units and publishes only their outputs, so with one hidden layer the threads wait for
+ * each other once a sample. Every thread computes all of the last layer, which is small. Weights of
+ * the layers behind the first are stored twice, so that both directions read contiguous memory:
+ * input by input for the outputs, and unit by unit for the errors.
  *
- * Built with -fopenmp; needs GNU C (vectors of 16 floats are lowered to what the processor has). */
+ * The code is built with -fopenmp and needs GNU C: the compiler splits vectors of 16 floats into
+ * those that the processor has. */
 
 #include <omp.h>
 #include <sched.h>
@@ -18,21 +19,22 @@
 #include "vectors.h"
 #include "workers.h"
 
-/* What threads tell each other: for each of two turns a slot a thread, with a number that says
- * whose turn it holds. */
+/* Memory through which threads exchange values. Each thread has two slots, which it uses in turn. A
+ * slot begins with the number of the exchange whose values it holds. */
 typedef struct {
     int threads;
-    size_t slot; /* floats */
+    size_t slot; /* floats of a slot */
     float *slots;
 } Exchange;
 
-/* Gives the others the values of the thread's own units, and gets those of all. */
+/* Publishes the values of the thread's own units (`own`), and collects those of all units. */
 static void share(const Exchange *exchange, Worker *worker, const float *own, float *all, int units)
 {
     int threads = exchange->threads;
     if (threads == 1)
         return;
-    /* nobody is two turns ahead: he has waited for all in between */
+    /* two slots suffice: to be two exchanges ahead a thread would have to pass the one between,
+     * where it waits for all others */
     float *slots = exchange->slots + (worker->turn++ & 1) * threads * exchange->slot;
     for (int n = 0; n < threads; n++) {
         int of = (worker->thread + n) % threads;
@@ -47,13 +49,14 @@ static void share(const Exchange *exchange, Worker *worker, const float *own, fl
         for (int looks = 1;
              atomic_load_explicit(turn, memory_order_acquire) != worker->turn; looks++)
             if (looks % 4096 == 0)
-                sched_yield(); /* another program may have taken the other's core */
+                sched_yield(); /* another program may occupy the core of the awaited thread */
         memcpy(all + first, slot + 1, bytes);
     }
 }
 
-/* Some units of a first layer by unit: the change that the last sample makes (none where `changed`
- * is NULL), and at once the sums for the next (none where x is NULL). */
+/* Works on `count` units of a first layer whose weights are stored unit by unit: applies the weight
+ * update of the sample before, whose inputs are `changed` (NULL for none), and in the same sweep
+ * over the weights computes the weighted sums for the inputs x (NULL for none). */
 static inline __attribute__((always_inline)) void
 change_and_weigh(Layer *layer, int first, const int count, const float *restrict changed,
                  const float *restrict x)
@@ -90,8 +93,8 @@ static void first_layer(Layer *layer, const float *changed, const float *x)
         change_and_weigh(layer, j, 1, changed, x);
 }
 
-/* The outputs of all layers for sample s. A first layer by unit is changed by sample s - 1 before:
- * its weights are gone over once a sample. */
+/* Computes the outputs of all layers for sample s. In a first layer stored unit by unit it also
+ * applies the update of sample s - 1, so that its weights are read once a sample. */
 static void forward(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange,
                     int s)
 {
@@ -115,7 +118,7 @@ static void forward(Worker *worker, const Shape *shape, const Work *work, const 
     }
 }
 
-/* The errors of all layers, times the rate: what biases change by. */
+/* Computes the errors of all layers times the learning rate, by which the biases change. */
 static void backward(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange,
                      int s)
 {
@@ -142,7 +145,8 @@ static void backward(Worker *worker, const Shape *shape, const Work *work, const
     }
 }
 
-/* Changes all biases and weights, but for those of a first layer by unit, which forward() does. */
+/* Updates all biases and weights, except the weights of a first layer stored unit by unit, which
+ * forward() updates. */
 static void update(Worker *worker, const Shape *shape, const Work *work, int s)
 {
     for (int l = 0; l < shape->layers; l++) {
@@ -163,6 +167,7 @@ static void update(Worker *worker, const Shape *shape, const Work *work, int s)
     }
 }
 
+/* Trains on all samples as one of the network's threads. */
 static void train(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange)
 {
     Layer *first = &worker->layers[0];
@@ -175,7 +180,8 @@ static void train(Worker *worker, const Shape *shape, const Work *work, const Ex
         first_layer(first, work->x + (size_t)(work->samples - 1) * WIDE(first->inputs), NULL);
 }
 
-/* size: parameters of one. workers: a network's one after the other. */
+/* count: number of networks. size: number of parameters of one network. workers: those of the first
+ * network, then those of the second, and so on. */
 typedef struct {
     Shape shape;
     int count, threads;
@@ -194,9 +200,10 @@ void end_networks(Networks *networks)
     free(networks);
 }
 
-/* The networks in place, on so many threads: all of which share one network, or each of which takes
- * one of several after the other. NULL where memory is missing. parameters: of each network, for
- * each layer its weights, unit by unit, and then its biases. sizes of the shape are not copied. */
+/* Allocates networks and copies their parameters. All threads share a single network; of several
+ * networks each thread trains one after the other. Returns NULL where memory is missing.
+ * parameters: for each network and each of its layers the weights, unit by unit, and then the
+ * biases. The sizes of the shape are not copied and must outlive the networks. */
 Networks *begin_networks(const Shape *shape, const float *parameters, int count, int threads)
 {
     Networks *networks = calloc(1, sizeof *networks);
@@ -213,7 +220,7 @@ Networks *begin_networks(const Shape *shape, const float *parameters, int count,
     *networks = (Networks){*shape, count, threads, size, {sharing, slot, zeros(2 * sharing * slot)},
                            calloc((size_t)count * sharing, sizeof(Worker))};
     if (networks->workers && networks->exchange.slots) {
-        /* by the threads that are going to use it, so that it is near them */
+        /* the threads that will use the memory allocate it, so that it is near them (NUMA) */
 #pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(| : failed)
         for (int n = 0; n < count * sharing; n++)
             failed |= !prepare(&networks->workers[n], shape, parameters + n / sharing * size,
@@ -225,7 +232,8 @@ Networks *begin_networks(const Shape *shape, const float *parameters, int count,
     return NULL;
 }
 
-/* Trains all networks on the samples, from where they stand; 0 where threads are missing. */
+/* Trains all networks on the samples, from their present parameters. Returns 0 where OpenMP gives
+ * fewer threads than were asked for. */
 int train_networks(Networks *networks, const Work *work)
 {
     const Shape *shape = &networks->shape;
@@ -245,7 +253,7 @@ int train_networks(Networks *networks, const Work *work)
     return !failed;
 }
 
-/* Writes back what was trained. */
+/* Copies the present parameters out, in the order of begin_networks(). */
 void read_networks(const Networks *networks, float *parameters)
 {
     int sharing = networks->exchange.threads;

@@ -1,11 +1,12 @@
-/* The same training as most would write it: a step after the other, each a loop over the weights,
- * which lie input by input so that the compiler can work on several units at once. */
+/* The same training in plain C: the steps follow one another, each a loop over the weights. Weights
+ * are stored input by input, so that the compiler can vectorise over the units. */
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "plain.h"
 
+/* Trains on one sample. */
 static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
 {
     for (int l = 0; l < count; l++) {
@@ -42,8 +43,8 @@ static void step(const Layer *layers, int count, const float *x, const float *ta
     }
 }
 
-/* Trains one network; 0 where there is no memory. parameters: for each layer its weights, input by
- * input, and then its biases. */
+/* Trains one network. Returns 0 where memory is missing. parameters: for each layer the weights,
+ * input by input, and then the biases. */
 static int train_plainly(const Shape *shape, float *parameters, const Work *work)
 {
     Layer layers[MOST_LAYERS];
@@ -57,8 +58,9 @@ static int train_plainly(const Shape *shape, float *parameters, const Work *work
     return 1;
 }
 
-/* Trains several on so many threads, each of which takes one network after the other; 0 where there
- * is no memory. size: parameters of one. */
+/* Trains several networks on several threads, each of which takes one network after the other.
+ * Returns 0 where memory is missing. count: number of networks. size: number of parameters of one
+ * network. */
 int train_apart(const Shape *shape, float *parameters, int count, int size, int threads,
                 const Work *work)
 {

@@ -1,4 +1,4 @@
-/* What the plain programs have in common: a network's layers. */
+/* The layers of a network, as both plain programs use them. */
 
 #include <stdlib.h>
 
@@ -9,8 +9,8 @@ typedef struct {
     float *weight, *bias, *out, *error;
 } Layer;
 
-/* The layers over parameters, for each its weights and then its biases; what they give out and
- * their errors in memory that the caller frees. NULL where there is none. */
+/* Points the layers at their parameters: for each layer the weights and then the biases. Returns
+ * the memory of the layers' outputs and errors, which the caller frees; NULL where none is left. */
 static float *lay_out(Layer *layers, const Shape *shape, float *parameters)
 {
     int units = 0;

@@ -1,6 +1,6 @@
-/* The plain program on several cores, as most would write it with OpenMP: one parallel region a
- * pass, in which the threads divide each loop over a layer's units and wait for each other behind
- * it. Weights lie unit by unit, so that a thread's are apart from the others'. */
+/* The plain program on several cores with OpenMP. An epoch is one parallel region, in which the
+ * threads divide each loop over a layer's units and wait for each other behind it. Weights are
+ * stored unit by unit, so that different threads write to different cache lines. */
 
 #include <math.h>
 #include <omp.h>
@@ -8,7 +8,7 @@
 
 #include "plain.h"
 
-/* By all threads of a region. */
+/* Trains on one sample; all threads of the parallel region call it. */
 static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
 {
     for (int l = 0; l < count; l++) {
@@ -52,8 +52,8 @@ static void step(const Layer *layers, int count, const float *x, const float *ta
 #pragma omp barrier
 }
 
-/* Trains one network on so many threads; 0 where memory or threads are missing. parameters: for
- * each layer its weights, unit by unit, and then its biases. */
+/* Trains one network on several threads. Returns 0 where memory or threads are missing. parameters:
+ * for each layer the weights, unit by unit, and then the biases. */
 int train_together(const Shape *shape, float *parameters, int threads, const Work *work)
 {
     Layer layers[MOST_LAYERS];

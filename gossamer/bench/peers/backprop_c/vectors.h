@@ -25,7 +25,8 @@ static float sum(Vector values)
     return values[0];
 }
 
-/* By Cephes' polynomial for the exponential, good to a unit or two in the last place. */
+/* Replaces z by its sigmoid. The exponential is the polynomial of the Cephes library, exact to a
+ * unit or two in the last place. */
 static void sigmoid(float *z, int count)
 {
 #pragma omp simd
@@ -81,7 +82,8 @@ static void add_product(float *weight, int width, const float *by_row, int rows,
                   load(weight + (size_t)i * width + j) + by_row[i] * load(by_column + j));
 }
 
-/* The same as weighted, over a sample's inputs that are not zero. */
+/* Computes the same as weighted() from the list of a sample's nonzero inputs: in[i] is the value of
+ * input indices[i]. */
 static void weighted_listed(float *values, const float *start, const float *weight, int width,
                             const int *indices, const float *in, int inputs)
 {
@@ -100,6 +102,7 @@ static void weighted_listed(float *values, const float *start, const float *weig
     }
 }
 
+/* Computes the same as add_product() for the listed rows alone. */
 static void add_product_listed(float *weight, int width, const int *indices, const float *by_row,
                                int rows, const float *by_column)
 {

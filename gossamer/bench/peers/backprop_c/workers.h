@@ -1,34 +1,38 @@
-/* What a thread has of a network, and how it gets there and back. */
+/* The part of a network that a thread owns, and functions that fill it and copy it back. */
 
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE 128 /* bytes: two lines of cache, which processors fetch together */
-/* Floats of a unit of the first layer: a power of two apart, stores would hold up loads. */
+#define LINE 128 /* bytes of two cache lines, which processors fetch together */
+/* Distance in floats between units of the first layer. With a power of two, loads would wait for
+ * stores whose addresses end in the same bits. */
 #define ROW(inputs) (WIDE(inputs) + 16)
 
-/* A thread's part of a layer: its own units, count from `first` on, and the errors it works out,
- * of back_count units of the layer before from back_first on. What is padded is so with zeros. */
+/* A thread's part of a layer. The thread owns `count` units from `first` on, and computes errors of
+ * back_count units of the layer before from back_first on. Padding is zeros. */
 typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
-    float *weight;         /* inputs x width; of a first layer by unit: count x ROW(inputs) */
+    float *weight;         /* inputs x width; stored unit by unit: count x ROW(inputs) */
     float *back;           /* units x back_width */
     float *bias;           /* width */
-    float *out, *own_out;  /* of all units, and of its own; one where that is the same */
-    float *error, *own_error; /* likewise, times the rate */
+    float *out, *own_out;  /* outputs of all units, and of own ones; may be the same array */
+    float *error, *own_error; /* errors times the learning rate, likewise */
 } Layer;
 
+/* thread: number of the thread. turn: number of exchanges so far. */
 typedef struct {
     int thread, turn;
     Layer layers[MOST_LAYERS];
 } Worker;
 
+/* The first of the units that a thread owns. */
 static int start_of(int units, int thread, int threads)
 {
     return (int)((long)units * thread / threads);
 }
 
+/* Allocates zeros; NULL where memory is missing. */
 static float *zeros(size_t count)
 {
     size_t bytes = (count * sizeof(float) / LINE + 1) * LINE;
@@ -38,6 +42,8 @@ static float *zeros(size_t count)
     return memory;
 }
 
+/* Allocates a thread's part of a network and copies its parameters there. Returns 0 where memory is
+ * missing. */
 static int prepare(Worker *worker, const Shape *shape, const float *parameters, int thread,
                    int threads)
 {
@@ -89,6 +95,7 @@ static int prepare(Worker *worker, const Shape *shape, const float *parameters, 
     return 1;
 }
 
+/* Copies the parameters of the thread's units out. */
 static void read_part(const Worker *worker, const Shape *shape, float *parameters)
 {
     for (int l = 0; l < shape->layers; l++) {

@@ -1,4 +1,4 @@
-"""Converters of ONNX's element-wise ops: each becomes one elementwise node."""
+"""Converters of ONNX's element-wise ops, each of which becomes one elementwise node."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ TYPES: dict[int, str] = {
     **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
                                     TensorProto.BFLOAT16)},
 }
-"""What each of ONNX's types of tensors becomes."""
+"""The dtype that a tensor of each ONNX type has in a graph."""
 
 
 def _function(node: OnnxNode, name: str) -> None:
+    """Converts an op that is one function of expressions."""
     inputs = [node.required(index) for index in range(len(node.inputs))]
     expression = apply(name)
     if len(inputs) != expression.inputs:
@@ -32,12 +33,14 @@ def _function(node: OnnxNode, name: str) -> None:
 
 
 def _composed(node: OnnxNode, formula: Callable[[Composer, list[int], OnnxNode], int]) -> None:
+    """Converts an op that is a formula of several functions."""
     composer = Composer()
     values = [composer.operand(node.required(index)) for index in range(len(node.inputs))]
     node.emit_expression(composer, formula(composer, values, node))
 
 
 def _variadic(c: Composer, values: list[int], node: OnnxNode, function: str) -> int:
+    """Returns the formula of an op with any number of inputs, such as Sum."""
     total = values[0]
     for value in values[1:]:
         total = c.apply(function, total, value)
@@ -66,7 +69,7 @@ def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
 
 
 def _softplus(c: Composer, values: list[int], node: OnnxNode) -> int:
-    # exp of a negative number only, so that nothing overflows
+    # exp takes no positive number, so that nothing overflows
     small = c.apply("exp", c.apply("neg", c.apply("abs", values[0])))
     return c.apply("add", c.apply("relu", values[0]),
                    c.apply("log", c.apply("add", small, c.constant(1))))
@@ -103,7 +106,8 @@ def _hard_sigmoid(node: OnnxNode) -> None:
 
 
 def _clip(node: OnnxNode) -> None:
-    """Clip's bounds are attributes before opset 11 and optional inputs from there on."""
+    """Converts Clip, whose bounds are attributes before opset 11 and optional inputs from there
+    on."""
     composer = Composer()
     value = composer.operand(node.required(0))
     bounds: list[tuple[str, float | str]] = []
@@ -122,9 +126,9 @@ def _clip(node: OnnxNode) -> None:
         value = composer.apply("clip", value, constants=(low, high))  # type: ignore[arg-type]
     else:
         for function, bound in bounds:
-            other = (composer.operand(bound) if isinstance(bound, str)
+            limit = (composer.operand(bound) if isinstance(bound, str)
                      else composer.constant(bound))
-            value = composer.apply(function, value, other)
+            value = composer.apply(function, value, limit)
     if bounds:
         node.emit_expression(composer, value)
     else:
@@ -141,8 +145,8 @@ def _cast(node: OnnxNode) -> None:
     x = node.required(0)
     if target == TensorProto.BOOL:
         composer = Composer()
-        same = composer.apply("equal", composer.operand(x), composer.constant(0))
-        node.emit_expression(composer, composer.apply("not", same))
+        is_zero = composer.apply("equal", composer.operand(x), composer.constant(0))
+        node.emit_expression(composer, composer.apply("not", is_zero))
         return
     if target not in TYPES:
         raise node.unsupported(f"casts to ONNX type {target}; gossamer knows "

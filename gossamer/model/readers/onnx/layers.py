@@ -1,4 +1,5 @@
-"""Converters of ONNX's layers: convolutions, products, pools, batch norm, softmax, reductions."""
+"""Converters of ONNX's layers: convolutions, matrix products, pools, batch norm, softmax and
+reductions."""
 
 from __future__ import annotations
 
@@ -16,14 +17,16 @@ Converter = Callable[[OnnxNode], None]
 
 
 def _spatial_rank(node: OnnxNode, rank: int) -> bool:
-    """Whether a window op is 1-D and must be lifted; refuses what is neither 1-D nor 2-D."""
+    """Returns whether a window op is 1-D and becomes a 2-D one. Raises UnsupportedError for other
+    ranks than 1 and 2."""
     if rank not in (1, 2):
         raise node.unsupported(f"has {rank} spatial dimensions; gossamer computes 1 or 2")
     return rank == 1
 
 
 def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
-    """strides, dilations, pads and auto_pad of a window op, as for two spatial dimensions."""
+    """Returns strides, dilations, pads and auto_pad of a window op for two spatial dimensions.
+    rank: number of spatial dimensions in the file."""
     attributes = {name: node.attribute(name) or (1,) * rank for name in ("strides", "dilations")}
     pads = node.attribute("pads") or (0,) * (2 * rank)
     auto_pad = node.only("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
@@ -48,7 +51,8 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
 
 
 def _lifted(node: OnnxNode, lift: bool, op: str, inputs: list[str], **attributes: Any) -> None:
-    """Emits a 2-D op, between reshapes where the file's op is 1-D."""
+    """Emits a 2-D op; where the file's op is 1-D (lift), a dimension of 1 is inserted before it and
+    removed after it."""
     if not lift:
         node.emit(op, inputs, **attributes)
         return
@@ -58,6 +62,7 @@ def _lifted(node: OnnxNode, lift: bool, op: str, inputs: list[str], **attributes
 
 
 def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
+    """Returns the weight of a convolution, and whether the convolution is 1-D."""
     weight = node.constant(1, "the weight")
     lift = _spatial_rank(node, weight.ndim - 2)
     kernel = node.attribute("kernel_shape", weight.shape[2:])
@@ -66,7 +71,8 @@ def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
     return weight, lift
 
 
-def _channels(node: OnnxNode, index: int, channels: int) -> str:
+def _bias(node: OnnxNode, index: int, channels: int) -> str:
+    """Returns the name of the bias, which must have one value a channel."""
     bias = node.constant(index, "the bias")
     if bias.shape != (channels,):
         raise node.error(f"bias {node.input(index)!r} has shape {list(bias.shape)}, expected "
@@ -85,7 +91,7 @@ def _conv(node: OnnxNode) -> None:
         inputs[1] = node.add_constant(weight[:, :, None], "weight")
     epilogue = identity()
     if node.input(2):
-        inputs.append(_channels(node, 2, weight.shape[0]))
+        inputs.append(_bias(node, 2, weight.shape[0]))
         epilogue = apply("add")
     _lifted(node, lift, "conv2d", inputs, groups=groups, epilogue=epilogue, **window)
 
@@ -106,7 +112,7 @@ def _conv_transpose(node: OnnxNode) -> None:
     if lift:
         inputs[1] = node.add_constant(weight[:, :, None], "weight")
     if node.input(2):
-        inputs.append(_channels(node, 2, weight.shape[1] * groups))
+        inputs.append(_bias(node, 2, weight.shape[1] * groups))
     _lifted(node, lift, "conv_transpose2d", inputs, groups=groups, **window)
 
 
@@ -129,24 +135,25 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 
 def _reduce(node: OnnxNode, kind: str) -> None:
-    """The axes are an attribute before opset 18 (ReduceSum: 13) and an input from there on."""
+    """Converts a reduction, whose axes are an attribute before opset 18 (ReduceSum: 13) and an
+    input from there on."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
-    nothing = bool(node.attribute("noop_with_empty_axes", 0))
+    without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
         inputs.append(node.input(1))
         axes = node.optional_constant(1)
         if axes is not None and axes.size == 0:
             inputs, attributes["axes"] = inputs[:1], None
     keepdims = bool(node.attribute("keepdims", 1))
-    if nothing and len(inputs) == 1 and attributes["axes"] is None:
+    if without_axes_is_identity and len(inputs) == 1 and attributes["axes"] is None:
         node.emit("identity", inputs)
     else:
         node.emit("reduce", inputs, kind=kind, keepdims=keepdims, **attributes)
 
 
 def _gemm(node: OnnxNode) -> None:
-    """alpha goes into a constant b, else into the epilogue; beta into a constant c. A c that is
-    not one value a column is added by a node of its own."""
+    """Converts Gemm. alpha is multiplied into a constant b, else it goes into the epilogue; beta is
+    multiplied into a constant c. A c that is not one value a column is added by another node."""
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
     inputs = [node.required(0), node.required(1)]
@@ -197,7 +204,8 @@ def _batch_norm(node: OnnxNode) -> None:
 
 
 def _softmax(node: OnnxNode, log: bool) -> None:
-    """Before opset 13 all dimensions from the axis on are one."""
+    """Converts Softmax and LogSoftmax, which before opset 13 take all dimensions from the axis on
+    as one."""
     old = node.opset < 13
     node.emit("softmax", [node.required(0)], axis=node.attribute("axis", 1 if old else -1),
               log=log, flatten=old)

@@ -29,7 +29,7 @@ def _split(node: OnnxNode) -> None:
 
 
 def _slice(node: OnnxNode) -> None:
-    """The bounds are attributes before opset 10."""
+    """Converts Slice, whose bounds are attributes before opset 10 and inputs from there on."""
     if node.opset < 10:
         bounds = {name: node.attribute(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -54,7 +54,7 @@ def _flatten(node: OnnxNode) -> None:
 
 
 def _squeeze(node: OnnxNode) -> None:
-    """Squeeze and Unsqueeze take their axes as an attribute before opset 13."""
+    """Converts Squeeze and Unsqueeze, whose axes are an attribute before opset 13."""
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
     if node.op == "Unsqueeze" and axes is None and len(inputs) == 1:
@@ -68,7 +68,7 @@ def _expand(node: OnnxNode) -> None:
 
 
 def _pad(node: OnnxNode) -> None:
-    """Everything but the mode is an input from opset 11 on."""
+    """Converts Pad, all of whose parameters but the mode are inputs from opset 11 on."""
     attributes = {"mode": node.only("mode", "constant", "reflect", "edge")}
     inputs = [node.required(0)]
     if node.opset < 11:
@@ -82,8 +82,9 @@ def _pad(node: OnnxNode) -> None:
 
 
 def _resize(node: OnnxNode) -> None:
-    """Upsample and opset 10's Resize take scales only and count from the corner; opset 10
-    rounds down when enlarging and up when shrinking."""
+    """Converts Resize and Upsample. Upsample and the Resize of opset 10 take scales only and
+    measure coordinates from the corner; opset 10 rounds down when enlarging and up when
+    shrinking."""
     mode = node.only("mode", "nearest", "linear", "bilinear")
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
     if node.op == "Upsample" or node.opset < 11:
@@ -102,11 +103,11 @@ def _resize(node: OnnxNode) -> None:
     axes = node.attribute("axes")
     if axes is not None:
         attributes["axes"] = axes
-    known = [node.input(i) for i in (2, 3)]
-    known = [name if node.graph.constants.get(name, np.ones(1)).size else "" for name in known]
-    if not any(known):
+    inputs = [node.input(i) for i in (2, 3)]
+    inputs = [name if node.graph.constants.get(name, np.ones(1)).size else "" for name in inputs]
+    if not any(inputs):
         raise node.error("needs scales or sizes")
-    node.emit("resize", [node.required(0), *known], **attributes)
+    node.emit("resize", [node.required(0), *inputs], **attributes)
 
 
 def _identity(node: OnnxNode) -> None:

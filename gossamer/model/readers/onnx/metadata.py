@@ -1,4 +1,4 @@
-"""What an ONNX file's metadata say of its network: names of classes, and what a row is."""
+"""The metadata of an ONNX file: names of the classes, and the picture that an input holds."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ _SCORES = "scores"
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
-    """What is said in the form that entries() writes; other programs use these keys too, for
-    what is passed over here."""
-    found = {entry.key: entry.value for entry in model.metadata_props}
-    classes, picture = _parsed(found.get(CLASSES)), _parsed(found.get(PICTURE))
+    """Returns the metadata that have the form which entries() writes. Others are ignored, since
+    other programs use the same keys for other things."""
+    texts = {entry.key: entry.value for entry in model.metadata_props}
+    classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
     names = classes if isinstance(classes, list) and all(
         isinstance(name, str | int) for name in classes) else []
     shape = _shape(picture)
     brightness = picture.get("brightness") if shape else None
-    return ModelMetadata(tuple(map(str, names)), found.get(OUTPUTS) == _SCORES, shape,
-                   float(brightness) if isinstance(brightness, int | float) else None)
+    return ModelMetadata(tuple(map(str, names)), texts.get(OUTPUTS) == _SCORES, shape,
+                         float(brightness) if isinstance(brightness, int | float) else None)
 
 
 def entries(metadata: ModelMetadata) -> Mapping[str, str]:
-    """The metadata that say so, by key."""
-    found: dict[str, str] = {}
+    """Returns the text for each key of an ONNX file's metadata."""
+    texts: dict[str, str] = {}
     if metadata.classes:
-        found[CLASSES] = json.dumps(metadata.classes)
+        texts[CLASSES] = json.dumps(metadata.classes)
     if metadata.scores:
-        found[OUTPUTS] = _SCORES
+        texts[OUTPUTS] = _SCORES
     if metadata.picture:
         height, width = metadata.picture
-        said: dict[str, Any] = {"height": height, "width": width, "channels": "grey"}
+        picture: dict[str, Any] = {"height": height, "width": width, "channels": "grey"}
         if metadata.brightness is not None:
-            said["brightness"] = round(metadata.brightness, 2)
-        found[PICTURE] = json.dumps(said)
-    return found
+            picture["brightness"] = round(metadata.brightness, 2)
+        texts[PICTURE] = json.dumps(picture)
+    return texts
 
 
 def _shape(picture: Any) -> tuple[int, int] | None:
+    """Returns height and width of a grey picture; None where the value describes none."""
     if not isinstance(picture, dict) or picture.get("channels") != "grey":
         return None
     height, width = picture.get("height"), picture.get("width")

@@ -1,4 +1,4 @@
-"""OnnxNode: one node of an ONNX file as its converter sees it, and the graph it writes to."""
+"""OnnxNode: a node of an ONNX file for its converter, with the graph that it is converted into."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from gossamer.model.graph import Graph, Node, absorb_parameters
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """The array with every floating type, bfloat16 and the like too, turned into float32."""
+    """Returns the array, cast to float32 where it has any floating type, such as bfloat16."""
     return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
+    """Returns an attribute's value: an array, a string, a number, or a tuple of these."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, onnx.TensorProto):
         return as_float32(numpy_helper.to_array(value))
@@ -30,10 +31,13 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 
 class OnnxNode:
-    """Reads inputs and attributes of a node and emits canonical nodes into the graph.
+    """Reads inputs and attributes of an ONNX node, and appends the nodes that it becomes to a
+    graph.
 
-    Every attribute a converter does not ask for makes finish() raise UnsupportedError.
-    used: names that some node or the graph's outputs read.
+    finish() raises UnsupportedError for an attribute that the converter did not ask for.
+
+    opset: version of ONNX's operators that the file uses.
+    used: names of the values that some node reads or that are outputs of the graph.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
@@ -56,6 +60,7 @@ class OnnxNode:
         self._asked: set[str] = set()
 
     def error(self, text: str) -> ModelError:
+        """Returns an error whose message names the file and the node."""
         return ModelError(f"{self.graph.file}: {self.source}: {text}")
 
     def unsupported(self, text: str) -> UnsupportedError:
@@ -66,30 +71,33 @@ class OnnxNode:
         return self._attributes.get(name, default)
 
     def only(self, name: str, *allowed: Any) -> Any:
-        """An attribute that must have one of these values; the first is the default."""
+        """Returns an attribute that must have one of these values; the first is the default."""
         value = self.attribute(name, allowed[0])
         if value not in allowed:
-            expected = " or ".join(repr(choice) for choice in allowed)
+            expected = " or ".join(map(repr, allowed))
             raise self.unsupported(f"attribute {name} is {value!r}, gossamer computes {expected}")
         return value
 
     def finish(self) -> None:
+        """Raises UnsupportedError where the node has an attribute that nothing asked for."""
         for name in self._attributes:
             if name not in self._asked:
                 raise self.unsupported(f"attribute {name!r} of opset {self.opset} is not "
                                        "supported; export the model without it")
 
     def input(self, index: int) -> str:
-        """The name of an input; "" where it is absent."""
+        """Returns the name of an input; "" where it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     def required(self, index: int) -> str:
+        """Returns the name of an input. Raises ModelError where it is absent."""
         if not self.input(index):
             raise self.error(f"input {index} is missing")
         return self.inputs[index]
 
     def constant(self, index: int, what: str) -> np.ndarray:
-        """The value of an input that must be known when loading."""
+        """Returns the value of an input that must be a constant. what: what the input is, for
+        messages. Raises UnsupportedError where the data decide it."""
         name = self.required(index)
         if name not in self.graph.constants:
             raise self.unsupported(f"{what} comes from {name!r}, which the data decides; "
@@ -100,6 +108,7 @@ class OnnxNode:
         return self.graph.constants.get(self.input(index))
 
     def only_first_output(self) -> None:
+        """Drops all outputs but the first. Raises UnsupportedError where one of them is used."""
         for name in self.outputs[1:]:
             if name in self._used:
                 raise self.unsupported(f"its output {name!r} is used; gossamer computes the first "
@@ -107,7 +116,7 @@ class OnnxNode:
         del self.outputs[1:]
 
     def add_constant(self, array: np.ndarray, role: str) -> str:
-        """Names a new constant of the graph."""
+        """Adds a constant to the graph and returns its name, which ends in `role`."""
         name = f"{self.outputs[0]}.{role}"
         while name in self.graph.constants:
             name += "_"
@@ -116,9 +125,12 @@ class OnnxNode:
 
     def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str | None = None,
              **attributes: Any) -> str:
-        """Appends a node and returns its first output. outputs: names; a string makes a new
-        name with it; None stands for the file's outputs. Parameters that are constants become
-        attributes."""
+        """Appends a node to the graph and returns its first output. Parameters that are constants
+        become attributes.
+
+        outputs: names of the outputs; a string is the end of a new name; None takes the outputs
+        of the file's node.
+        """
         if isinstance(outputs, str):
             outputs = [f"{self.outputs[0]}.{outputs}"]
         elif outputs is None:

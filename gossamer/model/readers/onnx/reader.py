@@ -1,4 +1,4 @@
-"""ONNX files, opset 9 to 21, into graphs."""
+"""Reads ONNX files of opset 9 to 21 into graphs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT}
 
 
 def load_onnx(path: str | Path) -> Graph:
-    """The graph of an .onnx or .onnx.gz file.
+    """Returns the graph of an .onnx or .onnx.gz file.
 
     Raises InputError when the file is absent; ModelError when it is truncated, is not ONNX or
     is malformed; UnsupportedError for ops, attributes or opsets that gossamer does not compute.
@@ -53,7 +53,8 @@ def load_onnx(path: str | Path) -> Graph:
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """The content of an .onnx or .onnx.gz file, its external data loaded. Raises as load_onnx."""
+    """Returns the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
+    errors of load_onnx()."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -79,6 +80,7 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 
 def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
+    """Adds the file's initializers to the graph, floating-point ones as float32."""
     narrowed = []
     if proto.sparse_initializer:
         name = proto.sparse_initializer[0].values.name
@@ -103,6 +105,8 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
 
 
 def _load_interface(proto: onnx.GraphProto, graph: Graph) -> None:
+    """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
+    batch."""
     for value in proto.input:
         if value.name in graph.constants:
             continue
@@ -138,30 +142,33 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInf
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
+    """Returns the value with its first dimension open, where that is the batch."""
     if info.shape[:1] != (batch,):
         return info
     return ValueInfo(info.name, (None, *info.shape[1:]), info.dtype, info.labels)
 
 
 def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
+    """Converts the file's nodes in order. Raises UnsupportedError, which names the first nodes that
+    no converter takes."""
     used = {name for node in proto.node for name in node.input}
     used |= {info.name for info in graph.outputs}
     later = {name: node for node in proto.node for name in node.output}
-    made = set(graph.constants) | {info.name for info in graph.inputs}
+    available = set(graph.constants) | {info.name for info in graph.inputs}
     unknown = []
     for entry in proto.node:
         node = OnnxNode(entry, opset, graph, used)
         for name in entry.input:
-            if name and name not in made:
+            if name and name not in available:
                 if name in later:
                     raise node.error(f"reads {name!r} before {later[name].op_type} "
                                      f"'{later[name].name}' makes it: the nodes are unsorted or "
                                      "form a cycle; export the model again")
                 raise node.error(f"reads {name!r}, which no input, initializer or node provides")
         for name in filter(None, entry.output):
-            if name in made:
+            if name in available:
                 raise node.error(f"makes {name!r}, a name that is already taken")
-            made.add(name)
+            available.add(name)
         if _fold(entry, graph, opset):
             continue
         if entry.op_type not in _CONVERTERS or entry.domain not in ("", "ai.onnx"):
@@ -180,14 +187,15 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
         raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"
                                f"{more}; export the model without them")
     for info in graph.outputs:
-        if info.name not in made:
+        if info.name not in available:
             raise ModelError(f"{graph.file}: output {info.name!r} is made by no node")
     _cast_truth_outputs(graph)
     _unique_names(graph)
 
 
 def _fold(entry: onnx.NodeProto, graph: Graph, opset: int) -> bool:
-    """Computes a node whose inputs are all constants, as ONNX's own reference does."""
+    """Computes a node whose inputs are all constants with ONNX's reference implementation, and
+    returns whether it has."""
     inputs = [name for name in entry.input if name]
     if entry.domain not in ("", "ai.onnx") or any(n not in graph.constants for n in inputs):
         return False
@@ -210,13 +218,14 @@ def _fold(entry: onnx.NodeProto, graph: Graph, opset: int) -> bool:
 
 
 def _cast_truth_outputs(graph: Graph) -> None:
-    """Truth values are numbers inside a graph; an output declared as bool leaves as bool."""
+    """Appends a cast to each output that the file declares as bool, since truth values are numbers
+    inside a graph."""
     for info in graph.outputs:
         for node in graph.nodes:
             if info.dtype == "bool" and info.name in node.outputs:
                 inner = f"{info.name}.number"
-                for other in graph.nodes:
-                    other.inputs = [inner if n == info.name else n for n in other.inputs]
+                for reader in graph.nodes:
+                    reader.inputs = [inner if n == info.name else n for n in reader.inputs]
                 node.outputs = [inner if n == info.name else n for n in node.outputs]
                 graph.nodes.append(Node("cast", f"{info.name}.bool", [inner], [info.name],
                                         {"dtype": "bool"}, node.source))
@@ -224,6 +233,7 @@ def _cast_truth_outputs(graph: Graph) -> None:
 
 
 def _unique_names(graph: Graph) -> None:
+    """Appends numbers to names of nodes that occur more than once."""
     seen: set[str] = set()
     for node in graph.nodes:
         base, count = node.name, 1
@@ -234,8 +244,8 @@ def _unique_names(graph: Graph) -> None:
 
 
 def _check_weights(graph: Graph) -> None:
-    """Warns of NaN in any constant and of infinities in any array: single infinite bounds are
-    in order."""
+    """Adds a warning for each constant that holds NaN, or infinities in more than one element: a
+    single infinite bound is in order."""
     readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
     for name, array in graph.constants.items():
         if array.dtype.kind != "f" or name not in readers:

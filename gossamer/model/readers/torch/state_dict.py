@@ -1,8 +1,8 @@
 """Reads the tensors of a file written by torch.save, without torch.
 
-Both containers are read: the zip archive (torch 1.6 and later) and the older run of pickles
-followed by raw storages. Every offset, size and stride is checked against the file before
-memory is taken.
+Both containers are read: the zip archive (torch 1.6 and later) and the older sequence of pickles
+with raw storages after them. Every offset, size and stride is checked against the file before
+memory is allocated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _MAX_DIMENSIONS = 32
 _MAX_EXPANSION = 8
-"""All tensors together may be this many times the file: shared storages are few and honest."""
+"""The most times that all tensors together may be larger than the file. Tensors may share a
+storage, but few do."""
 
 _DTYPES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
@@ -36,6 +37,8 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class _Storage:
+    """A block of memory in the file. kind: torch's name of its type. size: number of elements."""
+
     kind: str
     key: str
     size: int
@@ -47,6 +50,8 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _Tensor:
+    """A view of a storage, with offset and strides in elements."""
+
     storage: _Storage
     offset: int
     shape: tuple[int, ...]
@@ -54,13 +59,13 @@ class _Tensor:
 
 
 def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
-    """The named tensors of a state dict saved by torch.save, in the file's order.
+    """Returns the named tensors of a state dict saved by torch.save, in the file's order.
 
-    A checkpoint that keeps its state dict under "state_dict" or "model" gives that one. The
-    arrays are copies, contiguous; bfloat16 comes as float32. Whatever else the dict holds
-    (numbers, names) is left out.
+    The state dict may also lie under "state_dict" or "model" of a checkpoint. The arrays are
+    contiguous copies; bfloat16 becomes float32. Other values of the dict (numbers, names) are
+    left out.
 
-    Raises ModelError, naming the file and the reason, for anything that is not such a file, is
+    Raises ModelError, which names the file and the reason, for a file that is no state dict, is
     damaged, or holds other objects than tensors and plain data.
     """
     path = Path(path)
@@ -77,6 +82,7 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _read_zip(data: bytes) -> dict[str, np.ndarray]:
+    """Returns the tensors of a zip archive, which torch writes from 1.6 on."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         entries = {entry.filename: entry for entry in archive.infolist()}
@@ -113,61 +119,64 @@ def _read_zip(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _read_legacy(data: bytes) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file of torch before 1.6: pickles, then the storages."""
     stream = io.BytesIO(data)
-    found: dict[str, _Storage] = {}
+    storages: dict[str, _Storage] = {}
 
     def persistent(identity: Any) -> _Storage:
         storage = _storage(identity)
-        if found.setdefault(storage.key, storage) != storage:
+        if storages.setdefault(storage.key, storage) != storage:
             raise MalformedPickle(f"describes the storage {storage.key[:40]!r} in two ways")
         return storage
 
-    def plain() -> Any:
+    def next_pickle() -> Any:
         return load(stream, _call, persistent)
 
     try:
-        magic = plain()
+        magic = next_pickle()
     except MalformedPickle:
         magic = None
     if type(magic) is not int or magic != _LEGACY_MAGIC:
         raise MalformedPickle("does not begin as a file of torch.save does")
-    if plain() != _LEGACY_PROTOCOL:
+    if next_pickle() != _LEGACY_PROTOCOL:
         raise MalformedPickle("has a protocol other than 1001")
-    system = plain()
+    system = next_pickle()
     if type(system) is not dict or system.get("little_endian") is not True:
         raise MalformedPickle("is not in little-endian byte order")
-    content = plain()
-    keys = plain()
+    content = next_pickle()
+    keys = next_pickle()
     if type(keys) is not list or any(type(key) is not str for key in keys):
         raise MalformedPickle("has no list of its storages")
     if len(set(keys)) != len(keys):
         raise MalformedPickle("lists a storage twice")
 
-    places = {}
+    byte_ranges = {}
     position = stream.tell()
     for key in keys:
-        if key not in found:
+        if key not in storages:
             raise MalformedPickle(f"lists the storage {key[:40]!r}, which no tensor uses")
         count = int.from_bytes(data[position : position + 8], "little", signed=True)
-        end = position + 8 + found[key].size * found[key].dtype.itemsize
+        end = position + 8 + storages[key].size * storages[key].dtype.itemsize
         if position + 8 > len(data) or end > len(data):
             raise MalformedPickle(f"ends within the storage {key[:40]!r}: it is truncated")
-        if count != found[key].size:
+        if count != storages[key].size:
             raise MalformedPickle(f"gives the storage {key[:40]!r} two sizes, {count} and "
-                                  f"{found[key].size}")
-        places[key] = (position + 8, end)
+                                  f"{storages[key].size}")
+        byte_ranges[key] = (position + 8, end)
         position = end
 
     def storage_bytes(storage: _Storage) -> bytes:
-        if storage.key not in places:
+        if storage.key not in byte_ranges:
             raise MalformedPickle(f"lacks the storage {storage.key[:40]!r}")
-        start, end = places[storage.key]
+        start, end = byte_ranges[storage.key]
         return data[start:end]
 
     return _materialise(content, storage_bytes, len(data))
 
 
 def _call(name: Name, arguments: tuple) -> Any:
+    """Returns the result of a function that the pickle calls. Raises MalformedPickle for any that
+    builds no tensor."""
     match str(name):
         case "collections.OrderedDict":
             if arguments == ():
@@ -185,12 +194,13 @@ def _call(name: Name, arguments: tuple) -> Any:
 
 
 def _storage(identity: Any) -> _Storage:
+    """Returns the storage that a persistent id of the pickle describes."""
     if type(identity) is not tuple or len(identity) not in (5, 6) or identity[0] != "storage":
         raise MalformedPickle("refers to something that is no storage")
     kind, key, size = identity[1], identity[2], identity[4]
     if type(kind) is not Name or kind.module != "torch" or kind.name not in _DTYPES:
-        named = str(kind) if type(kind) is Name else type(kind).__name__
-        raise MalformedPickle(f"has a storage of type {named!r}; known are "
+        kind_name = str(kind) if type(kind) is Name else type(kind).__name__
+        raise MalformedPickle(f"has a storage of type {kind_name!r}; known are "
                               f"{', '.join(_DTYPES)}")
     if type(key) is not str or type(size) is not int or not 0 <= size < 2**48:
         raise MalformedPickle("has a storage without a key or a sensible size")
@@ -201,6 +211,7 @@ def _storage(identity: Any) -> _Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
+    """Returns a tensor that lies within its storage. Raises MalformedPickle for any other."""
     if type(storage) is not _Storage:
         raise MalformedPickle("has a tensor without a storage")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
@@ -221,6 +232,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
 
 
 def _state_dict(content: Any) -> dict[str, _Tensor]:
+    """Returns the named tensors of the pickled object, or of the state dict inside of it."""
     for candidate in (content, *(content.get(key) for key in ("state_dict", "model")
                                  if type(content) is dict)):
         if type(candidate) is dict:
@@ -233,6 +245,7 @@ def _state_dict(content: Any) -> dict[str, _Tensor]:
 
 def _materialise(content: Any, storage_bytes: Callable[[_Storage], bytes],
                  file_size: int) -> dict[str, np.ndarray]:
+    """Returns the tensors of the pickled object as arrays."""
     tensors = _state_dict(content)
     total = sum(math.prod(t.shape) * t.storage.dtype.itemsize for t in tensors.values())
     if total > _MAX_EXPANSION * file_size:

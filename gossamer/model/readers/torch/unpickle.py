@@ -1,8 +1,8 @@
-"""Reads pickles that hold plain data and tensors, and nothing else.
+"""Reads pickles that hold plain data and tensors only.
 
-Python's own unpickler can call anything it can import, and trusts every size it reads. This one
-knows the two dozen opcodes that a saved state dict is made of, imports nothing, and calls only
-what its caller hands it.
+Python's own unpickler can call anything that it can import, and trusts every size that it reads.
+This one knows the two dozen opcodes that a saved state dict consists of, imports nothing, and calls
+only the functions that its caller passes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, BinaryIO
 
 
 class MalformedPickle(ValueError):
-    """What is wrong with the pickle, in a few words."""
+    """A pickle that cannot be read; the message says why, in a few words after "it"."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A global that the pickle names. It is never imported."""
+    """A function or class that the pickle names. It is never imported."""
 
     module: str
     name: str
@@ -41,12 +41,13 @@ _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
          persistent: Callable[[Any], Any]) -> Any:
-    """The object of the pickle at the stream's position, which moves behind it.
+    """Returns the object of the pickle at the stream's position, and moves the stream to its end.
 
-    call(name, arguments): the result of a function or class that the pickle names; raises for
-    those it does not know. persistent(id): the object stored outside the pickle under this id.
+    call(name, arguments): returns the result of a function or class that the pickle names; raises
+    an error for those that it does not know.
+    persistent(id): returns the object that is stored outside the pickle under this id.
 
-    Raises MalformedPickle (and what the two functions raise).
+    Raises MalformedPickle, and the errors of the two functions.
     """
     machine = _Machine(call, persistent)
     try:
@@ -64,6 +65,11 @@ def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
 
 
 class _Machine:
+    """The stack machine that a pickle is a program of.
+
+    stack: values since the last mark. marked: stacks before each mark. memo: stored values.
+    """
+
     def __init__(self, call: Callable[[Name, tuple], Any],
                  persistent: Callable[[Any], Any]) -> None:
         self.call = call
@@ -73,6 +79,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def step(self, opcode: str, argument: Any) -> None:
+        """Executes one instruction."""
         stack = self.stack
         if opcode in _PUSH_ARGUMENT:
             stack.append(argument)
@@ -122,7 +129,7 @@ class _Machine:
             arguments, function = _expect(stack.pop(), tuple), _expect(stack.pop(), Name)
             stack.append(self.call(function, arguments))
         elif opcode == "BUILD":
-            # the attributes of an ordered dict (torch keeps versions there); nothing else has any
+            # only an ordered dict has attributes (torch keeps versions there): they are dropped
             stack.pop()
             _expect(stack[-1], dict)
         elif opcode == "BINPERSID":
@@ -132,6 +139,7 @@ class _Machine:
                                   "not need; save model.state_dict()")
 
     def _since_mark(self) -> list[Any]:
+        """Returns the values since the last mark, and takes the mark off the stack."""
         if not self.marked:
             raise MalformedPickle("takes more values than it holds")
         values, self.stack = self.stack, self.marked.pop()
@@ -139,6 +147,7 @@ class _Machine:
 
 
 def _with_items(target: dict, values: list[Any]) -> dict:
+    """Puts alternating keys and values into a dict, and returns it."""
     if len(values) % 2:
         raise MalformedPickle("has a key without a value")
     for key, value in zip(values[::2], values[1::2], strict=True):
@@ -150,6 +159,7 @@ def _with_items(target: dict, values: list[Any]) -> dict:
 
 
 def _expect(value: Any, kind: type) -> Any:
+    """Returns a value that must have exactly this type."""
     if type(value) is not kind:
         raise MalformedPickle(f"has a {type(value).__name__} where a {kind.__name__} belongs")
     return value

@@ -1,10 +1,11 @@
-/* Work on the first layer between two blocks of samples: the weights are changed by what the block
- * that is done says, and multiplied by the samples of the next one. A group, given by (slice of
- * THREADS inputs, tile of UNITS_TILE units, network), has its weights in registers: a work-item
- * those of one input.
+/* The first layer between two blocks of samples: its weights are changed by the block that is done,
+ * and multiplied by the samples of the next one. The ids of a work-group are (slice of THREADS
+ * inputs, tile of UNITS_TILE units, network); a work-item holds the weights of one input in
+ * registers.
  *
- * THREADS, UNITS_TILE (4 * UNITS_TILE = 32: a warp sums the products of four samples at once)
- * BLOCK     samples of a block at most */
+ * THREADS     work-items of a work-group
+ * UNITS_TILE  8: a warp sums the products of 4 samples with 8 units at once
+ * BLOCK       largest number of samples of a block */
 
 #define WARPS (THREADS / 32)
 #define AT_ONCE 4
@@ -75,7 +76,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void advance(
             UNROLL for (int u = 0; u < UNITS_TILE; u++)
                 sums[(warp * SUMS + s * UNITS_TILE + u) * 33 + lane] = sum[s][u];
         WARP_BARRIER();
-        /* a work-item adds up what all found for one sample and unit */
+        /* a work-item adds up the partial sums of all lanes for one sample and unit */
         int s = begin + lane / UNITS_TILE, u = lane % UNITS_TILE;
         float total = 0.0f;
         UNROLL for (int n = 0; n < 32; n++)

@@ -1,4 +1,5 @@
-"""Back-propagation by exact blocking: online training, with the first layer's work in blocks."""
+"""Back-propagation by exact blocking: online training that handles the first layer in blocks of
+samples."""
 
 from __future__ import annotations
 
@@ -21,13 +22,16 @@ _FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn]
 
 
 class Blocked(KernelBackprop):
-    """The online method, to rounding: with W_s the first layer's weights before sample s and g_s
-    the change of its sums by that sample for an input of 1, W_{s+1} x = W_s x + g_s (x_s . x). So
-    those weights are multiplied and changed a block of samples at a time, while what must be done
-    in turn is small.
+    """Trains online, with the same results up to rounding, but changes and multiplies the weights
+    of the first layer for a block of samples at a time.
 
-    Forms: a pipeline in one work-group a network, for one hidden layer, on tensor cores or
-    without; or launches a block, with the first layer's weights spread over all work-groups.
+    Let W_s be those weights before sample s, and let the error at sample s change the weights of
+    the units by g_s for an input of 1. Then W_{s+1} x = W_s x + g_s (x_s . x), so that only this
+    correction and the upper layers are computed sample after sample.
+
+    The forms are a pipeline in one work-group per network, for one hidden layer, with or without
+    tensor cores; and several launches per block, with the first layer's weights distributed over
+    all work-groups.
     """
 
     name = "blocked"
@@ -43,7 +47,7 @@ class Blocked(KernelBackprop):
                 f"launches: {in_turn.FORMS[-1].unfit(problem, device)}")
 
     def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
-        """Whether one work-group can train a network; it does so in the first variants then."""
+        """Says whether one work-group can train a network; the first variants then do so."""
         return self.supports(problem, device) is None and any(
             form.unfit(problem, device) is None for form in _PIPELINES)
 

@@ -1,19 +1,21 @@
-/* Inner products of each sample's inputs with those of the samples that come after it: gram
- * [network][sample][REACH], of which [d] is the product with sample + 1 + d. Nothing of this
- * depends on the weights. A group takes TILE samples of one network.
+/* Inner products of each sample's inputs with those of the next samples, gram[network][sample][d]
+ * being the product with sample + 1 + d for d below REACH. They do not depend on the weights. A
+ * work-group computes those of TILE samples of one network.
  *
- * Where all inputs are 0 or 1, in a segment of SEGMENT inputs, their bits are counted instead: the
- * same numbers, sooner. Where a network sees the samples of a tile in the same order as the first
- * network does, its products are those and only same[network][tile] is set.
+ * Where all inputs of a segment of SEGMENT inputs are 0 or 1, common bits are counted instead,
+ * which gives the same numbers in less time. Where a network has the samples of a tile in the same
+ * order as the first network, the products are the same: they are not computed again, and
+ * same[network][tile] is set.
  *
- * THREADS, TILE, REACH (a power of two) */
+ * THREADS     work-items of a work-group
+ * TILE, REACH  see above; REACH is a power of two */
 
 #define SEGMENT 1024
-/* samples that a tile's products are of, in whole turns of the warps */
+/* Samples that the products of a tile involve, rounded up to a multiple of the number of warps. */
 #define SEEN (CEIL_DIV(TILE + REACH, THREADS / 32) * (THREADS / 32))
 #define PAIRS (TILE * REACH / THREADS)
-/* Words of bits, or inputs, of a sample that are held at once, and more, so that neighbouring
- * samples start in other banks. */
+/* Length of a sample's row in shared memory: 32 words of bits, or 32 inputs, and padding so that
+ * neighbouring samples start in different banks. */
 #define ROW 36
 
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void gram(

@@ -1,5 +1,5 @@
-"""Inner products of a run's samples, which do not depend on weights, and the parts in which a run
-is trained so that they stay few."""
+"""Inner products of the samples, which do not depend on the weights, and the parts into which an
+epoch is divided so that they fit into little memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.backprop.common import (
     ORDER,
     PARAMETERS,
@@ -25,15 +26,19 @@ _SOURCE = Path(__file__).with_name("gram.cl")
 _THREADS = 256
 
 TILE = 64
-"""Samples whose inner products a work-group computes."""
+"""Number of samples whose inner products one work-group computes."""
 _MOST_BYTES = 1 << 26
-"""Of inner products at once, a tile apart."""
+"""Bytes of inner products that are in memory at once; more only where one tile takes more."""
 
 
 @dataclass(frozen=True)
 class RunPart:
-    """Samples from `first` on, the launch that computes their inner products, and the inputs and
-    outputs that they are trained with."""
+    """Samples that are trained on together.
+
+    first, count: the first of them, and their number.
+    gram: launch that computes their inner products.
+    buffers: inputs and outputs of the problem that they are trained with.
+    """
 
     first: int
     count: int
@@ -42,7 +47,13 @@ class RunPart:
 
 
 class SampleRun:
-    """All samples of a problem, with the products of each with `reach` that come after it."""
+    """All samples of a problem, and the inner products of each with the `reach` next ones.
+
+    samples: largest number of samples of a part.
+    products, same: arguments for the inner products, and for the flags of tiles in which a network
+    has the same samples as the first one.
+    nbytes: bytes that both take at the start of the workspace.
+    """
 
     def __init__(self, problem: BackpropProblem, reach: int) -> None:
         self.problem, self.reach = problem, reach
@@ -54,9 +65,9 @@ class SampleRun:
         self.products = part_of_workspace(0, products)
         self.same = part_of_workspace(aligned(products), same)
         self.nbytes = aligned(products) + same
-        """Of the workspace, from its start."""
 
     def parts(self, device: Device) -> Iterator[RunPart]:
+        """Yields the parts in order; all but the first train the output parameters further."""
         problem = self.problem
         kernel = device.compile(KernelSource.of(
             _SOURCE, "gram", {"THREADS": _THREADS, "TILE": TILE, "REACH": self.reach}))

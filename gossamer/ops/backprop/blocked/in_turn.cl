@@ -1,61 +1,64 @@
-/* Back-propagation through the samples of a block in turn, in one work-group a network, when the
- * products of the first layer's weights, as they were before the block, with the block's samples
- * are known. With those and the samples' inner products the sums of the first layer's units for
+/* Back-propagation for the samples of a block, one after the other, in one work-group per network.
+ * The products W x_s of the first layer's weights from before the block with the block's samples
+ * are known. With them and the samples' inner products the sums of the first layer's units for
  * sample s are
  *     W x_s + sum over the samples r before s of (x_r . x_s) delta_r
- * where delta_r is what r's error changes the units' weights by for an input of 1: as soon as it
- * is known it is added to the sums of all samples behind r. Weight decay multiplies W by `keep` a
- * sample, and inner products by its powers.
+ * where delta_r is the change of the units' weights by the error of r for an input of 1. As soon as
+ * delta_r is known, it is added to the sums of all later samples. Weight decay multiplies W by a
+ * factor at each sample, and the inner products by its powers.
  *
- * UNITS       of the first layer; SPLITS work-items share what is added to a unit's sums
- * BLOCK, REACH, TILE  samples; those of a row of gram, as in gram.cl
- * SLICES      parts of the inputs of which the products are sums
- * SUM_AT, COEFFICIENT_AT, POWER_AT  places in shared memory, in floats
- * and those of upper_layers.h, with BATCH = 2, as samples take turns, and NARROW = 0 */
+ * UNITS       number of units of the first layer
+ * SPLITS      number of work-items that share the additions to the sums of a unit
+ * BLOCK       largest number of samples of a block
+ * REACH, TILE  as in gram.cl
+ * SLICES      number of slices of the inputs, whose products are summed
+ * SUM_AT, COEFFICIENT_AT, POWER_AT  offsets in shared memory, in floats, of the block's sums, of
+ *             inner products of three samples, and of the powers of the decay factor
+ * and the macros of upper_layers.h, with NARROW = 0, and BATCH = 2 because two samples alternate */
 
-/* What is fetched of a sample: inner products with those behind it, and targets. */
-#define FETCHED CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
+/* Inner products and targets of a sample that a work-item fetches. */
+#define VALUES_PER_FETCHER CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
 
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
     const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order,
     const GLOBAL float *RESTRICT settings, const GLOBAL float *before, GLOBAL float *after,
     GLOBAL float *RESTRICT losses, const GLOBAL float *RESTRICT gram,
     const GLOBAL int *RESTRICT same, const GLOBAL float *RESTRICT products,
-    GLOBAL float *RESTRICT deltas, int samples, int first, int count, int of_gram, int gram_first
+    GLOBAL float *RESTRICT deltas, int samples, int first, int count, int gram_count, int gram_first
     DYNAMIC_SHARED_PARAMETER(float4, pool4))
 {
     DYNAMIC_SHARED(float4, pool4)
     SHARED_POINTER float *pool = (SHARED_POINTER float *)pool4;
     int item = LOCAL_ID(0), network = GROUP_ID(0), networks = GROUP_COUNT(0);
     int fetcher = item - FIRST_FETCHER;
-    int source = same[network * CEIL_DIV(of_gram, TILE) + gram_first / TILE] ? 0 : network;
+    int source = same[network * CEIL_DIV(gram_count, TILE) + gram_first / TILE] ? 0 : network;
     float rate = settings[network * 3], decay = settings[network * 3 + 2];
-    float fetched[FETCHED] = {0.0f};
+    float fetched[VALUES_PER_FETCHER] = {0.0f};
     before += network * PARAMETERS;
     after += network * PARAMETERS;
     order += network * samples + first;
     losses += network * samples + first;
-    gram += (source * of_gram + gram_first) * REACH;
+    gram += (source * gram_count + gram_first) * REACH;
     products += network * BLOCK * UNITS;
     deltas += network * BLOCK * UNITS;
 
-#define FETCH(sample)                                                                    \
-    if ((sample) < count && FETCHES)                                                     \
-        UNROLL for (int k = 0; k < FETCHED; k++) {                                       \
-            int n = fetcher + FETCHERS * k;                                              \
-            if (n < BLOCK)                                                               \
-                fetched[k] = gram[(sample) * REACH + n];                                 \
-            else if (n < BLOCK + OUTPUTS)                                                \
-                fetched[k] = targets[order[sample] * OUTPUTS + n - BLOCK];               \
+#define FETCH(sample)                                                      \
+    if ((sample) < count && IS_FETCHER)                                    \
+        UNROLL for (int k = 0; k < VALUES_PER_FETCHER; k++) {              \
+            int n = fetcher + FETCHERS * k;                                \
+            if (n < BLOCK)                                                 \
+                fetched[k] = gram[(sample) * REACH + n];                   \
+            else if (n < BLOCK + OUTPUTS)                                  \
+                fetched[k] = targets[order[sample] * OUTPUTS + n - BLOCK]; \
         }
-#define STAGE(sample)                                                                    \
-    if ((sample) < count && FETCHES)                                                     \
-        UNROLL for (int k = 0; k < FETCHED; k++) {                                       \
-            int n = fetcher + FETCHERS * k, to = (sample) % 2, of_three = (sample) % 3;  \
-            if (n < BLOCK)                                                               \
-                pool[COEFFICIENT_AT + of_three * BLOCK + n] = fetched[k] * pool[POWER_AT + n]; \
-            else if (n < BLOCK + OUTPUTS)                                                \
-                pool[WANTED_AT + to * PADDED(OUTPUTS) + n - BLOCK] = fetched[k];         \
+#define STAGE(sample)                                                                      \
+    if ((sample) < count && IS_FETCHER)                                                    \
+        UNROLL for (int k = 0; k < VALUES_PER_FETCHER; k++) {                              \
+            int n = fetcher + FETCHERS * k, buffer = (sample) % 2, slot = (sample) % 3;    \
+            if (n < BLOCK)                                                                 \
+                pool[COEFFICIENT_AT + slot * BLOCK + n] = fetched[k] * pool[POWER_AT + n]; \
+            else if (n < BLOCK + OUTPUTS)                                                  \
+                pool[TARGET_AT + buffer * PADDED(OUTPUTS) + n - BLOCK] = fetched[k];       \
         }
 
     for (int n = item; n < FLOATS; n += THREADS)
@@ -84,12 +87,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
         int turn = s % 2;
         SHARED_POINTER const float *coefficient = pool + COEFFICIENT_AT + s % 3 * BLOCK;
         for (int j = item; j < UNITS; j += THREADS)
-            give_out(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], turn, turn);
+            store_output(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], turn, turn);
         STAGE(s + 1)
         FETCH(s + 2)
-        pass_upper_layers(pool, item, turn, turn);
+        backpropagate_upper_layers(pool, item, turn, turn);
         BARRIER();
-        /* the next sample's sums by the work-items that go on with them */
+        /* each sum of the next sample is changed by the work-item that reads it next */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
             float delta = -rate * pool[ERROR_AT + turn * WIDTH + j];

@@ -1,12 +1,13 @@
-"""Exact blocking over many work-groups, by launches a block: the host side of in_turn.cl and
-advance.cl."""
+"""Exact blocking over many work-groups, by several launches per block: the host side of in_turn.cl
+and advance.cl."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
 from gossamer.ops.backprop.common import (
     LOSSES,
@@ -29,13 +30,18 @@ _UNITS_TILE, _SLICE = 8, 128
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 15
-"""Of one call."""
+"""Largest number of launches of one call."""
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """A block of samples is gone through by one work-group a network, then the first layer is
-    changed and multiplied by many."""
+    """The form in which one work-group per network trains the upper layers on the samples of a
+    block, one after the other, and then many work-groups change and multiply the weights of the
+    first layer.
+
+    block: number of samples of a block.
+    threads: work-items of the work-group that trains the upper layers.
+    """
 
     block: int
     threads: int
@@ -46,13 +52,15 @@ class InTurn:
 
     @property
     def reach(self) -> int:
+        """Number of next samples that each sample's inner products are computed with."""
         return self.block
 
     def workspace(self, problem: BackpropProblem) -> int:
+        """Returns the bytes of workspace that the launches need."""
         return _Memory(problem, self).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """The reason why the network cannot be trained so here; None: it can."""
+        """Returns the reason why the device cannot train the network in this form, or None."""
         blocks, units = -(-problem.samples // self.block), problem.sizes[1]
         if 2 * blocks > MOST_LAUNCHES:
             return f"{2 * blocks} launches, more than {MOST_LAUNCHES} a call"
@@ -68,6 +76,7 @@ class InTurn:
         return None
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
+        """Returns the launches that train on all samples."""
         layout, memory = _InTurnLayout(problem, self), _Memory(problem, self)
         in_turn = device.compile(KernelSource.of(
             _SOURCE, "in_turn", layout.macros, dynamic_shared=True, headers=(UPPER_LAYERS,)))
@@ -78,9 +87,11 @@ class InTurn:
         tiles = (-(-inputs // _SLICE), -(-units // _UNITS_TILE), problem.networks)
         x, targets, order, settings = map(input_buffer, (X, TARGETS, ORDER, SETTINGS))
         before, after = input_buffer(PARAMETERS), output_buffer(TRAINED)
-        found = []
+        launches = []
 
-        def between(done: int, done_count: int, following: int, count: int) -> Launch:
+        def advance_launch(done: int, done_count: int, following: int, count: int) -> Launch:
+            """Returns the launch that changes the first layer by the `done_count` samples from
+            `done` on, and multiplies it by the `count` samples from `following` on."""
             return Launch(advance, tiles, (_SLICE, 1, 1), (
                 x, order, settings, after if done_count else before, after, memory.deltas,
                 memory.sums, inputs, units, problem.parameter_count, problem.samples, done,
@@ -88,24 +99,25 @@ class InTurn:
 
         done = done_count = 0
         for part in memory.run.parts(device):
-            found.append(part.gram)
+            launches.append(part.gram)
             for first in range(part.first, part.first + part.count, self.block):
                 count = min(self.block, problem.samples - first)
-                found += [between(done, done_count, first, count), Launch(
+                launches += [advance_launch(done, done_count, first, count), Launch(
                     in_turn, (problem.networks,), (self.threads,),
                     (targets, order, settings, after if first else before, after,
                      output_buffer(LOSSES), memory.run.products, memory.run.same, memory.sums,
                      memory.deltas, problem.samples, first, count, part.count,
                      first - part.first), layout.nbytes)]
                 done, done_count = first, count
-        return [*found, between(done, done_count, 0, 0)]
+        return [*launches, advance_launch(done, done_count, 0, 0)]
 
 
 FORMS = (InTurn(32, 256), InTurn(64, 256), InTurn(32, 512), InTurn(64, 512), InTurn(32, 128))
 
 
 class _Memory:
-    """The workspace: inner products, then the products and the changes of one block."""
+    """The workspace: inner products of samples, then, for one block, the first layer's sums and
+    the changes of its weights for an input of 1."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         self.run = SampleRun(problem, form.reach)
@@ -119,7 +131,7 @@ class _Memory:
 
 
 class _InTurnLayout(SharedMemoryLayout):
-    """With the first layer's sums."""
+    """The layout with the first layer's sums."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]

@@ -1,16 +1,20 @@
-/* Back-propagation, sample after sample, of a network with one hidden layer, by exact blocking in
- * one work-group a network (pipeline.h), with the first layer's weights in shared memory.
+/* Online back-propagation of a network with one hidden layer by exact blocking, in one work-group
+ * per network (pipeline.h), with the first layer's weights in shared memory.
  *
- * The inputs are dealt to the matmul warps in sectors of 8, so that each has its share of any part
- * of a picture. A warp lists those of its inputs that are not 0 in some sample of a block, with
- * their values, and goes over the rows of weights of these only. In a row LANES work-items have
- * PER_ITEM units each; ROWS rows are changed side by side, or multiplied by as many parts of the
- * block.
+ * The inputs are assigned to the matmul warps in sectors of 8, so that each warp has an equal share
+ * of any part of a picture. A warp lists those of its inputs that are not 0 in some sample of a
+ * block, with their values, and reads the rows of weights of these alone. In a row LANES work-items
+ * have PER_ITEM units each. A warp changes ROWS rows at the same time; to multiply, it divides the
+ * samples of the block into ROWS parts.
  *
- * APART  whether warps 4, 8, ... idle, and leave the first one's scheduler to it
- * PER_ITEM, LANES (a power of two), CAPACITY (inputs of a matmul warp), AHEAD (rows a step)
- * ..._AT, FLOATS  places in shared memory, and all of it, in floats
- * and those of pipeline.h */
+ * APART       1 where warps 4, 8, ... idle, and leave the first warp a sub-partition of the
+ *             multiprocessor for itself, else 0
+ * PER_ITEM    units of a work-item
+ * LANES       work-items of a row, a power of two
+ * CAPACITY    largest number of inputs of a matmul warp
+ * AHEAD       rows of a work-item in a step
+ * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
+ * and the macros of pipeline.h */
 
 #if APART
 #define IS_MATMUL_WARP (warp % 4 != 0)
@@ -26,104 +30,108 @@
 #define QUADS CEIL_DIV(CAPACITY, 128)
 #define DATA_ROWS BLOCK
 
-/* A matmul warp's input in its place n: sectors are dealt in turns, each turn one warp further. */
-#define INPUT_OF(n) \
-    (((n) / 8 * MATMUL_WARPS + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8 + (n) % 8)
+/* The n-th input of a matmul warp: each turn of sectors starts one warp further than the one
+ * before. */
+#define INPUT_OF(n)                                                               \
+    (((n) / 8 * MATMUL_WARPS                                                      \
+      + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8     \
+     + (n) % 8)
 
-/* PER_ITEM neighbouring floats. */
+/* These read and write PER_ITEM neighbouring floats of shared memory. */
 #if PER_ITEM == 1
-#define TAKE(to, from) (to)[0] = *(from);
-#define PUT(to, from) *(to) = (from)[0];
+#define UNPACK(to, from) (to)[0] = *(from);
+#define PACK(to, from) *(to) = (from)[0];
 #elif PER_ITEM == 2
-#define TAKE(to, from) TAKE2(to, from)
-#define PUT(to, from)                                               \
-    {                                                               \
-        float2 given;                                               \
-        given.x = (from)[0], given.y = (from)[1];                   \
-        *(SHARED_POINTER float2 *)(to) = given;                      \
+#define UNPACK(to, from) UNPACK2(to, from)
+#define PACK(to, from)                                                \
+    {                                                                 \
+        float2 vector;                                                \
+        vector.x = (from)[0], vector.y = (from)[1];                   \
+        *(SHARED_POINTER float2 *)(to) = vector;                      \
     }
 #else
-#define TAKE(to, from) TAKE4(to, from)
-#define PUT(to, from) SHARED_STORE4(to, MAKE4((from)[0], (from)[1], (from)[2], (from)[3]));
+#define UNPACK(to, from) UNPACK4(to, from)
+#define PACK(to, from) SHARED_STORE4(to, MAKE4((from)[0], (from)[1], (from)[2], (from)[3]));
 #endif
 #if SIDE_SAMPLES == 1
-#define TAKE_SAMPLES(to, from) (to)[0] = *(from);
+#define UNPACK_SAMPLES(to, from) (to)[0] = *(from);
 #elif SIDE_SAMPLES == 2
-#define TAKE_SAMPLES(to, from) TAKE2(to, from)
+#define UNPACK_SAMPLES(to, from) UNPACK2(to, from)
 #else
-#define TAKE_SAMPLES(to, from)                                      \
-    UNROLL for (int k = 0; k < SIDE_SAMPLES; k += 4)                \
-        TAKE4((to) + k, (from) + k)
+#define UNPACK_SAMPLES(to, from)                                      \
+    UNROLL for (int k = 0; k < SIDE_SAMPLES; k += 4)                  \
+        UNPACK4((to) + k, (from) + k)
 #endif
 
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* What a work-item of a matmul warp has: its inputs, in fours, and which of them there are (all bits
- * set, or none), where a sample's data and its inner products are, and how many rows its warp has
- * listed in the block before and in this one. */
+/* The registers of a work-item of a matmul warp: its groups of four inputs, a mask for each (all
+ * bits set where the network has it, else none), the row of the data of a sample to come, the
+ * network whose inner products are used, and the numbers of rows that its warp listed in the block
+ * before and in this one. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
-} MatmulWarp;
+} MatmulState;
 
-/* The first layer's weights of this work-item's units, in a row that is so many bytes behind the
- * first one. */
+/* The weights of this work-item's units in the row at this offset in bytes. */
 #define WEIGHTS(bytes) \
     ((SHARED_POINTER float *)((SHARED_POINTER char *)(pool + WEIGHT_AT + unit) + (bytes)))
 
-INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const Run *run, int warp, int item)
+INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
+                             int warp, int item)
 {
     int matmul_warp = IS_MATMUL_WARP ? MATMUL_WARP : 0;
     UNROLL for (int q = 0; q < QUADS; q++) {
         int n = (q * 32 + item % 32) * 4;
-        int there = IS_MATMUL_WARP && n < CAPACITY && INPUT_OF(n) < INPUTS;
-        own->quad[q] = there ? INPUT_OF(n) / 4 : 0;
-        own->valid[q] = there ? -1 : 0;
+        int exists = IS_MATMUL_WARP && n < CAPACITY && INPUT_OF(n) < INPUTS;
+        state->quad[q] = exists ? INPUT_OF(n) / 4 : 0;
+        state->valid[q] = exists ? -1 : 0;
     }
-    own->next_row = run->order[run->start + CLAMPED(BLOCK + matmul_warp * 32 + item % 32)];
-    own->source = run->same[run->start_tile] ? 0 : run->network;
-    own->listed_before = 0;
-    own->listed = 0;
+    state->next_row = run->order[run->start + CLAMPED(BLOCK + matmul_warp * 32 + item % 32)];
+    state->source = run->same[run->start_tile] ? 0 : run->network;
+    state->listed_before = 0;
+    state->listed = 0;
 }
 
 /* Changes the weights by block - 1, and makes the records of block + 1. */
-INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const Run *run, int warp, int item,
-                      int block)
+INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
+                             int warp, int item, int block)
 {
     int lane = item % 32, side = lane / LANES, unit = lane % LANES * PER_ITEM;
     int matmul_warp = IS_MATMUL_WARP ? MATMUL_WARP : 0, matmul_item = matmul_warp * 32 + lane;
     int now = block & 1, next = (block + 1) * BLOCK, last = (block - 1) * BLOCK;
     SHARED_POINTER float *power = pool + POWER_AT, *partial = pool + PARTIAL_AT;
-    SHARED_POINTER float *others = pool + RECORD_AT + (1 - now) * BLOCK * RECORD;
+    SHARED_POINTER float *other_records = pool + RECORD_AT + (1 - now) * BLOCK * RECORD;
     SHARED_POINTER int *data_row = (SHARED_POINTER int *)pool + DATA_ROW_AT;
     int value[QUADS][4][BLOCK];
     Fetched fetched;
 
-    /* what the next block needs is asked for early */
+    /* inputs, inner products and targets of the next block are fetched early */
     UNROLL for (int s = 0; s < BLOCK; s++)
         UNROLL for (int q = 0; q < QUADS; q++) {
 #if INPUTS % 4 == 0
             int4 four =
-                ((const GLOBAL int4 *)run->x)[data_row[s] * (INPUTS / 4) + own->quad[q]];
+                ((const GLOBAL int4 *)run->x)[data_row[s] * (INPUTS / 4) + state->quad[q]];
             value[q][0][s] = four.x, value[q][1][s] = four.y;
             value[q][2][s] = four.z, value[q][3][s] = four.w;
 #else
             UNROLL for (int e = 0; e < 4; e++) {
-                int i = own->quad[q] * 4 + e;
+                int i = state->quad[q] * 4 + e;
                 value[q][e][s] =
                     i < INPUTS ? ((const GLOBAL int *)run->x)[data_row[s] * INPUTS + i] : 0;
             }
 #endif
         }
-    fetch_records(&fetched, run, data_row, own->source, matmul_item, next);
-    own->source = run->same[run->start_tile + CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
+    fetch_records(&fetched, run, data_row, state->source, matmul_item, next);
+    state->source = run->same[run->start_tile + CLAMPED(next + BLOCK) / TILE] ? 0 : run->network;
 
     if (IS_MATMUL_WARP && block > 0)
-        write_losses(others, run, matmul_item, last);
+        write_losses(other_records, run, matmul_item, last);
     if (run->keep != 1.0f && block > 0) {
-        float kept = power[LESSER(BLOCK, run->count - last)];
+        float decay_factor = power[LESSER(BLOCK, run->count - last)];
         for (int n = side; IS_MATMUL_WARP && n < CAPACITY; n += ROWS)
             for (int u = 0; INPUT_OF(n) < INPUTS && u < PER_ITEM; u++)
-                WEIGHTS(INPUT_OF(n) * STRIDE * 4)[u] *= kept;
+                WEIGHTS(INPUT_OF(n) * STRIDE * 4)[u] *= decay_factor;
         WARP_BARRIER();
     }
     SHARED_POINTER float *list =
@@ -132,33 +140,33 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const 
         (SHARED_POINTER int *)pool + ROWS_AT + ((1 - now) * MATMUL_WARPS + matmul_warp) * CAPACITY;
     if (IS_MATMUL_WARP && block > 0) {
         float delta[BLOCK][PER_ITEM];
-        /* what is past the list's end goes where nobody looks */
+        /* rows past the end of the list are replaced by one that nothing reads */
         SHARED_POINTER float *spare = partial + (matmul_warp * BLOCK + side) * STRIDE + unit;
         UNROLL for (int s = 0; s < BLOCK; s++)
-            TAKE(delta[s], others + s * RECORD + RECORD_DELTA + unit)
-        for (int n = side; n < own->listed_before; n += STEP) {
+            UNPACK(delta[s], other_records + s * RECORD + RECORD_DELTA + unit)
+        for (int n = side; n < state->listed_before; n += STEP) {
             float weight[AHEAD][PER_ITEM];
-            SHARED_POINTER float *place[AHEAD];
+            SHARED_POINTER float *row_weights[AHEAD];
             UNROLL for (int a = 0; a < AHEAD; a++) {
-                place[a] = n + a * ROWS < own->listed_before ? WEIGHTS(row[n + a * ROWS])
+                row_weights[a] = n + a * ROWS < state->listed_before ? WEIGHTS(row[n + a * ROWS])
                                                         : spare;
-                TAKE(weight[a], place[a])
+                UNPACK(weight[a], row_weights[a])
             }
             UNROLL for (int a = 0; a < AHEAD; a++)
                 UNROLL for (int s = 0; s < BLOCK; s += 4) {
                     float four[4];
-                    TAKE4(four, list + (n + a * ROWS) * BLOCK + s)
+                    UNPACK4(four, list + (n + a * ROWS) * BLOCK + s)
                     UNROLL for (int u = 0; u < PER_ITEM; u++)
                         UNROLL for (int k = 0; k < 4; k++)
                             weight[a][u] =
                                 FMA(delta[s + k][u], four[k], weight[a][u]);
                 }
             UNROLL for (int a = 0; a < AHEAD; a++)
-                PUT(place[a], weight[a])
+                PACK(row_weights[a], weight[a])
         }
     }
-    own->listed_before = own->listed;
-    own->listed = 0;
+    state->listed_before = state->listed;
+    state->listed = 0;
     WARP_BARRIER();
     UNROLL for (int q = 0; q < QUADS; q++)
         UNROLL for (int e = 0; e < 4; e++) {
@@ -166,11 +174,11 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const 
             int bits = 0;
             UNROLL for (int s = 0; s < BLOCK; s++)
                 bits |= value[q][e][s];
-            int active = (bits & own->valid[q]) != 0;
+            int active = (bits & state->valid[q]) != 0;
             BALLOT(ballot, VOTES_OF_WARPS, active);
             if (active) {
-                int n = own->listed + POPCOUNT(ballot & ((1u << lane) - 1u));
-                row[n] = (own->quad[q] * 4 + e) * (STRIDE * 4);
+                int n = state->listed + POPCOUNT(ballot & ((1u << lane) - 1u));
+                row[n] = (state->quad[q] * 4 + e) * (STRIDE * 4);
                 UNROLL for (int s = 0; s < BLOCK; s += 4) {
                     int4 four;
                     four.x = value[q][e][s], four.y = value[q][e][s + 1];
@@ -178,13 +186,13 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const 
                     *(SHARED_POINTER int4 *)(list + n * BLOCK + s) = four;
                 }
             }
-            own->listed += POPCOUNT(ballot);
+            state->listed += POPCOUNT(ballot);
         }
-    /* up to a whole step, zeros of a row that is no input's */
-    if (IS_MATMUL_WARP && lane < CEIL_DIV(own->listed, STEP) * STEP - own->listed) {
-        row[own->listed + lane] = INPUTS * STRIDE * 4;
+    /* the list is padded to whole steps with zeros, whose row of weights belongs to no input */
+    if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
+        row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)
-            list[(own->listed + lane) * BLOCK + s] = 0.0f;
+            list[(state->listed + lane) * BLOCK + s] = 0.0f;
     }
     WARP_BARRIER();
     if (IS_MATMUL_WARP) {
@@ -192,17 +200,17 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const 
         UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
             UNROLL for (int u = 0; u < PER_ITEM; u++)
                 sum[s][u] = 0.0f;
-        for (int n = 0; n < own->listed; n += STEP) {
+        for (int n = 0; n < state->listed; n += STEP) {
             float weight[STEP][PER_ITEM], in[STEP][SIDE_SAMPLES];
             UNROLL for (int a = 0; a < STEP; a += 4) {
                 int4 four = *(const SHARED_POINTER int4 *)(row + n + a);
-                TAKE(weight[a], WEIGHTS(four.x))
-                TAKE(weight[a + 1], WEIGHTS(four.y))
-                TAKE(weight[a + 2], WEIGHTS(four.z))
-                TAKE(weight[a + 3], WEIGHTS(four.w))
+                UNPACK(weight[a], WEIGHTS(four.x))
+                UNPACK(weight[a + 1], WEIGHTS(four.y))
+                UNPACK(weight[a + 2], WEIGHTS(four.z))
+                UNPACK(weight[a + 3], WEIGHTS(four.w))
             }
             UNROLL for (int a = 0; a < STEP; a++) {
-                TAKE_SAMPLES(in[a], list + (n + a) * BLOCK + side * SIDE_SAMPLES)
+                UNPACK_SAMPLES(in[a], list + (n + a) * BLOCK + side * SIDE_SAMPLES)
             }
             UNROLL for (int a = 0; a < STEP; a++)
                 UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
@@ -210,7 +218,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const 
                         sum[s][u] = FMA(weight[a][u], in[a][s], sum[s][u]);
         }
         UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
-            PUT(partial + (matmul_warp * BLOCK + side * SIDE_SAMPLES + s) * STRIDE + unit,
+            PACK(partial + (matmul_warp * BLOCK + side * SIDE_SAMPLES + s) * STRIDE + unit,
                 sum[s])
     }
     PART_BARRIER(1, MATMUL_ITEMS);
@@ -219,14 +227,14 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulWarp *own, const 
         float sum = 0.0f;
         UNROLL for (int p = 0; p < MATMUL_WARPS; p++)
             sum += partial[p * BLOCK * STRIDE + n];
-        others[s * RECORD + RECORD_BASE + n % STRIDE] =
+        other_records[s * RECORD + RECORD_BASE + n % STRIDE] =
             power[(block < 0 ? 0 : BLOCK) + s] * sum;
     }
     if (IS_MATMUL_WARP)
-        make_records(others, power, &fetched, run, matmul_item, next);
+        make_records(other_records, power, &fetched, run, matmul_item, next);
     if (IS_MATMUL_WARP && matmul_item < BLOCK) {
-        data_row[matmul_item] = own->next_row;
-        own->next_row = run->order[run->start + CLAMPED(next + 2 * BLOCK + matmul_item)];
+        data_row[matmul_item] = state->next_row;
+        state->next_row = run->order[run->start + CLAMPED(next + 2 * BLOCK + matmul_item)];
     }
 }
 
@@ -234,43 +242,43 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(PIPELINE_PARAMETERS)
 {
     PIPELINE_START
 
-/* Goes over the first layer's weights: eight inputs, then the units, so that both memories are
- * reached by several words at once. */
-#define EACH_WEIGHT(BODY)                                                        \
-    for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {     \
-        int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                \
-        if (i < INPUTS)                                                          \
-            BODY                                                                 \
+/* Loops over the first layer's weights, by eight inputs and then by units, so that a warp accesses
+ * several neighbouring words of both memories. */
+#define FOR_EACH_WEIGHT(BODY)                                                        \
+    for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {         \
+        int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                    \
+        if (i < INPUTS)                                                              \
+            BODY                                                                     \
     }
 
-    EACH_WEIGHT(pool[WEIGHT_AT + i * STRIDE + j] = j < HIDDEN ? before[j * INPUTS + i] : 0.0f;)
+    FOR_EACH_WEIGHT(pool[WEIGHT_AT + i * STRIDE + j] = j < HIDDEN ? before[j * INPUTS + i] : 0.0f;)
     BARRIER();
 
 #ifdef __OPENCL_VERSION__
     SequentialCore core;
-    MatmulWarp matmul_warp;
+    MatmulState state;
     if (FIRST_WARP)
         load_sequential_core(&core, before + HIDDEN * INPUTS, before + WEIGHT_COUNT, item);
-    load_matmul_warp(pool, &matmul_warp, run, warp, item);
+    load_matmul_warp(pool, &state, run, warp, item);
     GLOBAL_BARRIER();
     for (int block = -1; block <= blocks; block++) {
-        LEARN(run->keep)
-        work_matmul_warp(pool, &matmul_warp, run, warp, item, block);
+        RUN_SEQUENTIAL_CORE(run->keep)
+        work_matmul_warp(pool, &state, run, warp, item, block);
         BARRIER();
     }
     if (FIRST_WARP)
         store_sequential_core(&core, after + HIDDEN * INPUTS, after + WEIGHT_COUNT, item);
 #else
     if (FIRST_WARP)
-        FIRST_WARPS_BLOCKS
+        FIRST_WARP_LOOP
     else if (IS_MATMUL_WARP) {
-        MatmulWarp matmul_warp;
-        load_matmul_warp(pool, &matmul_warp, run, warp, item);
-        BLOCKS_OF(work_matmul_warp(pool, &matmul_warp, run, warp, item, block);)
+        MatmulState state;
+        load_matmul_warp(pool, &state, run, warp, item);
+        FOR_EACH_BLOCK(work_matmul_warp(pool, &state, run, warp, item, block);)
     } else {
-        BLOCKS_OF()
+        FOR_EACH_BLOCK()
     }
     BARRIER();
 #endif
-    EACH_WEIGHT(if (j < HIDDEN) after[j * INPUTS + i] = pool[WEIGHT_AT + i * STRIDE + j];)
+    FOR_EACH_WEIGHT(if (j < HIDDEN) after[j * INPUTS + i] = pool[WEIGHT_AT + i * STRIDE + j];)
 }

@@ -1,12 +1,13 @@
-"""Exact blocking in one work-group a network: pipeline.cl's host side, and what its form for tensor
-cores shares with it."""
+"""Exact blocking in one work-group per network: the host side of pipeline.cl, and the parts that
+the form for tensor cores shares with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.device.base import Device, Kernel, KernelSource
+from gossamer.device.base import Device, Kernel
+from gossamer.device.source import KernelSource
 from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
 from gossamer.ops.backprop.common import activation_macros, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
@@ -18,26 +19,35 @@ PIPELINE = Path(__file__).with_name("pipeline.h")
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_NETWORKS = 65535
-"""Their samples' inner products are groups along y."""
+"""Largest number of networks: they are the y axis of the grid that computes inner products."""
 _MOST_FETCHED = 64
-"""Registers of a work-item for the samples of the next block."""
+"""Largest number of registers of a work-item that hold inputs of the next block."""
 
 
-class Chain:
-    """What every form has in shared memory and among the kernel's macros, for sequential_core.h and
-    pipeline.h. A form adds its own places last."""
+class PipelineLayoutBase:
+    """The shared memory and the macros that sequential_core.h and pipeline.h need in every form. A
+    form adds its own with place().
 
-    def __init__(self, problem: BackpropProblem, block: int, threads: int, stride: int, matmul_warps: int,
-                 recording: int) -> None:
-        """matmul_warps: warps that work on the first layer. recording: warps that make records."""
+    registers: registers that a work-item needs, roughly.
+    nbytes: bytes of shared memory.
+    """
+
+    def __init__(self, problem: BackpropProblem, block: int, threads: int, stride: int,
+                 matmul_warps: int, recording: int) -> None:
+        """Assigns the offsets.
+
+        stride: number of hidden units, padded.
+        matmul_warps: number of warps that change and multiply the first layer's weights.
+        recording: number of warps that make records.
+        """
         inputs, hidden, outputs = problem.sizes
         self.threads, self.reach, self.matmul_warps = threads, 2 * block, matmul_warps
         parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
         share = padded(-(-hidden // parts))
         targets = padded(outputs)
+        # the first warp needs registers for weights, inputs of them, pending changes, and others
         self.registers = 2 * share + -(-hidden // 32) * (targets + self.reach) + (
             self.reach + targets + 40)
-        """Of the first warp, roughly: weights, what they meet, what is pending, and the rest."""
         self.macros: dict[str, object] = {
             "INPUTS": inputs, "HIDDEN": hidden, "OUTPUTS": outputs, "BLOCK": block,
             "REACH": self.reach, "TILE": TILE, "THREADS": threads, "MATMUL_WARPS": matmul_warps,
@@ -56,14 +66,14 @@ class Chain:
         })
 
     def place(self, floats: dict[str, int]) -> None:
-        """Gives each name so many floats of shared memory."""
+        """Defines each name as the offset of so many floats of shared memory."""
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
             self.nbytes += 4 * padded(count)
         self.macros["FLOATS"] = self.nbytes // 4
 
     def unfit(self, device: Device) -> str | None:
-        """The reason why a work-group has no room for it; None: it has."""
+        """Returns the reason why a work-group of the device has no room for it, or None."""
         limits = device.limits
         if self.nbytes > limits.shared_bytes_opt_in:
             return (f"{self.nbytes} bytes of shared memory, {device.name} has "
@@ -76,7 +86,7 @@ class Chain:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """The reason why one warp a network cannot go through its samples; None: it can."""
+    """Returns the reason why the sequential core cannot train such networks, or None."""
     if len(problem.sizes) != 3:
         return f"{len(problem.sizes) - 2} hidden layers, not one"
     hidden, outputs = problem.sizes[1:]
@@ -89,24 +99,26 @@ def unfit_sizes(problem: BackpropProblem) -> str | None:
 
 
 def launches_of(problem: BackpropProblem, device: Device, kernel: Kernel,
-                layout: Chain) -> list[Launch]:
-    """Of a run, part by part."""
+                layout: PipelineLayoutBase) -> list[Launch]:
+    """Returns the launches that train on all samples, part by part."""
     run = SampleRun(problem, layout.reach)
-    found = []
+    launches = []
     for part in run.parts(device):
-        found += [part.gram, Launch(
+        launches += [part.gram, Launch(
             kernel, (problem.networks,), (layout.threads,),
             (*part.buffers, run.products, run.same, problem.samples, part.first, part.count),
             layout.nbytes)]
-    return found
+    return launches
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """How a network lies on a work-group.
+    """The distribution of a network over a work-group.
 
-    block: samples that are worked on at once. apart: whether the first warp's scheduler is left
-    to it. units: of the hidden layer, a work-item of the other warps.
+    block: number of samples of a block.
+    threads: work-items of the work-group.
+    apart: 1 where the first warp has a sub-partition of the multiprocessor for itself, else 0.
+    units: hidden units that a work-item of the matmul warps computes.
     """
 
     block: int
@@ -121,13 +133,15 @@ class Pipeline:
 
     @property
     def reach(self) -> int:
+        """Number of next samples that each sample's inner products are computed with."""
         return 2 * self.block
 
     def workspace(self, problem: BackpropProblem) -> int:
+        """Returns the bytes of workspace that the launches need."""
         return SampleRun(problem, self.reach).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """The reason why the network does not lie on a work-group so; None: it does."""
+        """Returns the reason why a work-group cannot train the network in this form, or None."""
         if (reason := unfit_sizes(problem)) is not None:
             return reason
         layout = _PipelineLayout(problem, self)
@@ -138,9 +152,11 @@ class Pipeline:
         return None
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
+        """Returns the launches that train on all samples."""
         layout = _PipelineLayout(problem, self)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "pipeline", layout.macros, dynamic_shared=True, headers=(SEQUENTIAL_CORE, PIPELINE)))
+            _SOURCE, "pipeline", layout.macros, dynamic_shared=True,
+            headers=(SEQUENTIAL_CORE, PIPELINE)))
         return launches_of(problem, device, kernel, layout)
 
 
@@ -152,8 +168,12 @@ FORMS = (
 )
 
 
-class _PipelineLayout(Chain):
-    """With the first layer's weights, and lists of the inputs that are not 0, in shared memory."""
+class _PipelineLayout(PipelineLayoutBase):
+    """The layout with the first layer's weights, and lists of the inputs that are not 0.
+
+    lanes: work-items that share a row of weights.
+    fetched: registers of a work-item that hold inputs of the next block.
+    """
 
     def __init__(self, problem: BackpropProblem, form: Pipeline) -> None:
         inputs, hidden, _ = problem.sizes

@@ -1,16 +1,18 @@
-"""Exact blocking in one work-group a network, on tensor cores: pipeline_mma.cu's host side."""
+"""Exact blocking in one work-group per network, on tensor cores: the host side of
+pipeline_mma.cu."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.device.base import DIALECT, Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.backprop.blocked.gram import SampleRun
 from gossamer.ops.backprop.blocked.pipeline import (
     PIPELINE,
     SEQUENTIAL_CORE,
-    Chain,
+    PipelineLayoutBase,
     launches_of,
     unfit_sizes,
 )
@@ -20,19 +22,20 @@ from gossamer.ops.launch import Launch
 _SOURCE = Path(__file__).with_name("pipeline_mma.cu")
 
 _BLOCK, _GROUP, _TILE = 8, 8, 16
-"""Samples, inputs and units of an instruction."""
+"""Numbers of samples, inputs and units that one tensor core instruction takes."""
 _MOST_GROUPS = 30
-"""Of a warp: each has a bit."""
+"""Largest number of groups of inputs of a warp: each is a bit of one word."""
 _SPARE = 24
-"""Registers of a work-item that hold neither weights, nor inputs, nor what these meet."""
+"""Registers of a work-item that hold neither weights, nor inputs, nor changes."""
 
 
 @dataclass(frozen=True)
 class PipelineMma:
-    """How a network lies on a work-group.
+    """The distribution of a network over a work-group.
 
-    apart: whether all warps that share the first one's scheduler make records, which is little to
-    do, or one of them.
+    threads: work-items of the work-group.
+    apart: 1 where all warps in the first warp's sub-partition of the multiprocessor make records,
+    which is little work; 0 where one of them does.
     """
 
     threads: int
@@ -44,13 +47,15 @@ class PipelineMma:
 
     @property
     def reach(self) -> int:
+        """Number of next samples that each sample's inner products are computed with."""
         return 2 * _BLOCK
 
     def workspace(self, problem: BackpropProblem) -> int:
+        """Returns the bytes of workspace that the launches need."""
         return SampleRun(problem, self.reach).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """The reason why the network does not lie on a work-group so; None: it does."""
+        """Returns the reason why a work-group cannot train the network in this form, or None."""
         if not device.limits.mma:
             return f"{device.name} has no tensor cores for TF32 (sm_80 or newer)"
         if (reason := unfit_sizes(problem)) is not None:
@@ -61,6 +66,7 @@ class PipelineMma:
         return layout.unfit(device)
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
+        """Returns the launches that train on all samples."""
         layout = _MmaLayout(problem, self)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "pipeline_mma", layout.macros, architectures=("sm_80", "sm_100"),
@@ -70,12 +76,16 @@ class PipelineMma:
 
 FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
          PipelineMma(160, 0))
-"""With 10, 9, 13, 5 and 3 warps to which groups of inputs are dealt: pictures 28 or 32 inputs wide
-have 3.5 or 4 groups a row, so that each has its share of any part of one."""
+"""The forms in order. Groups of inputs are assigned to 10, 9, 13, 5 and 3 matmul warps in turns: as
+pictures of 28 or 32 pixels across have 3.5 or 4 groups per row, each warp gets an equal share of
+any part of a picture."""
 
 
-class _MmaLayout(Chain):
-    """Where everything of a network lies in shared memory, and the kernel's macros."""
+class _MmaLayout(PipelineLayoutBase):
+    """The layout with the inputs of three blocks in shared memory.
+
+    groups: number of groups of inputs of a matmul warp.
+    """
 
     def __init__(self, problem: BackpropProblem, form: PipelineMma) -> None:
         tiles = -(-problem.sizes[1] // _TILE)
@@ -85,7 +95,7 @@ class _MmaLayout(Chain):
                          recording)
         self.groups = -(-problem.sizes[0] // (_GROUP * self.matmul_warps))
         pairs = -(-self.groups // 2)
-        # weights, changes in two parts, the inputs on their way and where they come from
+        # registers hold weights, changes in two parts, inputs that are fetched, and their addresses
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _SPARE)
         self.macros.update(APART=form.apart, GROUPS=self.groups)

@@ -1,1 +1,1 @@
-"""Back-propagation with one launch a step, as published."""
+"""Back-propagation with one launch per step, as published."""

@@ -1,20 +1,20 @@
-/* Back-propagation with one launch a step, everything resident on the device: for each update the
- * outputs of every layer (9, 10), the errors of every hidden layer (11), and the changes of every
- * layer's weights and biases (12, 13). The numbers are those of the publication's kernels.
+/* Back-propagation with one launch per step and all data on the device: for each update the outputs
+ * of every layer (9, 10), the errors of every hidden layer (11), and the changes of every layer's
+ * weights and biases (12, 13). The numbers are those of the publication's kernels.
  *
- * units holds what the units give out, [network][sample of the batch][unit], all layers but the
- * inputs after each other; their errors lie `errors` further on. A group of a step is given by
- * (unit or chunk, sample of the batch, network).
+ * `units` holds the outputs of the units, [network][sample of the batch][unit], of all layers but
+ * the inputs one after the other; their errors follow at the offset `errors`. The ids of a
+ * work-group are (unit or chunk, sample of the batch, network).
  *
- * A layer reads its inputs `source` into a sample's units, or, where that is negative, in the
- * data; its own units are at `target`.
+ * `source` is the offset of a layer's inputs among the units of a sample; where it is negative,
+ * they are in the data. `target` is the offset of the layer's units.
  *
- * A build is for one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS or UPDATE.
- * THREADS  work-items of a group, a power of two
- * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE  as in training.py */
+ * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS or UPDATE.
+ * THREADS  work-items of a work-group, a power of two
+ * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE  see activation_macros() in common.py */
 
-/* Adds up (or takes the largest of) what the work-items hold, by halves; neighbours stay
- * neighbours. The result is tree[0]. */
+/* Combines the values of all work-items (to their sum or maximum) in a tree, in which neighbouring
+ * work-items access neighbouring floats. The result is tree[0]. */
 #define REDUCE(tree, value, COMBINE)                                       \
     tree[item] = value;                                                    \
     BARRIER();                                                             \
@@ -25,7 +25,7 @@
     }
 #define SUM(a, b) ((a) + (b))
 
-/* The parameters as they were become those that are trained; may be the same memory. */
+/* Copies the parameters to where they are trained; both may be the same memory. */
 KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 {
     int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
@@ -33,7 +33,7 @@ KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
         after[i] = before[i];
 }
 
-/* One group a unit: its weighted inputs are added up by a tree. */
+/* A work-group computes one unit: a tree sums its weighted inputs. */
 #ifdef FORWARD
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -67,7 +67,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
 #endif
 
 #ifdef SOFTMAX_ERRORS
-/* What the last layer gave out becomes its softmax's errors; one group a sample. */
+/* Computes the errors of the softmax from the last layer's sums; a work-group has one sample. */
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void softmax_errors(
     const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order, GLOBAL float *units,
     GLOBAL float *RESTRICT losses, int samples, int first, int batch, int width, int errors,
@@ -105,7 +105,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void softmax_errors(
 
 #endif
 
-/* One work-item a hidden unit. */
+/* A work-item computes the error of one hidden unit. */
 #ifdef HIDDEN_ERRORS
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void hidden_errors(
     const GLOBAL float *RESTRICT parameters, GLOBAL float *units, int parameter_count, int batch,
@@ -123,9 +123,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void hidden_errors(
 }
 #endif
 
-/* One work-item a weight, groups given by (unit, chunk of the inputs, network); a bias is the
- * weight of one input more, which is always 1. Velocities lie `velocities` behind the parameters,
- * if that is not 0. With add_losses the first group adds up the losses. */
+/* A work-item changes one weight; the ids of its work-group are (unit, chunk of the inputs,
+ * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
+ * offset from a parameter to its velocity, or 0 where there are none. With `add_losses` the first
+ * work-group of each network sums the losses. */
 #ifdef UPDATE
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,

@@ -1,11 +1,12 @@
-"""Back-propagation with one launch a step, as published."""
+"""Back-propagation with one launch per step, as published."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gossamer.device.base import Argument, Device, Kernel, KernelSource
+from gossamer.device.base import Argument, Device, Kernel
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.backprop.common import (
     LOSSES,
@@ -28,14 +29,15 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Of one call: they are recorded, or queued from Python, one by one."""
+"""Largest number of launches of one call: each is recorded, or queued from Python, by itself."""
 
 
 class PerStep(KernelBackprop):
-    """A launch for each layer's outputs, errors and changes, update after update.
+    """Computes the outputs, the errors and the changes of each layer in a launch of their own,
+    update after update.
 
     Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to
-    13. Its named shortcomings are gone: the tree adds layers of any width.
+    13. Its tree, unlike the published one, sums layers of any width.
     """
 
     name = "per_step"
@@ -43,7 +45,7 @@ class PerStep(KernelBackprop):
     def supports(self, problem: BackpropProblem, device: Device) -> str | None:
         if (reason := super().supports(problem, device)) is not None:
             return reason
-        launches = _launches_an_update(problem)
+        launches = _launches_per_update(problem)
         updates = -(-problem.samples // problem.batch)
         if launches * updates > MOST_LAUNCHES:
             return (f"{launches * updates} launches, more than {MOST_LAUNCHES} a call: give it "
@@ -51,8 +53,8 @@ class PerStep(KernelBackprop):
         chunks = max(problem.sizes[:-1]) // min(_group_sizes(device)) + 1
         if max(problem.networks, min(problem.batch, problem.samples), chunks) > _LARGEST_GRID:
             return f"more than {_LARGEST_GRID} networks, samples a batch or groups a unit"
-        if (kept := 2 * problem.networks * problem.batch * sum(problem.sizes[1:])) >= 2**31:
-            return (f"{kept} numbers that units give out and errors: indices are 32-bit; "
+        if (count := 2 * problem.networks * problem.batch * sum(problem.sizes[1:])) >= 2**31:
+            return (f"{count} numbers that units give out and errors: indices are 32-bit; "
                     "take a smaller batch or fewer networks")
         return None
 
@@ -74,14 +76,21 @@ class PerStep(KernelBackprop):
 
 
 def carry(problem: BackpropProblem, device: Device) -> Launch:
-    """Copies the parameters to where they are trained; may be the same memory."""
+    """Returns the launch that copies the input parameters to the output, where they are trained;
+    both may be the same memory."""
     count = problem.outputs[0].size
-    return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count), (WORK_GROUP_SIZE,),
-                  (input_buffer(PARAMETERS), output_buffer(TRAINED), count))
+    return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count),
+                  (WORK_GROUP_SIZE,), (input_buffer(PARAMETERS), output_buffer(TRAINED), count))
 
 
 class _UpdateLaunches:
-    """The launches of one update."""
+    """Makes the launches of one update.
+
+    weights: for each layer the offset of its weights among a network's parameters.
+    starts: for each layer the offset of its inputs among the units of a sample (-1: in the data);
+    a last one is that of the outputs.
+    errors: offset of all errors behind all units in the workspace.
+    """
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:
         self.problem, self.threads, self.device = problem, threads, device
@@ -91,20 +100,21 @@ class _UpdateLaunches:
         self.layers = range(len(problem.layer_shapes))
         self.weights = [sum(units * (before + 1) for units, before in problem.layer_shapes[:layer])
                         for layer in self.layers]
-        # where each layer's inputs and units are among a sample's units
         self.starts = [-1, *(sum(problem.sizes[1:layer]) for layer in range(1, len(problem.sizes)))]
         self.softmax = problem.output_activation == "softmax"
-        self.kernels = {name: self._kernel(name, *needed) for name, needed in {
+        self.kernels = {name: self._kernel(name, *macro_names) for name, macro_names in {
             "forward": ("ACTIVATE(z)", "ACTIVATE_OUTPUT(z)", "OUTPUT_SLOPE(a)"),
             "softmax_errors": (), "hidden_errors": ("SLOPE(a)",), "update": ()}.items()}
 
-    def _kernel(self, name: str, *needed: str) -> Kernel:
-        known = activation_macros(self.problem)
-        macros = {name.upper(): 1, "THREADS": self.threads, **{key: known[key] for key in needed}}
+    def _kernel(self, name: str, *macro_names: str) -> Kernel:
+        """Returns the kernel, compiled with these of the activation macros."""
+        activations = activation_macros(self.problem)
+        macros = {name.upper(): 1, "THREADS": self.threads,
+                  **{key: activations[key] for key in macro_names}}
         return self.device.compile(KernelSource.of(_SOURCE, name, macros))
 
     def of_update(self, first: int, count: int) -> Iterator[Launch]:
-        """Of the samples from `first` on."""
+        """Yields the launches of the update by `count` samples from `first` on."""
         for layer in self.layers:
             yield self._forward(layer, first, count)
         if self.softmax:
@@ -130,7 +140,7 @@ class _UpdateLaunches:
             first, *self.shared, self.problem.sizes[-1], self.starts[-1])
 
     def _hidden_errors(self, layer: int, count: int) -> Launch:
-        """Of the layer's inputs."""
+        """Returns the launch that computes the errors of the layer's inputs."""
         units, before = self.problem.layer_shapes[layer]
         return self._launch(
             "hidden_errors", (-(-before // self.threads), count, self.problem.networks),
@@ -154,10 +164,11 @@ class _UpdateLaunches:
         return Launch(self.kernels[name], groups, (self.threads, 1, 1), arguments)
 
 
-def _launches_an_update(problem: BackpropProblem) -> int:
+def _launches_per_update(problem: BackpropProblem) -> int:
     layers = len(problem.layer_shapes)
     return 3 * layers - 1 + int(problem.output_activation == "softmax")
 
 
 def _group_sizes(device: Device) -> list[int]:
+    """Returns the work-group sizes that the device allows, largest first."""
     return [threads for threads in _GROUPS if threads <= device.limits.work_group_size]

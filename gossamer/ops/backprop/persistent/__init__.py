@@ -1,1 +1,1 @@
-"""Back-propagation with one launch a pass over the samples."""
+"""Back-propagation with one launch per epoch."""

@@ -1,31 +1,37 @@
-/* Back-propagation in one launch: a work-group a network, which keeps all parameters in registers
- * and shared memory for the whole run, and fetches each sample while the one before it is worked on.
+/* Back-propagation in one launch. One work-group per network keeps all parameters in registers and
+ * shared memory until the last sample, and fetches each sample while it trains on the one before
+ * it.
  *
- * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units,
- * LANES apart: all that is ever done to a weight is done by one work-item. Without velocities the
- * weights are stored divided by `scale`, so that their decay costs one multiplication a step.
+ * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units
+ * that are LANES apart: only one work-item ever reads or changes a weight. Without velocities the
+ * weights are stored divided by `scale`, so that their decay takes one multiplication per update.
  *
- * INPUTS, UNITS  of the first layer; LANES, SPLITS, SHARE, PER_ITEM: its division, as above
- * REGISTERS   whether its weights are in registers
- * SPARSE      whether zeros of a sample are skipped: its other inputs are listed, 32 inputs a list
- * X_AT, LISTED_AT, LENGTHS_AT, FIRST_AT, VELOCITY_AT  where in shared memory are: two samples, the
- *             inputs in their lists and the lists' lengths, the first layer's weights, velocities
- * FLOATS      of shared memory
- * and those of upper_layers.h */
+ * INPUTS, UNITS  sizes of the first layer
+ * LANES, SPLITS, SHARE, PER_ITEM  its division among work-items: SPLITS times LANES of them have
+ *             SHARE inputs and PER_ITEM units each
+ * REGISTERS   1 where its weights are in registers, else 0
+ * SPARSE      1 where zeros of a sample are skipped, else 0: a list then holds those of 32 inputs
+ *             that are not 0
+ * X_AT, LISTED_AT, LENGTHS_AT, FIRST_AT, VELOCITY_AT  offsets in shared memory, in floats, of two
+ *             samples, the inputs in their lists, the lengths of the lists, the first layer's
+ *             weights, and its velocities
+ * FLOATS      floats of shared memory
+ * and the macros of upper_layers.h */
 
 #define STRIDE (LANES * PER_ITEM)
-#define XS (SPLITS * SHARE)
+#define PADDED_INPUTS (SPLITS * SHARE)
 #define LISTS CEIL_DIV(INPUTS, 32)
 
-#define FETCHED CEIL_DIV(INPUTS, FETCHERS)
-#define FETCHED_TARGETS CEIL_DIV(OUTPUTS, FETCHERS)
+#define INPUTS_PER_FETCHER CEIL_DIV(INPUTS, FETCHERS)
+#define TARGETS_PER_FETCHER CEIL_DIV(OUTPUTS, FETCHERS)
 
-/* A work-item's weight of input k and unit u among its own, in global memory, and its velocity. */
+/* Input and unit of this work-item's weight for its k-th input and u-th unit, the weight's offset
+ * in global memory, whether the network has it, and its velocity. */
 #define FIRST_I (split * SHARE + (k))
 #define FIRST_J ((u) * LANES + lane)
-#define FIRST_PLACE (FIRST_J * INPUTS + FIRST_I)
-#define IS_FIRST (FIRST_I < INPUTS && FIRST_J < UNITS)
-#define SPEED pool[VELOCITY_AT + FIRST_I * STRIDE + FIRST_J]
+#define FIRST_GLOBAL_AT (FIRST_J * INPUTS + FIRST_I)
+#define IS_FIRST_WEIGHT (FIRST_I < INPUTS && FIRST_J < UNITS)
+#define FIRST_VELOCITY pool[VELOCITY_AT + FIRST_I * STRIDE + FIRST_J]
 #if REGISTERS
 #define WEIGHT weights[u][k]
 #define ALONG_SHARE UNROLL
@@ -33,21 +39,22 @@
 #define WEIGHT first[FIRST_I * STRIDE + FIRST_J]
 #define ALONG_SHARE
 #endif
-#define EACH_WEIGHT                                   \
-    if (split < SPLITS)                               \
-        ALONG_SHARE for (int k = 0; k < SHARE; k++)   \
+#define FOR_EACH_WEIGHT                                   \
+    if (split < SPLITS)                                   \
+        ALONG_SHARE for (int k = 0; k < SHARE; k++)       \
             UNROLL for (int u = 0; u < PER_ITEM; u++)
 
-/* Goes over what is listed of a sample of those inputs that are a work-item's, AT_ONCE a step: a
- * list ends with zeros of a row that is no input's. */
+/* Loops over the lists of a sample that this work-item has, AT_ONCE entries in a step. A list is
+ * padded with zeros whose row of weights belongs to no input. */
 #define AT_ONCE 4
-#define EACH_LISTED                                                                     \
-    for (int list = split; list < LISTS; list += SPLITS)                                \
+#define FOR_EACH_LISTED                                                                      \
+    for (int list = split; list < LISTS; list += SPLITS)                                     \
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
 
-/* Samples in the order in which they are wanted in shared memory: with mini-batches, those of an
- * update once for their errors and once more for the changes. */
+/* Returns the sample that is needed at a position of the order in which samples come to shared
+ * memory: with mini-batches those of an update come once for their errors and once more for the
+ * changes. */
 INLINE int sample_at(int position, int samples)
 {
 #if BATCH == 1
@@ -76,7 +83,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
     int lane = item % LANES, split = item / LANES, fetcher = item - FIRST_FETCHER;
     float rate = settings[network * 3], momentum = settings[network * 3 + 1];
     float decay = settings[network * 3 + 2], scale = 1.0f;
-    float fetched[FETCHED] = {0.0f}, fetched_target[FETCHED_TARGETS] = {0.0f};
+    float fetched[INPUTS_PER_FETCHER] = {0.0f}, fetched_target[TARGETS_PER_FETCHER] = {0.0f};
 #if REGISTERS
     float weights[PER_ITEM][SHARE];
 #else
@@ -87,61 +94,61 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
     order += network * samples;
     losses += network * samples;
 
-#define FETCH(sample)                                                                   \
-    if ((sample) < samples && FETCHES) {                                                \
-        int row = order[sample];                                                        \
-        UNROLL for (int k = 0; k < FETCHED; k++)                                        \
-            if (fetcher + FETCHERS * k < INPUTS)                                        \
-                fetched[k] = x[row * INPUTS + fetcher + FETCHERS * k];                  \
-        UNROLL for (int k = 0; k < FETCHED_TARGETS; k++)                                \
-            if (fetcher + FETCHERS * k < OUTPUTS)                                       \
-                fetched_target[k] = targets[row * OUTPUTS + fetcher + FETCHERS * k];    \
+#define FETCH(sample)                                                                              \
+    if ((sample) < samples && IS_FETCHER) {                                                        \
+        int row = order[sample];                                                                   \
+        UNROLL for (int k = 0; k < INPUTS_PER_FETCHER; k++)                                        \
+            if (fetcher + FETCHERS * k < INPUTS)                                                   \
+                fetched[k] = x[row * INPUTS + fetcher + FETCHERS * k];                             \
+        UNROLL for (int k = 0; k < TARGETS_PER_FETCHER; k++)                                       \
+            if (fetcher + FETCHERS * k < OUTPUTS)                                                  \
+                fetched_target[k] = targets[row * OUTPUTS + fetcher + FETCHERS * k];               \
     }
 
 #if SPARSE
-#define STAGE_INPUTS(buffer)                                                            \
-    if (PART(FETCHES)) {                                                                \
-        UNROLL for (int k = 0; k < FETCHED; k++) {                                      \
-            int i = fetcher + FETCHERS * k, list = (buffer) * LISTS + i / 32;           \
-            int active = FETCHES && i < INPUTS && fetched[k] != 0.0f;                   \
-            uint ballot;                                                                \
-            BALLOT(ballot, votes, active);                                              \
-            if (active) {                                                               \
-                int n = list * 32 + POPCOUNT(ballot & ((1u << i % 32) - 1u));           \
-                pool[X_AT + n] = fetched[k];                                            \
-                listed[n] = i;                                                          \
-            }                                                                           \
-            int count = POPCOUNT(ballot), end = CEIL_DIV(count, AT_ONCE) * AT_ONCE;     \
-            if (FETCHES && i < LISTS * 32 && i % 32 >= count && i % 32 < end) {         \
-                pool[X_AT + list * 32 + i % 32] = 0.0f;                                 \
-                listed[list * 32 + i % 32] = XS + i / 32 % SPLITS;                      \
-            }                                                                           \
-            if (FETCHES && i < INPUTS && i % 32 == 0)                                   \
-                lengths[list] = end;                                                    \
-        }                                                                               \
+#define STAGE_INPUTS(buffer)                                                                       \
+    if (PART(IS_FETCHER)) {                                                                        \
+        UNROLL for (int k = 0; k < INPUTS_PER_FETCHER; k++) {                                      \
+            int i = fetcher + FETCHERS * k, list = (buffer) * LISTS + i / 32;                      \
+            int active = IS_FETCHER && i < INPUTS && fetched[k] != 0.0f;                           \
+            uint ballot;                                                                           \
+            BALLOT(ballot, votes, active);                                                         \
+            if (active) {                                                                          \
+                int n = list * 32 + POPCOUNT(ballot & ((1u << i % 32) - 1u));                      \
+                pool[X_AT + n] = fetched[k];                                                       \
+                listed[n] = i;                                                                     \
+            }                                                                                      \
+            int count = POPCOUNT(ballot), end = CEIL_DIV(count, AT_ONCE) * AT_ONCE;                \
+            if (IS_FETCHER && i < LISTS * 32 && i % 32 >= count && i % 32 < end) {                 \
+                pool[X_AT + list * 32 + i % 32] = 0.0f;                                            \
+                listed[list * 32 + i % 32] = PADDED_INPUTS + i / 32 % SPLITS;                      \
+            }                                                                                      \
+            if (IS_FETCHER && i < INPUTS && i % 32 == 0)                                           \
+                lengths[list] = end;                                                               \
+        }                                                                                          \
     }
 #else
-#define STAGE_INPUTS(buffer)                                                            \
-    UNROLL for (int k = 0; k < FETCHED; k++)                                            \
-        if (FETCHES && fetcher + FETCHERS * k < INPUTS)                                 \
-            pool[X_AT + (buffer) * XS + fetcher + FETCHERS * k] = fetched[k];
+#define STAGE_INPUTS(buffer)                                                                       \
+    UNROLL for (int k = 0; k < INPUTS_PER_FETCHER; k++)                                            \
+        if (IS_FETCHER && fetcher + FETCHERS * k < INPUTS)                                         \
+            pool[X_AT + (buffer) * PADDED_INPUTS + fetcher + FETCHERS * k] = fetched[k];
 #endif
 
-#define STAGE(buffer)                                                                   \
-    STAGE_INPUTS(buffer)                                                                \
-    UNROLL for (int k = 0; k < FETCHED_TARGETS; k++)                                    \
-        if (FETCHES && fetcher + FETCHERS * k < OUTPUTS)                                \
-            pool[WANTED_AT + (buffer) * PADDED(OUTPUTS) + fetcher + FETCHERS * k] =     \
+#define STAGE(buffer)                                                                       \
+    STAGE_INPUTS(buffer)                                                                    \
+    UNROLL for (int k = 0; k < TARGETS_PER_FETCHER; k++)                                    \
+        if (IS_FETCHER && fetcher + FETCHERS * k < OUTPUTS)                                 \
+            pool[TARGET_AT + (buffer) * PADDED(OUTPUTS) + fetcher + FETCHERS * k] =         \
                 fetched_target[k];
 
     for (int n = item; n < FLOATS; n += THREADS)
         pool[n] = 0.0f;
     BARRIER();
     load_upper_layers(pool, before, item);
-    EACH_WEIGHT {
-        WEIGHT = IS_FIRST ? before[FIRST_PLACE] : 0.0f;
+    FOR_EACH_WEIGHT {
+        WEIGHT = IS_FIRST_WEIGHT ? before[FIRST_GLOBAL_AT] : 0.0f;
         if (VELOCITY)
-            SPEED = IS_FIRST ? before[PARAMETERS + FIRST_PLACE] : 0.0f;
+            FIRST_VELOCITY = IS_FIRST_WEIGHT ? before[PARAMETERS + FIRST_GLOBAL_AT] : 0.0f;
     }
     FETCH(sample_at(0, samples))
     STAGE(0)
@@ -157,7 +164,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 UNROLL for (int u = 0; u < PER_ITEM; u++)
                     sum[u] = 0.0f;
 #if SPARSE
-                EACH_LISTED {
+                FOR_EACH_LISTED {
                     float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
                     UNROLL for (int a = 0; a < AT_ONCE; a++) {
                         in[a] = pool[X_AT + n + a];
@@ -170,7 +177,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 }
 #else
                 ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
-                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * XS + split * SHARE + k4);
+                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * PADDED_INPUTS
+                                               + split * SHARE + k4);
                     float value[4] = {four.x, four.y, four.z, four.w};
                     UNROLL for (int k = k4; k < k4 + 4; k++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++)
@@ -185,11 +193,11 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 float sum = 0.0f;
                 for (int s = 0; s < SPLITS; s++)
                     sum += pool[PARTIAL_AT + s * STRIDE + j];
-                give_out(pool, 0, j, FMA(scale, sum, pool[BIAS_AT + j]), b, buffer);
+                store_output(pool, 0, j, FMA(scale, sum, pool[BIAS_AT + j]), b, buffer);
             }
             STAGE(1 - buffer)
             FETCH(sample_at(position + 2, samples))
-            pass_upper_layers(pool, item, b, buffer);
+            backpropagate_upper_layers(pool, item, b, buffer);
             BARRIER();
         }
 
@@ -199,7 +207,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
         scale *= 1.0f - rate * decay;
         if (fabs(scale) < 0.001f) {
             BARRIER();
-            EACH_WEIGHT
+            FOR_EACH_WEIGHT
                 WEIGHT *= scale;
             BARRIER();
             scale = 1.0f;
@@ -213,32 +221,34 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
                 UNROLL for (int u = 0; u < PER_ITEM; u++)
                     delta[u] = step * pool[ERROR_AT + b * WIDTH + FIRST_J];
 #if SPARSE
-                EACH_LISTED {
-                    SHARED_POINTER float *place[AT_ONCE];
+                FOR_EACH_LISTED {
+                    SHARED_POINTER float *address[AT_ONCE];
                     float weight[AT_ONCE][PER_ITEM], in[AT_ONCE];
                     UNROLL for (int a = 0; a < AT_ONCE; a++) {
                         in[a] = pool[X_AT + n + a];
-                        place[a] = first + listed[n + a] * STRIDE + lane;
+                        address[a] = first + listed[n + a] * STRIDE + lane;
                         UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            weight[a][u] = place[a][u * LANES];
+                            weight[a][u] = address[a][u * LANES];
                     }
                     UNROLL for (int a = 0; a < AT_ONCE; a++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++)
-                            place[a][u * LANES] = FMA(delta[u], in[a], weight[a][u]);
+                            address[a][u * LANES] = FMA(delta[u], in[a], weight[a][u]);
                 }
 #else
                 ALONG_SHARE for (int k4 = 0; k4 < SHARE; k4 += 4) {
-                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * XS + split * SHARE + k4);
+                    float4 four = SHARED_LOAD4(pool + X_AT + buffer * PADDED_INPUTS
+                                               + split * SHARE + k4);
                     float value[4] = {four.x, four.y, four.z, four.w};
                     UNROLL for (int k = k4; k < k4 + 4; k++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++) {
 #if VELOCITY
-                            /* velocities gather the gradients, the last of which moves */
-                            float velocity = SPEED;
+                            /* the velocity sums the gradients; after the last one it moves the
+                             * weight */
+                            float velocity = FIRST_VELOCITY;
                             if (b == 0)
                                 velocity = FMA(momentum, velocity, decay * WEIGHT);
                             velocity = FMA(delta[u], value[k - k4], velocity);
-                            SPEED = velocity;
+                            FIRST_VELOCITY = velocity;
                             if (b == count - 1)
                                 WEIGHT = FMA(-rate, velocity, WEIGHT);
 #else
@@ -258,11 +268,11 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
 
     BARRIER();
     store_upper_layers(pool, after, item);
-    EACH_WEIGHT {
-        if (IS_FIRST) {
-            after[FIRST_PLACE] = scale * WEIGHT;
+    FOR_EACH_WEIGHT {
+        if (IS_FIRST_WEIGHT) {
+            after[FIRST_GLOBAL_AT] = scale * WEIGHT;
             if (VELOCITY)
-                after[PARAMETERS + FIRST_PLACE] = SPEED;
+                after[PARAMETERS + FIRST_GLOBAL_AT] = FIRST_VELOCITY;
         }
     }
 }

@@ -1,4 +1,4 @@
-"""Back-propagation in one launch: a work-group a network."""
+"""Back-propagation in one launch, with one work-group per network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.backprop.common import RUN, KernelBackprop, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
@@ -17,15 +18,17 @@ from gossamer.ops.weights import Weights
 _SOURCE = Path(__file__).with_name("persistent.cl")
 
 _OTHER_REGISTERS = 56
-"""What a work-item needs beside its weights."""
+"""Registers that a work-item needs besides those for its weights."""
 
 
 @dataclass(frozen=True)
 class PersistentForm:
-    """How a network lies on a work-group.
+    """The distribution of a network over a work-group.
 
-    weights: where the first layer's are, "registers", "local", or "sparse" (in shared memory,
-    and zeros of a sample are skipped). units: of the first layer, a work-item.
+    weights: place of the weights of the first layer: "registers", "local" (shared memory), or
+    "sparse" (shared memory, and zeros of a sample are skipped).
+    threads: work-items of the work-group.
+    units: units of the first layer that a work-item computes.
     """
 
     weights: str
@@ -38,17 +41,18 @@ class PersistentForm:
 
 
 FORMS = (
-    PersistentForm("sparse", 512, 1), PersistentForm("registers", 512, 1), PersistentForm("registers", 256, 2),
-    PersistentForm("registers", 512, 2), PersistentForm("local", 512, 1), PersistentForm("sparse", 256, 1),
-    PersistentForm("local", 256, 2), PersistentForm("sparse", 128, 1), PersistentForm("registers", 128, 1),
-    PersistentForm("local", 128, 1),
+    PersistentForm("sparse", 512, 1), PersistentForm("registers", 512, 1),
+    PersistentForm("registers", 256, 2), PersistentForm("registers", 512, 2),
+    PersistentForm("local", 512, 1), PersistentForm("sparse", 256, 1),
+    PersistentForm("local", 256, 2), PersistentForm("sparse", 128, 1),
+    PersistentForm("registers", 128, 1), PersistentForm("local", 128, 1),
 )
 
 
 class Persistent(KernelBackprop):
-    """All of a run's samples in one launch; parameters stay in registers and shared memory.
+    """Trains on all samples in one launch; the parameters stay in registers and shared memory.
 
-    Networks are trained side by side, a work-group each.
+    Networks are trained at the same time, each by one work-group.
     """
 
     name = "persistent"
@@ -58,12 +62,13 @@ class Persistent(KernelBackprop):
             return reason
         if any(_fits(problem, form, device) for form in FORMS):
             return None
-        least = min(_PersistentLayout(problem, form).nbytes for form in FORMS if form.weights == "local")
+        least = min(_PersistentLayout(problem, form).nbytes
+                    for form in FORMS if form.weights == "local")
         return (f"its parameters and a batch's units need {least} bytes of shared memory, "
                 f"{device.name} has {device.limits.shared_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
-        # what a processor keeps in registers of many work-items, it keeps in memory
+        # a processor cannot hold the registers of many work-items: it keeps them in memory
         forms = FORMS if device.limits.subgroup_size > 1 else sorted(
             FORMS, key=lambda form: (form.weights == "registers", form.threads))
         seen = set()
@@ -89,7 +94,7 @@ class Persistent(KernelBackprop):
 
 
 class _PersistentLayout(SharedMemoryLayout):
-    """With the first layer, and the samples that are fetched."""
+    """The layout with the first layer, and with two samples."""
 
     def __init__(self, problem: BackpropProblem, form: PersistentForm) -> None:
         inputs, units = problem.sizes[:2]
@@ -110,13 +115,14 @@ class _PersistentLayout(SharedMemoryLayout):
 
 
 def _fits(problem: BackpropProblem, form: PersistentForm, device: Device) -> bool:
+    """Says whether a work-group of the device can train a network in this form."""
     limits, layout = device.limits, _PersistentLayout(problem, form)
     if form.threads > limits.work_group_size or layout.lanes > form.threads:
         return False
     if form.weights == "sparse" and problem.velocity:
         return False
     if form.weights == "registers":
-        free = registers_of(form.threads) - _OTHER_REGISTERS
-        if layout.share * form.units > free:
+        weight_registers = registers_of(form.threads) - _OTHER_REGISTERS
+        if layout.share * form.units > weight_registers:
             return False
     return layout.nbytes <= limits.shared_bytes_opt_in

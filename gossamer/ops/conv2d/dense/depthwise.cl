@@ -1,11 +1,15 @@
 /* Depthwise convolution: each output channel reads one input channel.
  *
- * A work-item computes ROWS by COLUMNS neighbouring outputs of VECTOR channels and holds each
- * input row of its window in registers, so that an input is loaded once for all the taps and
- * outputs of the work-item that need it. Neighbouring work-items take neighbouring channels where
- * CHANNELS_FIRST (NHWC), else neighbouring columns. Layouts come as strides; the epilogue's tensor
- * operands lie like y. VECTOR is 4 (channels together in memory, MULTIPLIER 1) or 1. HALVES: x, y
- * and the tensor operands are 16-bit floats. */
+ * A work-item computes ROWS by COLUMNS neighbouring outputs of VECTOR channels. It holds each input
+ * row of its window in registers, so that an input is loaded once for all the taps and outputs of
+ * the work-item that need it. Layouts are given as strides; the epilogue's tensor operands have the
+ * layout of y.
+ *
+ * CHANNELS_FIRST   1: neighbouring work-items compute neighbouring channels (NHWC); 0: neighbouring
+ *                  columns
+ * MULTIPLIER       output channels of an input channel
+ * VECTOR           channels of a work-item: 4 (adjacent in memory, MULTIPLIER 1) or 1
+ * HALVES           1: x, y and the epilogue's tensor operands are 16-bit floats */
 
 #define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define WINDOW_W ((COLUMNS - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)

@@ -1,4 +1,4 @@
-"""depthwise: one input channel an output channel, on registers alone; memory-bound."""
+"""The algorithm depthwise computes a depthwise convolution with its windows in registers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device, KernelSource
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -16,13 +17,16 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("depthwise.cl")
-_GROUP = 64
+_WORK_GROUP = 64
 _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _MAX_TAPS = 49
 _MAX_WIDTH = 64
 
 
 class Depthwise(Algorithm):
+    """Computes a depthwise convolution, which is memory-bound: each work-item holds the input
+    window of a few neighbouring outputs in registers and loads every input once."""
+
     op = "conv2d"
     name = "depthwise"
 
@@ -38,7 +42,7 @@ class Depthwise(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        # tall tiles reuse input rows; small problems need every work-item they can get
+        # tall tiles reuse input rows; small problems need as many work-items as possible
         tall_items = problem.outputs[0].size // 16
         shapes = _SHAPES if tall_items >= 512 * device.limits.compute_units else _SHAPES[::-1]
         for rows, columns in shapes:
@@ -65,7 +69,7 @@ class Depthwise(Algorithm):
             "MULTIPLIER": multiplier,
             "VECTOR": vector,
             "CHANNELS_FIRST": int(nhwc),
-            "WORK_GROUP_SIZE": _GROUP,
+            "WORK_GROUP_SIZE": _WORK_GROUP,
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
         })
@@ -73,7 +77,7 @@ class Depthwise(Algorithm):
         items = (problem.batch * -(-problem.out_height // variant["rows"])
                  * -(-problem.out_width // variant["columns"]) * problem.out_channels // vector)
         launch = Launch(
-            device.compile(source), (-(-items // _GROUP),), (_GROUP,),
+            device.compile(source), (-(-items // _WORK_GROUP),), (_WORK_GROUP,),
             (input_buffer(0), packed, output_buffer(0), items, problem.out_channels,
              -(-problem.out_channels // 4) * 4, problem.height, problem.width,
              problem.out_height, problem.out_width, *problem.pads[:2], *x.strides, *y.strides,
@@ -82,13 +86,13 @@ class Depthwise(Algorithm):
 
 
 def _window_width(problem: Conv2dProblem, columns: int) -> int:
-    """Input columns that a work-item holds for that many outputs."""
+    """Returns the input columns that a work-item holds for `columns` outputs of a row."""
     return ((columns - 1) * problem.stride[1]
             + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(R * S, M rounded up to 4)."""
+    """Returns the weights as (R * S, M rounded up to 4)."""
     weight = arrays["weight"].astype(np.float32)
     m = weight.shape[0]
     packed = np.zeros((weight.shape[2] * weight.shape[3], -(-m // 4) * 4), dtype=np.float32)

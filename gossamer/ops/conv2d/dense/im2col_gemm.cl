@@ -1,21 +1,22 @@
-/* Convolution as a tiled matrix product whose left matrix is never stored: output pixels by taps,
- * gathered from the input while tiles are filled (implicit im2col).
+/* Convolution as a tiled matrix product whose left matrix, output pixels by taps, is never stored:
+ * it is gathered from the input while tiles are filled (implicit im2col).
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
- * A work-group computes TILE_P pixels by TILE_M output channels; a work-item WORK_P by WORK_M of
+ * A work-group computes TILE_P pixels by TILE_M output channels and a work-item WORK_P by WORK_M of
  * them, from tiles of TILE_K taps in shared memory that are filled one step ahead. With SPLIT_K > 1
- * that many sets of work-items share a tile's taps and their sums are added at the end: more
- * parallelism where pixels are few. BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which
- * bounds the registers.
+ * that many sets of work-items share a tile's taps, and their sums are added at the end: this gives
+ * more parallelism where pixels are few. BLOCKS_PER_UNIT work-groups must fit a multiprocessor at
+ * once, which bounds the registers.
  *
- * POINTWISE: tap k is channel k of the pixel itself. Otherwise taps[k / VECTOR] holds the tap's
- * offset in x and its row and column.
- * HALVES: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float.
- * VECTOR: 4 where four consecutive taps lie together in x (NHWC, channels a multiple of 4), else 1.
- * PIXELS_FIRST: neighbouring work-items load neighbouring pixels (NCHW), else neighbouring taps.
- * OUT_NHWC: layout of y, and of the epilogue's tensor operands. OUT_VECTOR: 4 where the output
- * channels of a group are a multiple of 4 and lie together. */
+ * POINTWISE      1: tap k is channel k of the pixel itself; 0: taps[k / VECTOR] holds the tap's
+ *                offset in x, and its row and column
+ * HALVES         1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float
+ * VECTOR         4 where four consecutive taps are adjacent in x (NHWC, channels a multiple of 4),
+ *                else 1
+ * PIXELS_FIRST   1: neighbouring work-items load neighbouring pixels (NCHW); 0: neighbouring taps
+ * OUT_NHWC       1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
+ * OUT_VECTOR     4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
 
 #define THREADS_P (TILE_P / WORK_P)
 #define THREADS_M (TILE_M / WORK_M)
@@ -28,7 +29,7 @@
 #define B_LOADS CEIL_DIV(B_UNITS, WORK_GROUP_SIZE)
 #define TILE_WORDS (TILE_K * (A_STRIDE + TILE_M))
 #define SUM_WORDS (SPLIT_K > 1 ? SPLIT_K * TILE_P * TILE_M : 0)
-#define LOCAL_WORDS (2 * TILE_WORDS > SUM_WORDS ? 2 * TILE_WORDS : SUM_WORDS)
+#define SHARED_WORDS (2 * TILE_WORDS > SUM_WORDS ? 2 * TILE_WORDS : SUM_WORDS)
 
 #if PIXELS_FIRST
 #define UNIT_PIXEL(unit) ((unit) % TILE_P)
@@ -57,23 +58,25 @@
     (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
-#define FETCH(first_tap)                                                                      \
-    {                                                                                         \
-        UNROLL for (int i = 0; i < A_LOADS; i++) {                                            \
-            int unit = item + i * WORK_GROUP_SIZE;                                                      \
-            int tap = (first_tap) + UNIT_TAP(unit);                                           \
-            a_next[i] = ZERO_UNIT;                                                            \
-            if ((A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) && tap < depth && base[i] != OUTSIDE) \
-                FETCH_A(i, tap)                                                               \
-        }                                                                                     \
-        UNROLL for (int i = 0; i < B_LOADS; i++) {                                            \
-            int unit = item + i * WORK_GROUP_SIZE;                                                      \
-            int tap = (first_tap) + unit / (TILE_M / 4);                                      \
-            int m = first_m + unit % (TILE_M / 4) * 4;                                        \
-            b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                        \
-            if ((B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS) && tap < depth && m < weight_stride)  \
-                b_next[i] = LOAD4(weight + tap * weight_stride + m);                          \
-        }                                                                                     \
+#define FETCH(first_tap)                                                          \
+    {                                                                             \
+        UNROLL for (int i = 0; i < A_LOADS; i++) {                                \
+            int unit = item + i * WORK_GROUP_SIZE;                                \
+            int tap = (first_tap) + UNIT_TAP(unit);                               \
+            a_next[i] = ZERO_UNIT;                                                \
+            if ((A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) && tap < depth \
+                && base[i] != OUTSIDE)                                            \
+                FETCH_A(i, tap)                                                   \
+        }                                                                         \
+        UNROLL for (int i = 0; i < B_LOADS; i++) {                                \
+            int unit = item + i * WORK_GROUP_SIZE;                                \
+            int tap = (first_tap) + unit / (TILE_M / 4);                          \
+            int m = first_m + unit % (TILE_M / 4) * 4;                            \
+            b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                            \
+            if ((B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS) && tap < depth \
+                && m < weight_stride)                                             \
+                b_next[i] = LOAD4(weight + tap * weight_stride + m);              \
+        }                                                                         \
     }
 
 #define OUTSIDE (-0x7fffffff)
@@ -81,70 +84,70 @@
 #if POINTWISE
 #define FETCH_A(i, tap) a_next[i] = FETCH_UNIT(x + base[i], (tap) * x_tap);
 #else
-#define FETCH_A(i, tap)                                                                 \
-    {                                                                                   \
-        int2 place = taps[(tap) / VECTOR];                                              \
+#define FETCH_A(i, tap)                                                                     \
+    {                                                                                       \
+        int2 place = taps[(tap) / VECTOR];                                                  \
         int row = origin[i].x + (place.y >> 16), column = origin[i].y + (place.y & 0xffff); \
-        if ((uint)row < (uint)height && (uint)column < (uint)width)                     \
-            a_next[i] = FETCH_UNIT(x + base[i], place.x);                               \
+        if ((uint)row < (uint)height && (uint)column < (uint)width)                         \
+            a_next[i] = FETCH_UNIT(x + base[i], place.x);                                   \
     }
 #endif
 
 #if VECTOR == 4
-#define STORE_UNIT(tile, tap, pixel, unit)                   \
-    {                                                        \
-        float4 value = UNIT_VALUE(unit);                     \
-        (tile)[((tap) + 0) * A_STRIDE + (pixel)] = value.x;  \
-        (tile)[((tap) + 1) * A_STRIDE + (pixel)] = value.y;  \
-        (tile)[((tap) + 2) * A_STRIDE + (pixel)] = value.z;  \
-        (tile)[((tap) + 3) * A_STRIDE + (pixel)] = value.w;  \
+#define STORE_UNIT(tile, tap, pixel, unit)                  \
+    {                                                       \
+        float4 value = UNIT_VALUE(unit);                    \
+        (tile)[((tap) + 0) * A_STRIDE + (pixel)] = value.x; \
+        (tile)[((tap) + 1) * A_STRIDE + (pixel)] = value.y; \
+        (tile)[((tap) + 2) * A_STRIDE + (pixel)] = value.z; \
+        (tile)[((tap) + 3) * A_STRIDE + (pixel)] = value.w; \
     }
 #else
 #define STORE_UNIT(tile, tap, pixel, unit) (tile)[(tap) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
-#define STASH(tile)                                                                       \
-    {                                                                                     \
-        UNROLL for (int i = 0; i < A_LOADS; i++) {                                        \
-            int unit = item + i * WORK_GROUP_SIZE;                                                  \
-            if (A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) {                                 \
-                STORE_UNIT(tile, UNIT_TAP(unit), UNIT_PIXEL(unit), a_next[i])             \
-            }                                                                             \
-        }                                                                                 \
-        UNROLL for (int i = 0; i < B_LOADS; i++) {                                        \
-            int unit = item + i * WORK_GROUP_SIZE;                                                  \
-            if (B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS)                                   \
-                SHARED_STORE4((tile) + TILE_K * A_STRIDE + unit * 4, b_next[i]);           \
-        }                                                                                 \
+#define STASH(tile)                                                              \
+    {                                                                            \
+        UNROLL for (int i = 0; i < A_LOADS; i++) {                               \
+            int unit = item + i * WORK_GROUP_SIZE;                               \
+            if (A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) {              \
+                STORE_UNIT(tile, UNIT_TAP(unit), UNIT_PIXEL(unit), a_next[i])    \
+            }                                                                    \
+        }                                                                        \
+        UNROLL for (int i = 0; i < B_LOADS; i++) {                               \
+            int unit = item + i * WORK_GROUP_SIZE;                               \
+            if (B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS)                \
+                SHARED_STORE4((tile) + TILE_K * A_STRIDE + unit * 4, b_next[i]); \
+        }                                                                        \
     }
 
-/* Work-item rows and columns come in runs of four, spread over the tile so that the four-wide
+/* The rows and columns of a work-item are runs of four, spread over the tile so that the four-wide
  * reads of neighbouring work-items fall in different banks. */
 #define ROW(thread, i) ((i) / 4 * (4 * THREADS_P) + (thread) * 4 + (i) % 4)
 #define COLUMN(thread, j) ((j) / 4 * (4 * THREADS_M) + (thread) * 4 + (j) % 4)
 
 #if OUT_VECTOR == 4
-#define EMIT(pixel, m, value)                                                  \
-    if ((pixel) < pixels && (m) < out_channels) {                              \
-        int channel = group * out_channels + (m);                              \
-        int index = OUT_INDEX(pixel, channel);                                 \
-        EPILOGUE4(value, channel, index)                                       \
-        STORE_REAL4(y, index, value);                                          \
+#define EMIT(pixel, m, value)                     \
+    if ((pixel) < pixels && (m) < out_channels) { \
+        int channel = group * out_channels + (m); \
+        int index = OUT_INDEX(pixel, channel);    \
+        EPILOGUE4(value, channel, index)          \
+        STORE_REAL4(y, index, value);             \
     }
 #else
-#define EMIT_ONE(pixel, m, lane)                                               \
-    if ((m) < out_channels) {                                                  \
-        int channel = group * out_channels + (m);                              \
-        int index = OUT_INDEX(pixel, channel);                                 \
-        EPILOGUE(lane, channel, index)                                         \
-        STORE_REAL(y, index, lane);                                            \
+#define EMIT_ONE(pixel, m, lane)                  \
+    if ((m) < out_channels) {                     \
+        int channel = group * out_channels + (m); \
+        int index = OUT_INDEX(pixel, channel);    \
+        EPILOGUE(lane, channel, index)            \
+        STORE_REAL(y, index, lane);               \
     }
-#define EMIT(pixel, m, value)                                                  \
-    if ((pixel) < pixels) {                                                    \
-        EMIT_ONE(pixel, (m) + 0, value.x)                                      \
-        EMIT_ONE(pixel, (m) + 1, value.y)                                      \
-        EMIT_ONE(pixel, (m) + 2, value.z)                                      \
-        EMIT_ONE(pixel, (m) + 3, value.w)                                      \
+#define EMIT(pixel, m, value)             \
+    if ((pixel) < pixels) {               \
+        EMIT_ONE(pixel, (m) + 0, value.x) \
+        EMIT_ONE(pixel, (m) + 1, value.y) \
+        EMIT_ONE(pixel, (m) + 2, value.z) \
+        EMIT_ONE(pixel, (m) + 3, value.w) \
     }
 #endif
 
@@ -155,7 +158,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     int pad_left, int x_image, int x_row, int x_column, int x_tap, int x_group, int all_channels
     EPILOGUE_PARAMETERS)
 {
-    SHARED ALIGNED(16) float tiles[LOCAL_WORDS];
+    SHARED ALIGNED(16) float tiles[SHARED_WORDS];
 
     int item = LOCAL_ID(0);
     int m_tiles = CEIL_DIV(out_channels, TILE_M);

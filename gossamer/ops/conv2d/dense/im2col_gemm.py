@@ -1,7 +1,8 @@
-"""im2col_gemm: convolution as a tiled matrix product with implicit im2col, in the dialect.
+"""The algorithm im2col_gemm computes a convolution as a tiled matrix product with implicit im2col,
+in kernels for OpenCL and CUDA.
 
 Source: convolution in OpenCL by im2col and a tiled GEMM (64 x 64 tiles in shared memory, 8 x 4
-results a work-item), here with the recombined matrix never stored and the epilogue fused.
+results per work-item). Here the im2col matrix is never stored and the epilogue is fused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device, KernelSource, Limits
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -26,8 +29,16 @@ _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW
 
 @dataclass(frozen=True)
 class Tile:
-    """Pixels, output channels and taps of a work-group's tile; results of a work-item; sets of
-    work-items that share a tile's taps; work-groups that must fit a multiprocessor at once."""
+    """The sizes of a work-group's tile.
+
+    tile_p: output pixels of a work-group.
+    tile_m: output channels of a work-group.
+    tile_k: taps that shared memory holds at a time.
+    work_p: output pixels of a work-item.
+    work_m: output channels of a work-item.
+    split_k: sets of work-items that share a tile's taps.
+    blocks_per_unit: work-groups that must fit a multiprocessor at once.
+    """
 
     tile_p: int
     tile_m: int
@@ -39,10 +50,12 @@ class Tile:
 
     @property
     def work_group(self) -> int:
+        """Work-items of a work-group."""
         return self.tile_p // self.work_p * (self.tile_m // self.work_m) * self.split_k
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group: two tiles, later the sums of its sets."""
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
         sums = self.split_k * self.tile_p * self.tile_m if self.split_k > 1 else 0
         return 4 * max(tiles, sums)
@@ -65,6 +78,9 @@ TILES = (
 
 
 class Im2colGemm(Algorithm):
+    """Computes a convolution as a product of the im2col matrix with the weights, in tiles that
+    kernels gather from the input into shared memory."""
+
     op = "conv2d"
     name = "im2col_gemm"
 
@@ -101,7 +117,7 @@ class Im2colGemm(Algorithm):
         vector = 4 if nhwc and problem.channels // problem.groups % 4 == 0 else 1
         per_group = problem.out_channels // problem.groups
         out_nhwc = y.layout == "NHWC"
-        # float4 columns of the NCHW layout are not neighbours; NHWC rows must stay aligned
+        # channels are adjacent in NHWC only, where rows must stay aligned
         out_vector = 4 if out_nhwc and per_group % 4 == 0 else 1
         source = KernelSource.of(_SOURCE, "im2col_gemm", {
             **{key.upper(): value for key, value in variant.config},
@@ -137,22 +153,25 @@ class Im2colGemm(Algorithm):
 
 
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
-    """Scalar loads keep four times as many addresses: the widest tiles would spill at the
-    register bound of two blocks_per_unit groups."""
+    """Returns how many work-groups must fit a multiprocessor. Scalar loads have four times as many
+    addresses in registers: with two work-groups the widest tiles would spill."""
     return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 
 
 def _fitting(limits: Limits) -> list[Tile]:
+    """Returns the tiles that the device can run."""
     return [tile for tile in TILES
-            if tile.shared_bytes <= limits.shared_bytes and tile.work_group <= limits.work_group_size]
+            if tile.shared_bytes <= limits.shared_bytes
+            and tile.work_group <= limits.work_group_size]
 
 
 def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
-    """Estimated cycles: a start, then for each step along the taps the latency of a step or the
-    arithmetic and local traffic of the work-groups that share a multiprocessor, then the stores.
+    """Returns the estimated cycles: a start, then for each step along the taps the latency of a
+    step or the arithmetic and shared memory traffic of the work-groups of a multiprocessor, then
+    the stores.
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200, where the
-    order it gives costs 4% (batch 1) and 12% (batch 64) over the best tile of each layer.
+    tile that it puts first takes 4% (batch 1) and 12% (batch 64) longer than each layer's best.
     """
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
     per_group = problem.out_channels // problem.groups
@@ -163,16 +182,17 @@ def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
     steps = -(-problem.depth // tile.tile_k)
     taps = tile.tile_k / tile.split_k
     arithmetic = tile.work_group / 128 * taps * (tile.work_p * tile.work_m
-                                            + read * (tile.work_p + tile.work_m))
+                                                 + read * (tile.work_p + tile.work_m))
     staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
-    alone = latency + fill * taps * tile.work_p * tile.work_m**0.5
-    return (start + steps * max(alone, fullest * (arithmetic + staging))
+    waiting = latency + fill * taps * tile.work_p * tile.work_m**0.5
+    return (start + steps * max(waiting, fullest * (arithmetic + staging))
             + shared * store * tile.tile_p * tile.tile_m)
 
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
           channels_last: bool) -> np.ndarray:
-    """(groups, taps, M/groups rounded up to 4), taps ordered (r, s, c) or (c, r, s)."""
+    """Returns the weights as (groups, taps, M/groups rounded up to 4), with taps in the order
+    (r, s, c) where `channels_last`, else (c, r, s)."""
     weight = arrays["weight"].astype(np.float32)
     groups, m = problem.groups, problem.out_channels // problem.groups
     order = (0, 3, 4, 2, 1) if channels_last else (0, 2, 3, 4, 1)
@@ -184,7 +204,8 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 def _tap_table(problem: Conv2dProblem, x: TensorSpec, channels_last: bool,
                vector: int) -> np.ndarray:
-    """For each tap (or four): its offset in x from the window's corner, and row << 16 | column."""
+    """Returns for each tap (or four) its offset in x from the window's corner, and its
+    row << 16 | column."""
     channels = problem.channels // problem.groups
     _, x_channel, x_row, x_column = x.strides
     c, r, s = np.meshgrid(np.arange(channels), np.arange(problem.kernel[0]),

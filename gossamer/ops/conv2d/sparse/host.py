@@ -1,4 +1,5 @@
-"""sparse_im2col: pruned convolution on the host, CSR weights times the unrolled input (SciPy)."""
+"""The algorithm sparse_im2col runs a pruned convolution on the host: CSR weights times the im2col
+matrix of the input (SciPy)."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arr
 from gossamer.ops.weights import Weights
 
 _ROW_FLOATS = 512
-"""Pixels that a product should have at least: from there on a nonzero costs its arithmetic. More
-would make the unrolled input leave the caches."""
+"""Pixels that a product should have at least: from there on the arithmetic dominates the cost of a
+nonzero. With many more the im2col matrix would not stay in the caches."""
 
 
 class SparseIm2col(Algorithm):
-    """As many images at once as give rows worth their nonzeros.
+    """Computes a convolution on the host as a product of CSR weights and the im2col matrix of as
+    many images at a time as the cost of a nonzero pays for.
 
     Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
     does not reach the result.
@@ -37,7 +39,7 @@ class SparseIm2col(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         images = _images(problem)
         columns = 0
-        if not _is_unrolled_already(problem, images):
+        if not _is_im2col_already(problem, images):
             columns = 4 * problem.depth * images * problem.out_height * problem.out_width
         yield Variant((), problem.inputs, problem.outputs, workspace=columns)
 
@@ -62,32 +64,34 @@ class SparseIm2col(Algorithm):
         operands = operand_arrays(problem.epilogue, constants, tensors, 4)
         images = _images(problem)
         if not state.variant.workspace:
-            workspace = None  # a plan gives its own to every step
+            workspace = None  # a plan passes its workspace to every step
         for first in range(0, problem.batch, images):
-            here = slice(first, first + images)
-            results = y[here].reshape(-1, problem.groups, problem.out_channels // problem.groups,
+            span = slice(first, first + images)
+            results = y[span].reshape(-1, problem.groups, problem.out_channels // problem.groups,
                                       problem.out_height, problem.out_width)
-            windows = _windows(x[here], problem)
+            windows = _windows(x[span], problem)
             for group, matrix in enumerate(matrices):
                 columns = _columns(windows[group], problem, workspace)
                 shape = (results.shape[2], *results.shape[:1], *results.shape[3:])
                 results[:, group] = (matrix @ columns).reshape(shape).swapaxes(0, 1)
-            own = [each if each.shape[0] == 1 else each[here] for each in operands]
-            apply_in_place(problem.epilogue, y[here], own)
+            span_operands = [operand if operand.shape[0] == 1 else operand[span]
+                             for operand in operands]
+            apply_in_place(problem.epilogue, y[span], span_operands)
 
 
 def _images(problem: Conv2dProblem) -> int:
-    """Images whose columns are multiplied at once."""
+    """Returns how many images are multiplied at once."""
     pixels = max(problem.out_height * problem.out_width, 1)
     return max(1, min(problem.batch, -(-_ROW_FLOATS // pixels)))
 
 
-def _is_unrolled_already(problem: Conv2dProblem, images: int) -> bool:
+def _is_im2col_already(problem: Conv2dProblem, images: int) -> bool:
+    """Returns whether the input is its own im2col matrix."""
     return problem.is_pointwise and images == 1
 
 
 def _windows(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
-    """A view of the padded images (or of x) as (groups, C/groups, R, S, N, E, F)."""
+    """Returns a view of the padded images as (groups, C/groups, R, S, N, E, F)."""
     top, left, bottom, right = problem.pads
     if any(problem.pads):
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -95,14 +99,14 @@ def _windows(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
     spans = [(taps - 1) * step + 1
              for taps, step in zip(problem.kernel, problem.dilation, strict=True)]
     windows = sliding_window_view(split, spans, axis=(3, 4))
-    taken = windows[..., :: problem.stride[0], :: problem.stride[1],
-                    :: problem.dilation[0], :: problem.dilation[1]]
-    return taken.transpose(1, 2, 5, 6, 0, 3, 4)
+    strided = windows[..., :: problem.stride[0], :: problem.stride[1],
+                      :: problem.dilation[0], :: problem.dilation[1]]
+    return strided.transpose(1, 2, 5, 6, 0, 3, 4)
 
 
 def _columns(windows: np.ndarray, problem: Conv2dProblem,
              workspace: Buffer | None) -> np.ndarray:
-    """The (C R S, N E F) matrix of one group."""
+    """Returns the im2col matrix (C R S, N E F) of one group."""
     if workspace is None:
         return windows.reshape(problem.depth, -1)
     columns: np.ndarray = workspace.array(windows.shape, np.float32)  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""cudnn: convolution by NVIDIA's library; each engine that its heuristics offer is a config."""
+"""The algorithm cudnn computes a convolution by NVIDIA's cuDNN; each execution plan that its
+heuristics offer is a config."""
 
 from __future__ import annotations
 
@@ -38,8 +39,13 @@ _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
 
 @dataclass
 class _BuiltConvolution:
-    """A built plan: its graph, the engine's name, the constants it reads and the run-time inputs
-    it takes, by their names in the graph."""
+    """A graph with a built plan.
+
+    graph: cuDNN's graph.
+    engine: name of the plan's engine.
+    constants: buffers with weights, by their names in the graph.
+    inputs: indices of the launch's inputs, by their names in the graph.
+    """
 
     graph: Any = field(repr=False)
     engine: str
@@ -48,8 +54,9 @@ class _BuiltConvolution:
 
 
 class Cudnn(Algorithm):
-    """Configs are cuDNN's execution plans by rank, one list for each precision and layout, with
-    the epilogue fused into cuDNN's graph or applied by a pass of our own."""
+    """Computes a convolution by one of cuDNN's execution plans, with the epilogue fused into the
+    plan's graph or applied by a kernel behind it. Configs are the ranks of the plans, which cuDNN
+    lists for each precision and layout."""
 
     op = "conv2d"
     name = "cudnn"
@@ -78,10 +85,10 @@ class Cudnn(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         epilogues = _epilogues(problem)
-        # what works in strict float32 comes first
+        # epilogues that work in strict float32 come first
         epilogues.sort(key=lambda epilogue: not any(
             offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        # epilogues take turns at the first rank only: the fused one has nearly always won
+        # epilogues take turns at the first rank only: the fused one is nearly always faster
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
         for rank, epilogue in ranks:
@@ -93,7 +100,8 @@ class Cudnn(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        form = CudnnForm(variant.precision, variant.outputs[0].layout, variant["epilogue"] != _SEPARATE)
+        form = CudnnForm(variant.precision, variant.outputs[0].layout,
+                         variant["epilogue"] != _SEPARATE)
         plan = offered(device, problem, form).plans[variant["rank"]]
         try:
             graph = built(device, problem, form, plan)
@@ -103,40 +111,41 @@ class Cudnn(Algorithm):
         spec = form.spec(problem.weight_shapes["weight"])
         weight = weights.packed(f"cudnn weight {spec.layout} {spec.dtype}",
                                 lambda arrays: to_memory(arrays["weight"], spec))
-        ready = _BuiltConvolution(graph, plan.engine, {WEIGHT: weight}, {X: 0})
+        convolution = _BuiltConvolution(graph, plan.engine, {WEIGHT: weight}, {X: 0})
         if not form.fused:
             launches = epilogue_pass_launches(problem.epilogue, weights, device,
                                               variant.outputs[0], 1)
-            return State(problem, variant, device, launches, ready)
+            return State(problem, variant, device, launches, convolution)
         dtype = channel_dtype(problem.epilogue, form)
         for index, kind in enumerate(problem.epilogue.operands):
             if kind == "tensor":
-                ready.inputs[OPERAND + index] = len(ready.inputs)
+                convolution.inputs[OPERAND + index] = len(convolution.inputs)
             else:
-                ready.constants[OPERAND + index] = bias_vector(
+                convolution.constants[OPERAND + index] = bias_vector(
                     weights, f"operand{index}", problem.out_channels, dtype)
-        return State(problem, variant, device, data=ready)
+        return State(problem, variant, device, data=convolution)
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        ready: _BuiltConvolution = state.data
+        convolution: _BuiltConvolution = state.data
         device = cast("CudaDevice", state.device)
-        buffers = {**ready.constants, Y: outputs[0],
-                   **{name: inputs[index] for name, index in ready.inputs.items()}}
-        device.keep(ready, buffers, workspace)
+        buffers = {**convolution.constants, Y: outputs[0],
+                   **{name: inputs[index] for name, index in convolution.inputs.items()}}
+        device.keep(convolution, buffers, workspace)
         library = library_on(device)
         with library.handle_on(stream) as handle:
             try:
-                ready.graph.execute({name: _address(each) for name, each in buffers.items()},
-                                    None if workspace is None else _address(workspace), handle)
+                convolution.graph.execute(
+                    {name: _address(buffer) for name, buffer in buffers.items()},
+                    None if workspace is None else _address(workspace), handle)
             except library.failures as error:
-                raise DeviceError(f"{device.name} failed running cuDNN's {ready.engine}: "
+                raise DeviceError(f"{device.name} failed running cuDNN's {convolution.engine}: "
                                   f"{first_line(error)}") from error
         super().launch(state, inputs, outputs, workspace, stream)
 
 
 def _epilogues(problem: Conv2dProblem) -> list[str]:
-    """How the problem's epilogue can be applied."""
+    """Returns the ways in which the problem's epilogue can be applied."""
     nodes = pointwise(problem.epilogue)
     if nodes is None:
         return [_SEPARATE]
@@ -145,7 +154,7 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
-    """What cuDNN offers in each layout."""
+    """Returns what cuDNN offers in each layout."""
     forms = [CudnnForm(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
     return {form: offered(device, problem, form) for form in forms}
 

@@ -1,4 +1,4 @@
-"""Convolutions as operation graphs of cuDNN, and the execution plans it offers for them."""
+"""Describes convolutions as operation graphs of cuDNN and lists its execution plans for them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec
 
 MOST_PLANS = 8
-"""Plans listed of one form; heuristics put the quick ones first."""
+"""Plans that are listed for one form at most; heuristics put the fast ones first."""
 
-_SHARE = 32
-"""Plans that need more workspace than this part of the device's memory are left out."""
+_MEMORY_SHARE = 32
+"""Plans that need more workspace than the device's memory divided by this are left out."""
 
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
 """Names of tensors in a graph; operand i is OPERAND + i."""
 
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
-# Winograd loses more digits the larger its tiles are; sums in no fixed order give other bits at
-# each execution
-_WANTED: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}
-_UNWANTED = {
+# Winograd loses more digits the larger its tiles are; sums in no fixed order differ between
+# executions
+_REQUIRED_NOTES: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}
+_EXCLUDED_NOTES = {
     "fp32": ("TENSOR_CORE", *_INEXACT, "WINOGRAD_TILE_13x13", "NONDETERMINISTIC"),
     "tf32": (*_INEXACT, "WINOGRAD_TILE_13x13", "NONDETERMINISTIC"),
     "fp16": ("REDUCED_PRECISION_REDUCTION", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13",
@@ -43,7 +43,12 @@ _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires
 
 @dataclass(frozen=True)
 class CudnnForm:
-    """How a convolution is put to cuDNN. fused: with its epilogue."""
+    """The form in which a convolution is described to cuDNN.
+
+    precision: "fp32", "tf32" or "fp16".
+    layout: layout of all tensors.
+    fused: true where the epilogue is part of the graph.
+    """
 
     precision: str
     layout: str
@@ -51,16 +56,22 @@ class CudnnForm:
 
     @property
     def dtype(self) -> str:
+        """The dtype of the tensors."""
         return "float16" if self.precision == "fp16" else "float32"
 
     def spec(self, shape: tuple[int, ...]) -> TensorSpec:
+        """Returns the spec of a tensor of this form."""
         return TensorSpec(shape, self.dtype, self.layout)
 
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """One execution plan that cuDNN offers: its place in cuDNN's list, its engine with the
-    settings ("eng12_k2=3"), and its workspace in bytes."""
+    """An execution plan that cuDNN offers.
+
+    index: index in cuDNN's list.
+    engine: name of its engine with the settings ("eng12_k2=3").
+    workspace: its workspace in bytes.
+    """
 
     index: int
     engine: str
@@ -69,7 +80,11 @@ class ExecutionPlan:
 
 @dataclass(frozen=True)
 class CudnnOffer:
-    """The plans for a form, quickest first by cuDNN's own estimate; where there are none, why."""
+    """The answer of cuDNN for a form.
+
+    plans: the plans, the fastest by cuDNN's own estimate first.
+    refusal: the reason where there are none.
+    """
 
     plans: tuple[ExecutionPlan, ...]
     refusal: str = ""
@@ -77,8 +92,13 @@ class CudnnOffer:
 
 @dataclass(frozen=True)
 class Pointwise:
-    """One element-wise node: a method of cuDNN's graphs, the values it takes (0: the result of
-    the convolution, i + 1: operand i, then what earlier nodes give) and its constants."""
+    """An element-wise node of a graph.
+
+    method: method of cuDNN's graphs that adds the node.
+    arguments: numbers of its arguments: 0 is the result of the convolution, i + 1 is operand i, and
+    the results of the nodes follow.
+    constants: names and values of its constants.
+    """
 
     method: str
     arguments: tuple[int, ...]
@@ -86,8 +106,8 @@ class Pointwise:
 
 
 def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
-    """The plans of cuDNN on a device for a form; the same ones at each call, and in each process
-    with the same cuDNN. Builds no plan."""
+    """Returns the plans of cuDNN on a device for a form, without building any. They are the same at
+    each call, and in each process with the same cuDNN."""
     plain = replace(problem, weights_info=WeightsInfo())
     if not form.fused:
         plain = replace(plain, epilogue=Epilogue())
@@ -102,58 +122,58 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
             graph = _planned(problem, form, library, handle)
         except library.failures as error:
             return CudnnOffer((), _no_engine(error))
-        for note in _WANTED[form.precision]:
+        for note in _REQUIRED_NOTES[form.precision]:
             graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
-        for note in _UNWANTED[form.precision]:
+        for note in _EXCLUDED_NOTES[form.precision]:
             graph.deselect_numeric_notes([getattr(library.api.numerical_note, note)])
-        # The frontend tells a plan's workspace only once it is built, which can take a second;
-        # but it says what each one would need when none may have any.
+        # The frontend reports a plan's workspace only once it is built, which can take a second;
+        # but its error message lists what each plan needs where none is allowed.
         graph.deselect_workspace_greater_than(-1)
         try:
             graph.check_support()
-            told = "cuDNN does not tell what workspace its engines need"
+            message = "cuDNN does not tell what workspace its engines need"
         except library.failures as error:
-            told = str(error) or type(error).__name__
-        needs = workspaces(told)
-        most = device.limits.memory_bytes // _SHARE
+            message = str(error) or type(error).__name__
+        needs = workspaces(message)
+        most = device.limits.memory_bytes // _MEMORY_SHARE
         usable = [(index, needs[entry.cpp_index]) for index, entry in enumerate(graph.plans)
                   if needs.get(entry.cpp_index, most + 1) <= most]
         plans = tuple(ExecutionPlan(index, graph.get_plan_name_at_index(index), need)
                       for index, need in usable[:MOST_PLANS])
-    return CudnnOffer(plans, "" if plans else _refusal(told, len(needs)))
+    return CudnnOffer(plans, "" if plans else _refusal(message, len(needs)))
 
 
-def workspaces(told: str) -> dict[int, int]:
-    """The bytes that each plan would need, by cuDNN's index, from its message that none has them.
-    A plan that is deselected or cannot run is not among them."""
-    return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(told)}
+def workspaces(message: str) -> dict[int, int]:
+    """Returns the bytes that each plan needs, by cuDNN's index, from its message that none of them
+    may have a workspace. Plans that are deselected or cannot run are not included."""
+    return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(message)}
 
 
 def _no_engine(error: BaseException) -> str:
-    """One line for why there are no plans for a graph at all."""
-    told = str(error)
-    if missing := _PREREQUISITE.search(told):
+    """Returns one line that says why there are no plans for a graph at all."""
+    message = str(error)
+    if missing := _PREREQUISITE.search(message):
         return f"its engines lack what they need at run time ({missing[1]})"
-    if "No valid engine configs" in told:
+    if "No valid engine configs" in message:
         return "it has no engine for such a graph"
     return first_line(error)
 
 
-def _refusal(told: str, too_large: int) -> str:
-    """One line for what cuDNN says of plans none of which is usable."""
+def _refusal(message: str, too_large: int) -> str:
+    """Returns one line that says why none of the plans is usable, from cuDNN's message."""
     if too_large:
         return "its engines need too much workspace"
-    reasons = [line.partition(": ")[2] for line in told.splitlines()
+    reasons = [line.partition(": ")[2] for line in message.splitlines()
                if line.startswith("Plan at index")]
     others = [reason for reason in reasons if reason != "Deselecting execution plan"]
     if reasons and not others:
         return "its engines are of other precisions"
-    return others[0] if others else told.strip().splitlines()[0]
+    return others[0] if others else message.strip().splitlines()[0]
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """A graph with a plan that was offered for it built and selected. What the frontend and the
-    library raise passes through."""
+    """Builds a graph with a plan that was offered for it, and returns it. Raises RuntimeError where
+    cuDNN now offers another plan, and what the frontend and the library raise."""
     library = library_on(device)
     with library.handle() as handle:
         graph = _planned(problem, form, library, handle)
@@ -169,15 +189,15 @@ def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Executi
 
 
 def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, handle: Any) -> Any:
-    """The graph with all plans that cuDNN has for it, none of them built."""
+    """Returns the graph with all plans that cuDNN has for it, none of them built."""
     graph = _graph(problem, form, library.api, handle)
     graph.validate()
     graph.build_operation_graph()
     modes = library.api.heur_mode
     graph.create_execution_plans([modes.A, modes.FALLBACK])
     if form.precision == "fp32":
-        # The heuristics know of no wish to do without tensor cores: those of 9.27 list hardly
-        # anything else. What they left out follows, with its settings as they come.
+        # The heuristics cannot be asked for engines without tensor cores, and those of cuDNN 9.27
+        # list hardly any. The engines that they left out follow, with default settings.
         listed = {entry.engine_id for entry in graph.plans}
         for engine in range(graph.get_engine_count()):
             if engine not in listed:
@@ -189,7 +209,7 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
 def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> Any:
     real = api.data_type.FLOAT
     stored = api.data_type.HALF if form.dtype == "float16" else real
-    # whoever records an execution keeps the plan alive for as long as the record
+    # a caller that captures an execution must hold the plan for as long as the capture
     graph = api.pygraph(io_data_type=stored, intermediate_data_type=real, compute_data_type=real,
                         handle=handle, cuda_graph_retention=api.cuda_graph_retention.NONE)
 
@@ -215,29 +235,29 @@ def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> An
                                  stored if kind == "tensor" or halves else real))
     results = [result]
     for node in nodes:
-        value = getattr(graph, node.method)(*[values[each] for each in node.arguments],
+        value = getattr(graph, node.method)(*[values[index] for index in node.arguments],
                                             **dict(node.constants))
         values.append(value)
         results.append(value)
     for value in results:
-        # left alone, the frontend takes the result of a convolution for channels-last
+        # without strides the frontend assumes that the result of a convolution is channels-last
         value.set_dim(list(y.shape)).set_stride(list(y.strides))
     results[-1].set_output(True).set_data_type(stored).set_uid(Y)
     return graph
 
 
 def channel_dtype(epilogue: Epilogue, form: CudnnForm) -> str:
-    """Of the channel operands of a fused epilogue."""
+    """Returns the dtype of the channel operands of a fused epilogue."""
     nodes = pointwise(epilogue) or ()
-    # cuDNN's own fused kernels, which add and rectify, take a float16 bias only; what generates
-    # code for other epilogues offers more with a float32 one
+    # cuDNN's own fused kernels, which add and rectify, take a float16 bias only; the engines that
+    # generate code for other epilogues offer more plans with a float32 one
     plain = all(node.method in ("add", "relu") and not node.constants for node in nodes)
     return form.dtype if plain else "float32"
 
 
 def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
-    """An epilogue as nodes of a cuDNN graph, the last of which gives the output; None where it
-    has steps that cuDNN has no node for, or is no chain or tree that ends in its last step."""
+    """Returns an epilogue as nodes of a cuDNN graph, the last of which gives the output, or None
+    where it has steps for which cuDNN has no node or its last step does not use all values."""
     expression = epilogue.expression
     last = expression.inputs + len(expression.steps) - 1
     used = [argument for step in expression.steps for argument in step.arguments]
@@ -249,12 +269,12 @@ def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
 
 
 def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep, ...]:
-    """The steps, with those among the leading sums first that add tensors: cuDNN's own fused
+    """Returns the steps, with those of the leading sums first that add tensors: cuDNN's own fused
     kernel adds a residual, then the bias, then applies the activation."""
     expression = epilogue.expression
     current, added = 0, []
     for step in expression.steps:
-        operand = next((each for each in step.arguments if each != current), 0)
+        operand = next((argument for argument in step.arguments if argument != current), 0)
         if (step.function != "add" or current not in step.arguments or used.count(current) > 1
                 or not 0 < operand < expression.inputs):
             break
@@ -269,11 +289,11 @@ def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep,
 
 
 def _node(step: ExpressionStep, channels: set[int]) -> Pointwise | None:
-    """One step as a node; None where cuDNN has none."""
+    """Returns one step as a node, or None where cuDNN has none."""
     arguments = step.arguments
     if step.function in ("add", "mul"):
-        # the value that the other is broadcast to comes first
-        first, second = sorted(arguments, key=lambda each: each in channels)
+        # the value to whose shape the other one is broadcast comes first
+        first, second = sorted(arguments, key=lambda argument: argument in channels)
         return None if first in channels else Pointwise(step.function, (first, second))
     if not arguments or arguments[0] in channels:
         return None

@@ -1,10 +1,13 @@
-/* The recombined matrix of a convolution (im2col): every output pixel's taps, copied out of the
- * input, for some of the images and some of the output pixels. ORDER says how both lie:
+/* The im2col matrix of a convolution: every output pixel's taps, copied out of the input, for some
+ * of the images and some of the output pixels.
+ *
+ * ORDER is the order of dimensions in memory:
  *   NCHW_ORDER   x (image, channel, row, column); matrix (image, channel, r, s, pixel)
  *   NHWC_ORDER   x (image, row, column, channel); matrix (image, pixel, group, r, s, channel)
  *   CHWN_ORDER   x (channel, row, column, image); matrix (channel, r, s, pixel, image)
- * UNIT_BYTES is what is copied at a time: an element, or 4 or 16 bytes of neighbours along the
- * innermost dimension of NHWC or CHWN. Sizes and strides along it count units.
+ * UNIT_BYTES is the size of the unit that is copied at a time: an element, or 4 or 16 bytes of
+ * neighbours along the innermost dimension of NHWC or CHWN. Sizes and strides along that dimension
+ * count units.
  *
  * A work-item copies one channel of one pixel of one image, for every tap. */
 

@@ -1,7 +1,7 @@
-"""What the lowerings share: the recombined matrix, in parts, and the weights that multiply it.
+"""Gathers the im2col matrix of a convolution, in parts, and packs the weights that multiply it.
 
-Source: convolution lowered to a matrix product by im2col, as in Caffe; with sparse weights the
-product is one of a sparse and a dense matrix.
+Source: convolution as a matrix product by im2col, as in Caffe; with sparse weights it is a product
+of a sparse and a dense matrix.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, KernelSource
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.launch import Launch, input_buffer
@@ -24,13 +25,19 @@ from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col.cl")
 _MATRIX_BYTES = 2**31
-"""The most memory that a recombined matrix takes; larger ones are made in parts."""
+"""Bytes that an im2col matrix takes at most; larger ones are computed in parts."""
 _ORDERS = {"NCHW": 0, "NHWC": 1, "CHWN": 2}
 
 
 @dataclass(frozen=True)
 class MatrixPart:
-    """The images and output pixels whose columns of the recombined matrix are made at a time."""
+    """The part of an im2col matrix that is gathered at a time.
+
+    first_image: first image of the part.
+    images: number of images.
+    first_pixel: first output pixel of the part.
+    pixels: number of output pixels of each image.
+    """
 
     first_image: int
     images: int
@@ -40,7 +47,7 @@ class MatrixPart:
 
 def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], layout: str,
                precision: str, workspace: int) -> Variant:
-    """All tensors in one layout and the precision's dtype."""
+    """Returns a variant with all tensors in one layout and the precision's dtype."""
     x, y = (TensorSpec(spec.shape, dtype_of(precision), layout)
             for spec in (problem.inputs[0], problem.outputs[0]))
     return Variant(tuple(config), (x, *[y] * problem.epilogue.tensor_count), (y,), precision,
@@ -48,26 +55,26 @@ def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], 
 
 
 def too_large(problem: Conv2dProblem) -> str | None:
-    """Why the kernels' 32-bit indices do not reach, in one line; None where they do."""
+    """Returns the reason why 32-bit indices are too small for a problem, or None."""
     if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
         return "a tensor has 2^31 elements or more"
     return None
 
 
 def taps(problem: Conv2dProblem) -> int:
-    """Rows of the recombined matrix, those of all groups together."""
+    """Returns the rows of the im2col matrix, those of all groups together."""
     return problem.depth * problem.groups
 
 
 def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart]:
-    """The whole problem in parts whose matrices stay within the bound: whole images where one
-    fits, else ranges of pixels; of all images where these lie innermost. A pointwise problem
-    needs no matrix: the input is it."""
+    """Divides a problem into parts whose matrices are not too large: whole images where one fits,
+    else ranges of pixels; ranges of pixels of all images where these are innermost. A pointwise
+    problem is not divided, since the input is its own im2col matrix."""
     images, pixels = problem.batch, problem.out_height * problem.out_width
-    whole = MatrixPart(0, images, 0, pixels)
+    everything = MatrixPart(0, images, 0, pixels)
     column = taps(problem) * itemsize
     if problem.is_pointwise or column * images * pixels <= _MATRIX_BYTES:
-        return [whole]
+        return [everything]
     if layout == "CHWN":
         return [MatrixPart(0, images, first, count)
                 for first, count in _ranges(pixels, _MATRIX_BYTES // (column * images))]
@@ -79,20 +86,20 @@ def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart
 
 
 def _ranges(total: int, most: int) -> list[tuple[int, int]]:
-    """(first, count) of ranges of nearly one size, none above the most (1 at the least)."""
+    """Returns ranges (first, count) of nearly the same size, none above `most` (or 1)."""
     size = -(-total // -(-total // max(most, 1)))
     return [(first, min(size, total - first)) for first in range(0, total, size)]
 
 
 def matrix_bytes(problem: Conv2dProblem, part: MatrixPart, itemsize: int) -> int:
-    """Workspace for a part's matrix, a multiple of 256 bytes; 0 where the input serves."""
+    """Returns the bytes of a part's matrix, a multiple of 256; 0 where the input is the matrix."""
     if problem.is_pointwise:
         return 0
     return -(-taps(problem) * part.images * part.pixels * itemsize // 256) * 256
 
 
 def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
-    """Elements of the output before the part's first result."""
+    """Returns the elements of the output before the part's first result."""
     if layout == "CHWN":
         return part.first_pixel * problem.batch
     pixels = problem.out_height * problem.out_width
@@ -102,8 +109,8 @@ def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
 
 
 def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Device) -> Launch:
-    """The launch that writes the part's recombined matrix from input 0 (of spec x) to the
-    workspace's start."""
+    """Returns the launch that writes the part's im2col matrix, from input 0 with spec x, to the
+    start of the workspace."""
     itemsize = x.stored_dtype.itemsize
     images, pixels, channels = part.images, part.pixels, problem.channels
     group_channels = channels // problem.groups
@@ -125,7 +132,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
         sizes = (images, pixels, channels)
         to = (1, images, 0, window * pixels * images, pixels * images)
     if x.layout != "NHWC":
-        # only the order of NHWC sets groups apart
+        # only in NHWC are the groups not successive
         group_channels = channels
     strides = [stride if stride == 1 else stride // step for stride in x.strides]
     kernel = device.compile(KernelSource.of(_SOURCE, "im2col", {
@@ -141,13 +148,15 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
 
 def run(launch: Launch, device: Device, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
         workspace: Buffer | None, stream: Any) -> None:
+    """Launches a kernel with the buffers of one step of a plan."""
     arguments = [a(inputs, outputs, workspace) if callable(a) else a for a in launch.arguments]
     device.launch(launch.kernel, launch.work_groups, launch.work_group_size, arguments,
                   shared_bytes=launch.shared_bytes, stream=stream)
 
 
 def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:
-    """Weights as (output channels, taps of a group), the taps in the matrix's order."""
+    """Returns the weights on the device as (output channels, taps of a group), with taps in the
+    matrix's order."""
     rows = weight_rows(problem, layout)
     return weights.packed(f"rows of {tap_order(layout)} {dtype}",
                           lambda arrays: rows(arrays).astype(dtype))
@@ -155,8 +164,8 @@ def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: st
 
 def weight_rows(problem: Conv2dProblem,
                 layout: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Makes (output channels, taps of a group) of a layer's constants, the taps in the order of
-    the layout's matrix."""
+    """Returns a function that packs a layer's arrays into (output channels, taps of a group), with
+    taps in the order of the layout's matrix."""
     def rows(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = np.asarray(arrays["weight"], np.float32)
         if tap_order(layout) == "rsc":
@@ -166,5 +175,5 @@ def weight_rows(problem: Conv2dProblem,
 
 
 def tap_order(layout: str) -> str:
-    """What tells rows of weights for one layout from those for another."""
+    """Returns the name of the order of taps in a layout's matrix."""
     return "rsc" if layout == "NHWC" else "crs"

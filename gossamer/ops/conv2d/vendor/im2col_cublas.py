@@ -1,4 +1,5 @@
-"""cublas-lowering: convolution as a dense product of cuBLAS with the recombined matrix."""
+"""The algorithm cublas-lowering computes a convolution as cuBLAS's product of the weights with the
+im2col matrix."""
 
 from __future__ import annotations
 
@@ -44,8 +45,12 @@ _LAYOUTS = ("NHWC", "NCHW", "CHWN")
 
 @dataclass(frozen=True)
 class _ProductCall:
-    """A part, the product over its matrix, and where the product's operands A, B and D start,
-    in elements, each time it is done."""
+    """The product for one part of the im2col matrix.
+
+    part: the part.
+    product: shape of the product.
+    offsets: elements before the operands A, B and D, for each time that the product is computed.
+    """
 
     part: MatrixPart
     product: Product
@@ -53,26 +58,41 @@ class _ProductCall:
 
 
 @dataclass(frozen=True)
-class _Lowered:
-    """What computes a problem in one form. fused: the epilogue where the products apply it."""
+class _Products:
+    """The products that compute a problem in one precision and layout.
+
+    steps: the product of each part.
+    fused: the epilogue where the products apply it.
+    ranks: algorithms that cuBLAS offers for each of the products.
+    """
 
     steps: tuple[_ProductCall, ...]
     fused: Fused | None
     ranks: int
-    """Algorithms that cuBLAS offers for each of the products."""
 
 
 @dataclass(frozen=True)
 class _Call:
+    """A product that is ready to launch.
+
+    gathering: launch that gathers the im2col matrix; None where the input is the matrix.
+    multiplication: the product, described to cuBLAS.
+    offer: the algorithm of cuBLAS.
+    offsets: elements before the operands A, B and D, for each time that the product is computed.
+    scratch: bytes of workspace before the product's own.
+    """
+
     gathering: Launch | None
     multiplication: Multiplication
     offer: CublasOffer
     offsets: tuple[tuple[int, int, int], ...]
     scratch: int
-    """Bytes of workspace before the product's own."""
 
 
 class Im2colCublas(Algorithm):
+    """Computes a convolution by gathering the im2col matrix of the input and multiplying it with
+    the weights by cuBLAS, which fuses the epilogue where it can."""
+
     op = "conv2d"
     name = "cublas-lowering"
     vendor = CUBLAS
@@ -93,14 +113,14 @@ class Im2colCublas(Algorithm):
             for precision, layout in forms:
                 yield variant_of(problem, (("rank", 0),), layout, precision, 0)
             return
-        lowered = {form: _lowered(problem, *form, device) for form in forms}
+        products_of = {form: _products(problem, *form, device) for form in forms}
         for rank in range(RANKS):
             for precision, layout in forms:
-                form = lowered[precision, layout]
-                if rank < form.ranks:
+                products = products_of[precision, layout]
+                if rank < products.ranks:
                     workspace = max(
                         matrix_bytes(problem, step.part, _itemsize(precision))
-                        + offers(step.product, device)[rank].workspace for step in form.steps)
+                        + offers(step.product, device)[rank].workspace for step in products.steps)
                     yield variant_of(problem, (("rank", rank),), layout, precision, workspace)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
@@ -109,16 +129,16 @@ class Im2colCublas(Algorithm):
         if problem.outputs[0].size == 0:
             return state
         x, y = variant.inputs[0], variant.outputs[0]
-        lowered = _lowered(problem, variant.precision, x.layout, device)
-        bias = (bias_vector(weights, lowered.fused.bias, problem.out_channels, y.dtype)
-                if lowered.fused and lowered.fused.bias else None)
+        products = _products(problem, variant.precision, x.layout, device)
+        bias = (bias_vector(weights, products.fused.bias, problem.out_channels, y.dtype)
+                if products.fused and products.fused.bias else None)
         calls = [_Call(None if problem.is_pointwise else gather(problem, x, step.part, device),
                        Multiplication(step.product, device, bias),
                        offers(step.product, device)[variant["rank"]], step.offsets,
                        matrix_bytes(problem, step.part, _itemsize(variant.precision)))
-                 for step in lowered.steps]
+                 for step in products.steps]
         state.data = (packed_rows(weights, problem, x.layout, x.dtype), calls)
-        if lowered.fused is None:
+        if products.fused is None:
             state.launches = epilogue_pass_launches(problem.epilogue, weights, device, y, 1)
         return state
 
@@ -153,51 +173,52 @@ def _itemsize(precision: str) -> int:
     return 2 if precision == "fp16" else 4
 
 
-def _lowered(problem: Conv2dProblem, precision: str, layout: str, device: Device) -> _Lowered:
-    """With the epilogue in the products where they can apply it and cuBLAS offers to."""
-    def steps(whole: Fused) -> tuple[tuple[_ProductCall, ...], int]:
-        made = tuple(_step(problem, layout, precision, part, whole)
-                     for part in parts(problem, layout, _itemsize(precision)))
-        return made, min(len(offers(step.product, device)) for step in made)
+def _products(problem: Conv2dProblem, precision: str, layout: str, device: Device) -> _Products:
+    """Returns the products for a form, with the epilogue fused where cuBLAS offers that."""
+    def steps(epilogue: Fused) -> tuple[tuple[_ProductCall, ...], int]:
+        calls = tuple(_step(problem, layout, precision, part, epilogue)
+                      for part in parts(problem, layout, _itemsize(precision)))
+        return calls, min(len(offers(step.product, device)) for step in calls)
 
-    whole = fused(problem.epilogue)
-    # cuBLAS adds a bias along the rows of D alone
-    if whole is not None and not (whole.bias and (layout != "NHWC" or problem.groups > 1)):
-        made, ranks = steps(whole)
+    epilogue = fused(problem.epilogue)
+    # cuBLAS adds a bias along the rows of D only
+    if epilogue is not None and not (epilogue.bias and (layout != "NHWC" or problem.groups > 1)):
+        calls, ranks = steps(epilogue)
         if ranks:
-            return _Lowered(made, whole, ranks)
-    made, ranks = steps(Fused())
-    return _Lowered(made, None, ranks)
+            return _Products(calls, epilogue, ranks)
+    calls, ranks = steps(Fused())
+    return _Products(calls, None, ranks)
 
 
 def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
-          whole: Fused) -> _ProductCall:
-    """Channels are the rows of D in NHWC, where they lie together, and its columns elsewhere;
-    the members of a batch are groups, or images of NCHW."""
+          epilogue: Fused) -> _ProductCall:
+    """Returns the product for one part. Channels are the rows of D in NHWC, where they are
+    adjacent, and its columns elsewhere; the members of a batch are groups, or images of NCHW."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
-    pixels, everything = part.pixels, problem.out_height * problem.out_width
+    pixels, plane = part.pixels, problem.out_height * problem.out_width
     first = output_offset(problem, layout, part)
-    batch, repeats, apart = problem.groups, 1, (0, 0, 0)
+    batch, repeats, repeat_strides = problem.groups, 1, (0, 0, 0)
     if layout == "NHWC":
         rows, columns = channels, part.images * pixels
         leading = (depth, taps(problem), problem.out_channels)
         strides = (channels * depth, depth, channels)
     elif layout == "CHWN":
         rows, columns = pixels * part.images, channels
-        leading = (rows, depth, everything * part.images)
-        strides = (depth * rows, channels * depth, channels * everything * part.images)
+        leading = (rows, depth, plane * part.images)
+        strides = (depth * rows, channels * depth, channels * plane * part.images)
     else:
         rows, columns = pixels, channels
-        leading = (pixels, depth, everything)
-        of_group = (depth * pixels, channels * depth, channels * everything)
-        of_image = (taps(problem) * pixels, 0, problem.out_channels * everything)
-        batch, repeats, strides, apart = (part.images, problem.groups, of_image, of_group)
+        leading = (pixels, depth, plane)
+        of_group = (depth * pixels, channels * depth, channels * plane)
+        of_image = (taps(problem) * pixels, 0, problem.out_channels * plane)
+        batch, repeats, strides, repeat_strides = (part.images, problem.groups, of_image, of_group)
         if part.images < problem.groups:
-            batch, repeats, strides, apart = repeats, batch, apart, strides
-    offsets = tuple((i * apart[0], i * apart[1], first + i * apart[2]) for i in range(repeats))
+            batch, repeats, strides, repeat_strides = repeats, batch, repeat_strides, strides
+    offsets = tuple((i * repeat_strides[0], i * repeat_strides[1], first + i * repeat_strides[2])
+                    for i in range(repeats))
     strides = strides if batch > 1 else (0, 0, 0)
     alignment = math.gcd(ALIGNMENT, *(
-        each * _itemsize(precision) for each in (*strides, *itertools.chain(*offsets))))
-    return _ProductCall(part, Product(precision, rows, columns, depth, layout == "NHWC", leading, batch,
-                               strides, alignment, bool(whole.bias), whole.residual, whole.relu),
-                 offsets)
+        offset * _itemsize(precision) for offset in (*strides, *itertools.chain(*offsets))))
+    product = Product(precision, rows, columns, depth, layout == "NHWC", leading, batch, strides,
+                      alignment, bool(epilogue.bias), epilogue.residual, epilogue.relu)
+    return _ProductCall(part, product, offsets)

@@ -1,5 +1,6 @@
-"""cusparse-lowering: convolution as a product of sparse weights with the recombined matrix, by
-cuSPARSE. Groups are blocks along the diagonal of the sparse matrix."""
+"""The algorithm cusparse-lowering computes a convolution as cuSPARSE's product of sparse weights
+with the im2col matrix. Groups are blocks along the diagonal of the sparse matrix.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +48,9 @@ _MOST_MATRICES = 65535
 
 
 class Im2colCusparse(Algorithm):
+    """Computes a convolution by gathering the im2col matrix of the input and multiplying it with
+    the weights in CSR by cuSPARSE; the epilogue is applied by a kernel behind it."""
+
     op = "conv2d"
     name = "cusparse-lowering"
     vendor = CUSPARSE
@@ -66,15 +70,16 @@ class Im2colCusparse(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for algorithm in _ALGORITHMS:
-            # CSR_ALG3 alone takes float16, and it alone takes no batch of matrices
-            alone = algorithm == "CSR_ALG3"
-            for precision in ("fp32", "fp16") if alone else ("fp32",):
+            # only CSR_ALG3 takes float16, and only it takes no batch of matrices
+            is_alg3 = algorithm == "CSR_ALG3"
+            for precision in ("fp32", "fp16") if is_alg3 else ("fp32",):
                 itemsize = np.dtype(dtype_of(precision)).itemsize
                 for layout in _LAYOUTS:
-                    made = parts(problem, layout, itemsize)
-                    most = max(part.images for part in made) if layout == "NCHW" else 1
-                    if most <= (1 if alone else _MOST_MATRICES):
-                        workspace = max(matrix_bytes(problem, part, itemsize) for part in made)
+                    matrix_parts = parts(problem, layout, itemsize)
+                    most = max(part.images for part in matrix_parts) if layout == "NCHW" else 1
+                    if most <= (1 if is_alg3 else _MOST_MATRICES):
+                        workspace = max(matrix_bytes(problem, part, itemsize)
+                                        for part in matrix_parts)
                         yield variant_of(problem, (("algorithm", algorithm),), layout, precision,
                                          workspace)
 
@@ -115,11 +120,11 @@ class _CsrWeights:
 
     def __init__(self, weights: Weights, problem: Conv2dProblem, layout: str,
                  dtype: str) -> None:
-        made = functools.cache(lambda: csr(weights.arrays, problem, layout))
+        csr_arrays = functools.cache(lambda: csr(weights.arrays, problem, layout))
 
         def packed(index: int, kind: str) -> Any:
             return weights.packed(f"CSR {index} {tap_order(layout)} {kind}",
-                                  lambda _: made()[index].astype(kind))
+                                  lambda _: csr_arrays()[index].astype(kind))
 
         self.offsets, self.columns = packed(0, "int32"), packed(1, "int32")
         self.values = packed(2, dtype)
@@ -128,8 +133,8 @@ class _CsrWeights:
 
 def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
         layout: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row offsets, columns and values of the weights that are not zero; of one zero where all
-    are, since a product takes at least one value."""
+    """Returns row offsets, columns and values of the nonzero weights. Where all are zero it returns
+    one zero, since a product takes at least one value."""
     rows = weight_rows(problem, layout)(arrays)
     channels, columns = np.nonzero(rows)
     if not channels.size:
@@ -141,7 +146,7 @@ def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 
 class _SparseProduct:
-    """Sparse weights times a part's recombined matrix, described to cuSPARSE and preprocessed."""
+    """The product of sparse weights with a part's im2col matrix, preprocessed by cuSPARSE."""
 
     def __init__(self, sparse: _CsrWeights, problem: Conv2dProblem, part: MatrixPart,
                  variant: Variant, device: Device) -> None:
@@ -165,12 +170,12 @@ class _SparseProduct:
                 sparse.values.handle, api.IndexType.INDEX_32I, api.IndexType.INDEX_32I,
                 api.IndexBase.ZERO, dtype)
             weakref.finalize(self, api.destroy_sp_mat, self._weights).atexit = False
-            # where they lie is said at each product; until then any address will do
+            # each product sets the addresses; until then any address will do
             self._matrix, self._result = (
                 api.create_dn_mat(rows, columns, lead, sparse.values.handle, dtype, order)
                 for rows, lead in zip((depth, channels), leading, strict=True))
-            for described in (self._matrix, self._result):
-                weakref.finalize(self, api.destroy_dn_mat, described).atexit = False
+            for descriptor in (self._matrix, self._result):
+                weakref.finalize(self, api.destroy_dn_mat, descriptor).atexit = False
             if batch > 1:
                 api.csr_set_strided_batch(self._weights, batch, 0, 0)
                 api.dn_mat_set_strided_batch(self._matrix, batch, depth * part.pixels)
@@ -188,7 +193,8 @@ class _SparseProduct:
         gpu.synchronize()
 
     def multiply(self, matrix: int, result: int, stream: int) -> None:
-        """Queues the product with a matrix at one address to another, on a stream (its handle)."""
+        """Queues the product with the matrix at an address on a stream; the arguments are the
+        addresses of the matrix and the result, and the stream's handle."""
         with self._library.calling("multiplying") as api:
             api.set_stream(self._library.handle, stream)
             api.dn_mat_set_values(self._matrix, matrix)

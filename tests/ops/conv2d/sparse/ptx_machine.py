@@ -1,9 +1,9 @@
-"""A machine for PTX as data: runs what a generator wrote, without a GPU.
+"""Interprets PTX as data: runs generated code without a GPU.
 
-Registers hold 32 lanes; lanes that part at a branch go on at the lowest place first, so that they
-meet again behind it. Copies to shared memory are done when they are asked for, or as late as their
-wait allows with rubbish in their place until then: what comes out must be the same, whatever the
-order of the warps between two barriers.
+Registers hold 32 lanes. Lanes that diverge at a branch continue at the lowest address first, so
+that they meet again behind it. Copies to shared memory are carried out when they are issued, or as
+late as their wait allows, with invalid bytes in their place until then: results must be the same,
+whatever the order of the warps between two barriers.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _DTYPES = {"p": np.bool_, "h": np.uint16, "r": np.uint32, "f": np.float32, "q": 
 
 
 class Fault(AssertionError):
-    """What the hardware would not forgive, or would do otherwise than meant."""
+    """An error of the code: the hardware would fail, or not do what was meant."""
 
 
 class Memory:
-    """Global memory with guards round every array in it."""
+    """Global memory with guards around every array in it."""
 
     def __init__(self) -> None:
         self.bytes = np.full(_GUARD, 0xFF, np.uint8)
         self._places: list[tuple[int, int]] = []
 
     def add(self, array: np.ndarray) -> int:
-        """Its address."""
+        """Places an array in memory and returns its address."""
         start = len(self.bytes)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         fill = np.full(-len(data) % _GUARD + _GUARD, 0xFF, np.uint8)
@@ -55,6 +55,8 @@ class Memory:
 
 
 class Warp:
+    """A warp with its registers, and for each lane the index of its next instruction."""
+
     def __init__(self, number: int) -> None:
         self.number = number
         self.lanes = number * WARP + np.arange(WARP, dtype=np.uint32)
@@ -65,17 +67,23 @@ class Warp:
 
 
 class Machine:
-    """code: the kernel. parameters: addresses by name. shared_bytes: of shared memory. late: copies
-    are done as late as may be. backward: the last warp runs first.
+    """An interpreter for a kernel.
 
-    products: multiply-adds by the number of the warp, of all groups.
+    code: the kernel's instructions.
+    memory: global memory.
+    parameters: addresses by name.
+    shared_bytes: bytes of shared memory.
+    late: true where copies are carried out as late as possible.
+    backward: true where the last warp runs first.
+    products: multiply-adds by the number of the warp, of all work-groups.
     """
 
     def __init__(self, code: Code, memory: Memory, parameters: Mapping[str, int],
                  shared_bytes: int, *, late: bool = False, backward: bool = False) -> None:
         self._code = code.instructions
-        self._labels = {each.operands[0]: place for place, each in enumerate(self._code)
-                        if each.name == "label"}
+        self._labels = {instruction.operands[0]: place
+                        for place, instruction in enumerate(self._code)
+                        if instruction.name == "label"}
         self._memory, self._parameters = memory, parameters
         self._shared_bytes, self._late, self._backward = shared_bytes, late, backward
         self.products = Counter[int]()
@@ -86,7 +94,7 @@ class Machine:
                 self._run((x, y), [Warp(number) for number in range(group // WARP)])
 
     def _run(self, group: tuple[int, int], warps: list[Warp]) -> None:
-        self._local = np.full(self._shared_bytes, 0xFF, np.uint8)
+        self._shared = np.full(self._shared_bytes, 0xFF, np.uint8)
         self._group = group
         order = warps[::-1] if self._backward else warps
         while any(waiting := [self._until_barrier(warp) for warp in order]):
@@ -94,7 +102,7 @@ class Machine:
                 raise Fault("a barrier that some warps do not come to")
 
     def _until_barrier(self, warp: Warp) -> bool:
-        """Whether the warp came to a barrier; else it has ended."""
+        """Runs a warp and returns whether it came to a barrier; otherwise it has ended."""
         while warp.alive.any():
             place = int(warp.places[warp.alive].min())
             active = warp.alive & (warp.places == place)
@@ -113,10 +121,10 @@ class Machine:
     def _step(self, warp: Warp, instruction: Instruction, active: np.ndarray) -> None:
         name, operands, guard = instruction
         if guard:
-            wanted = warp.registers[guard.lstrip("!")] != guard.startswith("!")
-            if name == "bra.uni" and len(set(wanted[active].tolist())) > 1:
+            enabled = warp.registers[guard.lstrip("!")] != guard.startswith("!")
+            if name == "bra.uni" and len(set(enabled[active].tolist())) > 1:
                 raise Fault("a uniform jump that part of a warp takes")
-            active = active & wanted
+            active = active & enabled
         if not active.any() or name == "label":
             return
         if name in ("bra", "bra.uni"):
@@ -137,8 +145,8 @@ class Machine:
     def _set(self, warp: Warp, register: Operand, value: np.ndarray, active: np.ndarray) -> None:
         assert isinstance(register, str)
         dtype = np.dtype(_DTYPES[register[0]])
-        held = warp.registers.setdefault(register, np.zeros(WARP, dtype))
-        held[active] = np.broadcast_to(value, WARP).astype(dtype)[active]
+        lanes = warp.registers.setdefault(register, np.zeros(WARP, dtype))
+        lanes[active] = np.broadcast_to(value, WARP).astype(dtype)[active]
 
     def _value(self, warp: Warp, operand: Operand, dtype: np.dtype) -> np.ndarray:
         if isinstance(operand, Bits):
@@ -151,15 +159,15 @@ class Machine:
         if operand in special:
             return np.broadcast_to(special[operand], WARP).astype(np.uint32)
         value = warp.registers[operand]
-        # numbers of as many bits, read as signed or not
+        # numbers of the same size are reinterpreted, as signed or unsigned
         return value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
 
     def _compute(self, warp: Warp, name: str, operands: Sequence[Operand]) -> np.ndarray:
         base, _, kind = name.rpartition(".")
         dtype = np.dtype(_TYPES[kind])
 
-        def value(index: int, wanted: np.dtype = dtype) -> np.ndarray:
-            return self._value(warp, operands[index], wanted)
+        def value(index: int, operand_type: np.dtype = dtype) -> np.ndarray:
+            return self._value(warp, operands[index], operand_type)
 
         if base.startswith("setp"):
             compare = {"lt": np.less, "ge": np.greater_equal, "eq": np.equal}[base.split(".")[1]]
@@ -176,8 +184,8 @@ class Machine:
         if name == "fma.rn.f16x2":
             return _fma_halves(value(0), value(1), value(2))
         if name == "cvt.rn.f16x2.f32":
-            high, low = (np.float16(self._value(warp, each, np.dtype(np.float32))).view(np.uint16)
-                         for each in operands)
+            floats = (self._value(warp, operand, np.dtype(np.float32)) for operand in operands)
+            high, low = (np.float16(value).view(np.uint16) for value in floats)
             return high.astype(np.uint32) << 16 | low
         if name == "cvt.f32.f16":
             return self._value(warp, operands[0], np.dtype(np.uint16)).view(np.float16)
@@ -225,9 +233,9 @@ class Machine:
             self._memory.check(addresses, size)
             return self._memory.bytes
         if (addresses % size).any() or addresses.min() < 0 or (
-                addresses.max() + size > len(self._local)):
+                addresses.max() + size > len(self._shared)):
             raise Fault("an access beside shared memory")
-        return self._local
+        return self._shared
 
     def _copy(self, warp: Warp, name: str, operands: Sequence[Operand],
               active: np.ndarray) -> None:
@@ -236,9 +244,9 @@ class Machine:
         elif name == "cp.async.wait_group":
             left = operands[0]
             assert isinstance(left, int)
-            # the last list takes what is not committed yet
-            done = len(warp.copies) - 1 - left
-            for group in warp.copies[:max(done, 0)]:
+            # the last list has the copies that are not committed yet
+            finished = len(warp.copies) - 1 - left
+            for group in warp.copies[:max(finished, 0)]:
                 for action in group:
                     action()
                 group.clear()
@@ -247,22 +255,24 @@ class Machine:
             assert isinstance(size, int)
             if name.startswith("cp.async.cg") and size != 16:
                 raise Fault("a copy past the first cache that is not of 16 bytes")
-            targets, sources = (self._addresses(warp, each, active) for each in operands[:2])
-            local = self._checked("shared", targets, size)
+            targets, sources = (self._addresses(warp, operand, active) for operand in operands[:2])
+            shared = self._checked("shared", targets, size)
             self._memory.check(sources, size)
-            at, whence = (each[:, None] + np.arange(size) for each in (targets, sources))
+            to_bytes, from_bytes = (addresses[:, None] + np.arange(size)
+                                    for addresses in (targets, sources))
 
             def copy() -> None:
-                local[at] = self._memory.bytes[whence]
+                shared[to_bytes] = self._memory.bytes[from_bytes]
 
             if self._late:
-                local[at] = 0xFF
+                shared[to_bytes] = 0xFF
                 warp.copies[-1].append(copy)
             else:
                 copy()
 
 
 def _fma_halves(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    wide = [np.ascontiguousarray(each).view(np.float16).astype(np.float64) for each in (a, b, c)]
+    wide = [np.ascontiguousarray(operand).view(np.float16).astype(np.float64)
+            for operand in (a, b, c)]
     with np.errstate(over="ignore"):
         return (wide[0] * wide[1] + wide[2]).astype(np.float16).view(np.uint32)

@@ -1,4 +1,4 @@
-"""What tests of generated sparse convolution share."""
+"""Sparse weights, epilogues and a device's limits for tests of generated sparse convolution."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.device.base import Limits
+from gossamer.device.limits import Limits
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from tests.ops.harness import random_weights
 
-H200 = Limits(units=132, memory_bytes=2**37, shared_bytes=48 * 1024, shared_bytes_opt_in=227 * 1024,
-              work_group_size=1024, subgroup_size=32)
+H200 = Limits(compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
+              shared_bytes_opt_in=227 * 1024, work_group_size=1024, subgroup_size=32)
 
 BIAS_RESIDUAL_CLIP = Epilogue(
     apply("add").then(apply("add")).then(apply("clip", 0.0, 6.0)), ("channel", "tensor"))
@@ -26,10 +26,10 @@ EPILOGUES = (Epilogue(), BIAS_RESIDUAL_CLIP, SCALE_PRELU,
 
 
 def sparse(problem: Conv2dProblem, density: float, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random constants, with weights of that density."""
+    """Returns random constants, with weights of a density."""
     arrays = random_weights(problem, seed)
-    kept = np.random.default_rng(seed).random(arrays["weight"].shape) < density
-    arrays["weight"] = np.where(kept, arrays["weight"], np.float32(0))
+    mask = np.random.default_rng(seed).random(arrays["weight"].shape) < density
+    arrays["weight"] = np.where(mask, arrays["weight"], np.float32(0))
     return arrays
 
 

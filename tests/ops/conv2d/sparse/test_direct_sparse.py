@@ -1,4 +1,4 @@
-"""The published forms of direct sparse convolution, and SciPy's on the host."""
+"""Tests direct_sparse, in its published forms, and sparse_im2col, which runs on the host."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SMALL = 64
 
 def sparse_weights(problem: Conv2dProblem, density: float, seed: int = 1) -> dict[str, np.ndarray]:
     weights = random_weights(problem, seed)
-    kept = np.random.default_rng(seed + 1).random(weights["weight"].shape) < density
-    return {**weights, "weight": weights["weight"] * kept}
+    mask = np.random.default_rng(seed + 1).random(weights["weight"].shape) < density
+    return {**weights, "weight": weights["weight"] * mask}
 
 
 def of(weights: dict[str, np.ndarray], problem: Conv2dProblem) -> Conv2dProblem:
-    """The problem with what is known of its weights."""
+    """Returns the problem with the density of its weights."""
     nonzero = weights["weight"] != 0
     return replace(problem, weights_info=WeightsInfo(float(nonzero.mean()), "a pattern"))
 
@@ -47,26 +47,27 @@ def algorithm_of(device: Device) -> Algorithm:
 
 def variants_of(problem: Conv2dProblem, device: Device, threads: int | None = None
                 ) -> list[Variant]:
-    """Those with so many work-items a group; on the host, which has no such, all."""
-    found = list(algorithm_of(device).variants(problem, device))
-    return [v for v in found if threads in (None, dict(v.config).get("threads", threads))]
+    """Returns the variants with `threads` work-items per work-group; on the host, all variants."""
+    variants = list(algorithm_of(device).variants(problem, device))
+    return [v for v in variants if threads in (None, dict(v.config).get("threads", threads))]
 
 
 def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device,
           variants: Sequence[Variant], inputs: Sequence[np.ndarray] | None = None,
           algorithm: Algorithm | None = None) -> None:
-    """Every variant against the reference, outputs and workspace within guards. algorithm: the
-    published form on that device where none is given."""
+    """Checks every variant against the reference, with guards around outputs and workspace; without
+    an algorithm it takes the device's published one."""
     algorithm = algorithm_of(device) if algorithm is None else algorithm
     problem = of(weights, problem)
     inputs = random_inputs(problem) if inputs is None else inputs
     expected = OP.reference(problem, inputs, weights)[0]
-    held = Weights(weights, device, "the test")
+    layer_weights = Weights(weights, device, "the test")
     assert variants
     for variant in variants:
-        (actual,) = run_variant(algorithm, problem, variant, device, held, inputs)
+        (actual,) = run_variant(algorithm, problem, variant, device, layer_weights, inputs)
         error = normalised_error(actual, expected)
-        assert error <= tolerance("conv2d", variant.precision), (variant.config_text, variant.inputs[0])
+        assert error <= tolerance("conv2d", variant.precision), (
+            variant.config_text, variant.inputs[0])
 
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -100,7 +101,7 @@ def test_kernel_sizes(device: Device, size: int) -> None:
 
 @pytest.mark.sanitize
 def test_every_form(compiled_device: Device) -> None:
-    """Rows longer than the smallest tile and outputs that fill no group."""
+    """Some rows are longer than the smallest tile, and the outputs do not fill a work-group."""
     problem = Conv2dProblem(3, 16, 7, 6, 6, (3, 3), (2, 1), (1, 0, 1, 2), groups=2,
                             epilogue=BIAS_RESIDUAL_RELU)
     if is_slow(compiled_device):
@@ -111,7 +112,7 @@ def test_every_form(compiled_device: Device) -> None:
     assert {v.precision for v in variants} == {"fp32", "fp16"}
     assert {v.inputs[0].layout for v in variants} == {"NCHW", "CHWN"}
     if compiled_device.api != "cuda":
-        # a build is half a second: both layouts share one, and 16-bit floats change no loop
+        # a build takes half a second: layouts share one, and 16-bit floats change no loop
         variants = [v for v in variants if v.precision == "fp32" or v["threads"] == SMALL]
     check(problem, sparse_weights(problem, 0.6), compiled_device, variants)
 
@@ -132,7 +133,7 @@ def test_more_groups_than_units(device: Device) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 3, 5, 12])
-def test_rows_are_dealt_to_parts_of_like_work(parts: int) -> None:
+def test_rows_are_dealt_to_parts_of_similar_work(parts: int) -> None:
     lengths = np.random.default_rng(0).integers(0, 36, 24)
     weight = np.zeros((24, 36), np.float32)
     for row, length in zip(weight, lengths, strict=True):
@@ -142,12 +143,12 @@ def test_rows_are_dealt_to_parts_of_like_work(parts: int) -> None:
         assert sorted(group) == list(range(first, first + 12))
         dealt_to = [lengths[rows] for rows in np.split(
             group, np.cumsum([-(-(12 - part) // parts) for part in range(parts - 1)]))]
-        assert all((np.diff(each) <= 0).all() for each in dealt_to)
-        assert np.ptp([each.sum() for each in dealt_to]) <= lengths.max()
+        assert all((np.diff(part) <= 0).all() for part in dealt_to)
+        assert np.ptp([part.sum() for part in dealt_to]) <= lengths.max()
 
 
 def test_large_images_with_a_residual(device: Device) -> None:
-    """On the host two are computed at once, and then the last alone."""
+    """The host computes two images at once, and then the last one."""
     if is_slow(device):
         pytest.skip("Oclgrind interprets: small shapes only")
     problem = Conv2dProblem(3, 2, 20, 20, 4, (3, 3), pads=(1, 1, 1, 1),
@@ -189,17 +190,18 @@ def test_nan_and_infinite_weights(device: Device, value: float) -> None:
 def test_one_set_of_weights_serves_every_input_size(device: Device) -> None:
     problem = Conv2dProblem(1, 3, 6, 7, 4, (3, 3), pads=(1, 1, 1, 1))
     weights = sparse_weights(problem, 0.4)
-    held = Weights(weights, device, "the test")
-    for each in (problem, replace(problem, height=9, width=5, batch=3)):
-        inputs = random_inputs(each)
-        for variant in variants_of(each, device, SMALL)[:4]:
-            (actual,) = run_variant(algorithm_of(device), each, variant, device, held, inputs)
-            (expected,) = OP.reference(each, inputs, weights)
+    layer_weights = Weights(weights, device, "the test")
+    for sized in (problem, replace(problem, height=9, width=5, batch=3)):
+        inputs = random_inputs(sized)
+        for variant in variants_of(sized, device, SMALL)[:4]:
+            (actual,) = run_variant(algorithm_of(device), sized, variant, device, layer_weights,
+                                    inputs)
+            (expected,) = OP.reference(sized, inputs, weights)
             assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
 
 
 def test_columns_are_stretched_as_published(compiled_device: Device) -> None:
-    """colidx = (c * H + r) * W + s over the padded input."""
+    """The published column is colidx = (c * H + r) * W + s over the padded input."""
     problem = Conv2dProblem(1, 4, 6, 5, 3, (3, 2), pads=(1, 0, 2, 1))
     weights = sparse_weights(problem, 0.5)
     algorithm = DirectSparse()
@@ -218,27 +220,28 @@ def test_columns_are_stretched_as_published(compiled_device: Device) -> None:
 def test_stretched_columns_serve_every_batch_size_where_they_can(
         compiled_device: Device, layout: str) -> None:
     problem = Conv2dProblem(2, 4, 6, 5, 3, (3, 3), pads=(1, 1, 1, 1))
-    held = Weights(sparse_weights(problem, 0.5), compiled_device)
-    made = []
-    for each in (problem, replace(problem, batch=3)):
-        variant = next(v for v in variants_of(each, compiled_device)
+    layer_weights = Weights(sparse_weights(problem, 0.5), compiled_device)
+    buffers = []
+    for sized in (problem, replace(problem, batch=3)):
+        variant = next(v for v in variants_of(sized, compiled_device)
                        if v.inputs[0].layout == layout and v.precision == "fp32")
-        made.append(DirectSparse().prepare(held, each, variant, compiled_device).data)
-    assert (made[0] is made[1]) == (layout == "NCHW")
-    first, second = (np.empty(buffer.nbytes // 4, np.int32) for buffer in made)
-    compiled_device.read(made[0], first)
-    compiled_device.read(made[1], second)
+        buffers.append(DirectSparse().prepare(layer_weights, sized, variant,
+                                              compiled_device).data)
+    assert (buffers[0] is buffers[1]) == (layout == "NCHW")
+    first, second = (np.empty(buffer.nbytes // 4, np.int32) for buffer in buffers)
+    compiled_device.read(buffers[0], first)
+    compiled_device.read(buffers[1], second)
     if layout == "CHWN":
         np.testing.assert_array_equal(first // 2, second // 3)
 
 
 def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device) -> None:
-    """What a device takes of one kernel may be less than of others."""
+    """A device may run fewer work-items per work-group of one kernel than of others."""
     for batch in (1, 64):
         problem = Conv2dProblem(batch, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1))
         threads = [v["threads"] for v in variants_of(problem, compiled_device)]
         if compiled_device.api == "opencl":
-            assert threads == sorted(threads, key=lambda each: each > 256)
+            assert threads == sorted(threads, key=lambda count: count > 256)
         assert compiled_device.limits.work_group_size < 512 or max(threads) > 256
 
 
@@ -282,7 +285,7 @@ def test_indices_beyond_32_bits_are_refused(compiled_device: Device, problem: Co
 
 
 def test_a_workspace_that_was_not_asked_for_is_left_alone(device: Device) -> None:
-    """As a plan gives it, which has one for all of its steps."""
+    """A plan passes one workspace to all of its steps."""
     problem = Conv2dProblem(1, 8, 32, 32, 4, (1, 1))
     weights = sparse_weights(problem, 0.4)
     (x,) = random_inputs(problem)
@@ -310,13 +313,14 @@ def test_reasons(device: Device) -> None:
 def test_a_plan_that_does_not_measure_stays_dense(device: Device) -> None:
     problem = Conv2dProblem(1, 3, 5, 5, 4, (3, 3))
     sparse = of(sparse_weights(problem, 0.2), problem)
-    able = [each for each in OP.algorithms if each.supports(sparse, device) is None]
-    assert able[0].dense and algorithm_of(device).name in {each.name for each in able}
+    able = [algorithm for algorithm in OP.algorithms if algorithm.supports(sparse, device) is None]
+    assert able[0].dense
+    assert algorithm_of(device).name in {algorithm.name for algorithm in able}
 
 
 def test_the_published_forms_come_in_every_size_that_fits(compiled_device: Device) -> None:
     problem = Conv2dProblem(64, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1))
-    configs = {v.label for v in DirectSparse().variants(problem, compiled_device)}
+    configs = {v.config_text for v in DirectSparse().variants(problem, compiled_device)}
     largest = compiled_device.limits.work_group_size
     for threads in (1024, 512, 256):
         assert (f"variant=tiled threads={threads} points=1" in configs) == (threads <= largest)

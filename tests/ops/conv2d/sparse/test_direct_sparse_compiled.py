@@ -1,4 +1,5 @@
-"""direct_sparse_compiled: what it takes, offers and launches; what it generates is tested apart."""
+"""Tests which problems direct_sparse_compiled takes, what it offers and what it launches. The code
+that it generates is tested in test_code.py."""
 
 from __future__ import annotations
 
@@ -30,14 +31,14 @@ DENSE = Conv2dProblem(64, 128, 14, 14, 128, (3, 3), pads=(1, 1, 1, 1))
 
 
 class PtxDevice(Device):
-    """Takes programs in PTX and records what is done with their kernels."""
+    """A device that takes programs in PTX and records what is calls with their kernels."""
 
     api = "cuda"
 
     def __init__(self, architecture: str = "sm_90") -> None:
         self.index, self.description, self.driver = 0, "records", ""
         self.limits, self.architecture = H200, architecture
-        self.done: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def assemble(self, programs: Sequence[Any]) -> list[Any]:
         return list(programs)
@@ -49,11 +50,11 @@ class PtxDevice(Device):
         return [f"beside {stream}, {number}" for number in range(count)]
 
     def wait(self, waiting: Any, awaited: Any) -> None:
-        self.done.append(("wait", waiting, awaited))
+        self.calls.append(("wait", waiting, awaited))
 
     def launch(self, kernel: Any, groups: Any, work_group_size: Any, arguments: Any, *,
                shared_bytes: int = 0, stream: Any = None) -> None:
-        self.done.append(("launch", kernel, groups, stream))
+        self.calls.append(("launch", kernel, groups, stream))
 
     def _nothing(self, *arguments: Any, **options: Any) -> Any:
         return None
@@ -73,13 +74,16 @@ class PtxDevice(Device):
     (with_density(replace(DENSE, height=4000, width=4000), 0.1), "sm_90", "2^31 elements"),
 ])
 def test_reasons(problem: Conv2dProblem, architecture: str, reason: str) -> None:
-    told = DirectSparseCompiled().supports(problem, PtxDevice(architecture))
-    assert told is not None and reason in told
+    refusal = DirectSparseCompiled().supports(problem, PtxDevice(architecture))
+    assert refusal is not None and reason in refusal
 
 
 def test_only_cuda_takes_ptx(device: Device) -> None:
-    told = DirectSparseCompiled().supports(with_density(DENSE, 0.1), device)
-    assert told is None if device.api == "cuda" else told is not None and "PTX" in told
+    refusal = DirectSparseCompiled().supports(with_density(DENSE, 0.1), device)
+    if device.api == "cuda":
+        assert refusal is None
+    else:
+        assert refusal is not None and "PTX" in refusal
 
 
 def test_variants_fit_and_begin_in_float32() -> None:
@@ -109,25 +113,26 @@ def test_how_long_code_gets_is_known_before(problem: Conv2dProblem, halves: bool
     for config in configs(problem, H200, halves)[::6]:
         division = GeneratedTiling(problem, config, halves)
         # factors of float16 are moves, which the assembler drops
-        count = sum(instruction.name != "mov.b32" for made in generate(division, arrays)
-                    for instruction in made.code.instructions)
+        count = sum(instruction.name != "mov.b32" for generated in generate(division, arrays)
+                    for instruction in generated.code.instructions)
         assert 0.7 < lines(division) / count < 1.4
 
 
 def test_long_code_is_no_candidate() -> None:
-    """Small blocks have instructions of their own for what large ones share."""
+    """Small blocks take more instructions: large ones share more of them."""
     problem = with_density(Conv2dProblem(1, 2048, 1, 1, 1000, (1, 1)), 0.1)
-    every = configs(problem, H200)
-    longest = max(lines(GeneratedTiling(problem, config)) for config in every)
+    longest = max(lines(GeneratedTiling(problem, config)) for config in configs(problem, H200))
     offered = configs(problem, H200, most_lines=longest / 2)
-    assert offered and all(lines(GeneratedTiling(problem, config)) <= longest / 2 for config in offered)
+    assert offered and all(lines(GeneratedTiling(problem, config)) <= longest / 2
+                           for config in offered)
 
 
 def test_the_time_that_building_takes_is_expected_of_its_length() -> None:
     problem = with_density(replace(DENSE, channels=512, out_channels=512), 0.2)
     variants = list(DirectSparseCompiled().variants(problem, PtxDevice()))
     for variant in variants:
-        division = GeneratedTiling(problem, GeneratedConfig(**dict(variant.config)), variant.precision == "fp16")
+        division = GeneratedTiling(problem, GeneratedConfig(**dict(variant.config)),
+                                   variant.precision == "fp16")
         assert variant.build_seconds == pytest.approx(lines(division) / 13_000, abs=0.05)
     assert 15 < max(variant.build_seconds for variant in variants) <= 240
 
@@ -144,17 +149,17 @@ def test_the_config_with_the_shortest_code_is_among_them(halves: bool) -> None:
 @pytest.mark.parametrize("batch", [8, 33, 64])
 def test_resident_groups_are_no_more_than_a_multiprocessor_holds(batch: int) -> None:
     problem = with_density(Conv2dProblem(batch, 64, 20, 17, 64, (3, 3), groups=4), 0.1)
-    assert all(GeneratedTiling(problem, config).group * config.blocks_per_unit <= 2048
+    assert all(GeneratedTiling(problem, config).work_group * config.blocks_per_unit <= 2048
                for config in configs(problem, H200))
 
 
 def launched(problem: Conv2dProblem, **changes: int) -> PtxDevice:
-    """What a launch of the first variant does, its config changed."""
+    """Launches the first variant with a changed config and returns the device that recorded it."""
     device, algorithm = PtxDevice(), DirectSparseCompiled()
     variant = next(iter(algorithm.variants(problem, device)))
     variant = replace(variant, config=tuple({**dict(variant.config), **changes}.items()))
-    held = Weights(sparse(problem, 0.1), device)
-    state = algorithm.prepare(held, problem, variant, device)
+    weights = Weights(sparse(problem, 0.1), device)
+    state = algorithm.prepare(weights, problem, variant, device)
     buffers: list[Any] = [None] * len(variant.inputs)
     algorithm.launch(state, buffers, buffers[:1], None, "main")
     return device
@@ -162,44 +167,44 @@ def launched(problem: Conv2dProblem, **changes: int) -> PtxDevice:
 
 def test_several_kernels_run_between_the_streams_joints() -> None:
     problem = with_density(replace(DENSE, epilogue=BIAS_SIGMOID), 0.1)
-    done = launched(problem, channels=43, kernels=3).done
+    calls = launched(problem, channels=43, kernels=3).calls
     streams = ["beside main, 0", "beside main, 1"]
-    assert done[:2] == [("wait", own, "main") for own in streams]
-    assert [(each[0], each[3]) for each in done[2:5]] == [
+    assert calls[:2] == [("wait", side, "main") for side in streams]
+    assert [(call[0], call[3]) for call in calls[2:5]] == [
         ("launch", stream) for stream in ("main", *streams)]
-    assert done[5:7] == [("wait", "main", own) for own in streams]
-    assert done[7][1] == "epilogue_pass" and done[7][3] == "main" and len(done) == 8
+    assert calls[5:7] == [("wait", "main", side) for side in streams]
+    assert calls[7][1] == "epilogue_pass" and calls[7][3] == "main" and len(calls) == 8
 
 
-def test_an_epilogue_that_is_long_follows_in_a_pass() -> None:
-    kernels = [each[1] for each in launched(with_density(replace(DENSE, epilogue=BIAS_SIGMOID),
-                                                         0.1), kernels=1).done]
+def test_a_long_epilogue_is_a_kernel_of_its_own() -> None:
+    kernels = [call[1] for call in launched(with_density(replace(DENSE, epilogue=BIAS_SIGMOID),
+                                                         0.1), kernels=1).calls]
     assert len(kernels) == 2 and kernels[1] == "epilogue_pass"
 
 
 def test_nothing_is_launched_for_nothing() -> None:
-    assert launched(with_density(replace(DENSE, batch=0), 0.1)).done == []
+    assert launched(with_density(replace(DENSE, batch=0), 0.1)).calls == []
 
 
 @pytest.mark.sanitize
 def test_on_a_gpu(cuda: Device) -> None:
-    def own(variants: list[Variant]) -> list[Variant]:
-        return [each for each in variants if "blocks_per_unit" in dict(each.config)]
+    def compiled(variants: list[Variant]) -> list[Variant]:
+        return [variant for variant in variants if "blocks_per_unit" in dict(variant.config)]
 
     for batch, epilogue in ((1, Epilogue()), (2, BIAS_RESIDUAL_CLIP), (5, BIAS_SIGMOID),
                             (64, SCALE_PRELU)):
         problem = with_density(Conv2dProblem(batch, 12, 9, 7, 40, (3, 3), (1, 2), (1, 0, 1, 2),
                                              groups=2, epilogue=epilogue), 0.2)
-        ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=own)
+        ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=compiled)
         assert len(ran) >= 4
 
 
 @pytest.mark.sanitize
-def test_scouts_on_a_gpu(cuda: Device) -> None:
-    def scouted(variants: list[Variant]) -> list[Variant]:
-        return [each for each in variants if dict(each.config).get("prefetch_warps")]
+def test_prefetch_warps_on_a_gpu(cuda: Device) -> None:
+    def with_prefetch(variants: list[Variant]) -> list[Variant]:
+        return [variant for variant in variants if dict(variant.config).get("prefetch_warps")]
 
     problem = with_density(Conv2dProblem(32, 48, 9, 7, 40, (3, 3), pads=(1, 0, 1, 2),
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.2)
-    ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=scouted)
+    ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=with_prefetch)
     assert len(ran) >= 4

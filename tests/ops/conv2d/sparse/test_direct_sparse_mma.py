@@ -1,4 +1,4 @@
-"""Sparse convolution on tensor cores: what its tables say, and the kernel where there is a GPU."""
+"""Tests direct_sparse_mma: its tables everywhere, and its kernel where there is a GPU."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ EMPTY_OUTPUTS = (Conv2dProblem(0, 4, 8, 8, 8, (3, 3)), Conv2dProblem(8, 4, 2, 2,
 
 
 def check_no_launch(algorithm: Algorithm, problem: Conv2dProblem) -> None:
-    """An algorithm on tensor cores has one variant, which does nothing."""
+    """Checks that an algorithm has one variant for the problem, which launches nothing."""
     device = RecordingDevice()
     (variant,) = algorithm.variants(problem, device)
     weights = {"weight": np.zeros((problem.out_channels, 4, 3, 3), np.float32)}
     assert not algorithm.prepare(Weights(weights, device), problem, variant, device).launches
 
 
-class Keeping(RecordingDevice):
-    """Keeps what was uploaded, in order."""
+class UploadRecorder(RecordingDevice):
+    """A device that records the arrays that are uploaded, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,35 +52,35 @@ class Keeping(RecordingDevice):
 
 
 def variants(problem: Conv2dProblem, precision: str) -> list[Variant]:
-    return [each for each in DirectSparseMma().variants(problem, RecordingDevice())
-            if each.precision == precision]
+    return [variant for variant in DirectSparseMma().variants(problem, RecordingDevice())
+            if variant.precision == precision]
 
 
 def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
-    """These variants against the reference, outputs within guards."""
+    """Checks variants against the reference, with guards around their outputs."""
     check_sparse(problem, sparse_weights(problem, 0.2), device, chosen,
                  algorithm=DirectSparseMma())
 
 
 def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: Variant,
               x: np.ndarray) -> np.ndarray:
-    """The convolution without its epilogue as the tables state it, in float64: each pixel as the
-    first one of a tile. What is not there in a phase is NaN."""
-    device = Keeping()
+    """Returns the convolution that the tables describe, without its epilogue, in float64. Every
+    pixel is computed as the first one of a tile; chunks that are absent in a phase are NaN."""
+    device = UploadRecorder()
     DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
     starts, places, values, channels = device.uploaded
     geometry = BatchTile(**dict(variant.config)).geometry(problem, device.limits)
     assert geometry is not None
     depth = places.shape[2]
     fragments = values.view(np.float16 if variant.precision == "fp16" else np.float32)
-    # fragment, row, quarter, columns' half, rows' half, columns that share a register
+    # axes: fragment, row, quarter, columns' half, rows' half, columns that share a register
     fragments = fragments.reshape(-1, 8, 4, 2, 2, depth // 8).astype(np.float64)
     matrix = fragments.transpose(0, 4, 1, 3, 2, 5).reshape(len(places), -1, 16, depth)
     tiles = channels.reshape(len(channels), -1, 16)
     kinds = [[0]] if variant["tiles"] == 1 else [[0, 1], [0], [1]]
     phases = (starts.shape[1] - 1) // len(kinds)
     images = to_memory(x, variant.inputs[0]).astype(np.float64)
-    # wide enough for every tile, and for what lies between the rows of a channel
+    # padded enough for every tile, and for what is between the rows of a channel
     padded = np.pad(images, ((0, 0), (problem.pads[0], problem.pads[2] + geometry.height),
                              (problem.pads[1], problem.pads[3] + geometry.width), (0, 0)))
     per_group = problem.channels // problem.groups
@@ -91,8 +91,8 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
         tile = padded[:, top:top + geometry.height, left:left + geometry.width]
         for group in range(problem.groups):
             pool = np.full((geometry.stages, geometry.stage_rows, problem.batch), np.nan)
-            own = range(group * group_blocks, (group + 1) * group_blocks)
-            step = {block: starts[block, 0] for block in own}
+            blocks = range(group * group_blocks, (group + 1) * group_blocks)
+            step = {block: starts[block, 0] for block in blocks}
             for phase in range(phases):
                 first = phase * geometry.chunk
                 chunk = tile[group * per_group:][first:min(first + geometry.chunk, per_group)]
@@ -103,11 +103,11 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
                 for coming in range(phase + 1, min(phase + 3, phases)):
                     pool[coming % geometry.stages] = np.nan
                 rows = pool.reshape(-1, problem.batch)
-                for block, (kind, needing) in product(own, enumerate(kinds)):
+                for block, (kind, needing) in product(blocks, enumerate(kinds)):
                     while step[block] < starts[block, 1 + phase * len(kinds) + kind]:
-                        # both of a step's fragments are for the one tile where there is one
-                        for number, each in enumerate(np.resize(needing, variant["tiles"])):
-                            channel = tiles[block][each]
+                        # both fragments of a step are for the same tile where it is for one tile
+                        for number, needed in enumerate(np.resize(needing, variant["tiles"])):
+                            channel = tiles[block][needed]
                             y[channel[channel >= 0], row, column] += (
                                 matrix[step[block], number]
                                 @ rows[places[step[block], number] >> 7])[channel >= 0]
@@ -133,10 +133,10 @@ def problems(draw: st.DrawFn) -> Conv2dProblem:
 def test_the_tables_state_the_convolution(problem: Conv2dProblem, precision: str, density: float,
                                           choice: int) -> None:
     weights = sparse_weights(problem, density)
-    found = variants(of(weights, problem), precision)
+    candidates = variants(of(weights, problem), precision)
     x = np.random.default_rng(3).standard_normal(problem.inputs[0].shape).astype(
-        found[0].inputs[0].dtype)
-    actual = by_tables(problem, weights, found[choice % len(found)], x)
+        candidates[0].inputs[0].dtype)
+    actual = by_tables(problem, weights, candidates[choice % len(candidates)], x)
     (expected,) = reference(problem, [x], weights)
     assert normalised_error(actual, expected) <= 1e-3
 
@@ -144,19 +144,20 @@ def test_the_tables_state_the_convolution(problem: Conv2dProblem, precision: str
 @given(counts=st.lists(st.integers(0, 60), min_size=1, max_size=6), stages=st.integers(3, 6),
        kind=st.sampled_from(list(KINDS.values())), seed=st.integers(0, 9))
 def test_a_schedule(counts: list[int], stages: int, kind: Kind, seed: int) -> None:
-    """Every column once, while its chunk is there, and columns of a step apart where they can."""
+    """Every column is scheduled once, while its chunk is in shared memory."""
     chunks = np.repeat(np.arange(len(counts)), counts)
     classes = np.random.default_rng(seed).integers(0, kind.apart, len(chunks))
     stages = min(stages, len(counts))
     steps, ends = scheduled(chunks, classes, len(counts), stages, kind.apart, kind.depth)
     assert ends[-1] == len(steps) and ends == sorted(ends) and len(ends) == len(counts)
-    taken = [column for step in steps for column in step if column >= 0]
-    assert sorted(taken) == list(range(len(chunks)))
+    columns = [column for step in steps for column in step if column >= 0]
+    assert sorted(columns) == list(range(len(chunks)))
     for number, step in enumerate(steps):
         phase = int(np.searchsorted(ends, number, side="right"))
-        own = chunks[[column for column in step if column >= 0]]
-        assert len(step) == kind.depth and step[0] >= 0 and own.max() <= phase
-        assert phase == len(counts) - 1 or own.min() + stages - 3 >= phase or stages < 3
+        step_chunks = chunks[[column for column in step if column >= 0]]
+        assert len(step) == kind.depth and step[0] >= 0
+        assert step_chunks.max() <= phase
+        assert phase == len(counts) - 1 or step_chunks.min() + stages - 3 >= phase or stages < 3
     if len(counts) == 1:
         assert len(steps) == -(-len(chunks) // kind.depth)
 
@@ -166,13 +167,13 @@ def test_columns_read_at_once_lie_in_different_banks() -> None:
     weights = sparse_weights(problem, 0.1)
 
     def turns(places: np.ndarray, kind: Kind) -> float:
-        """Of reading a step's columns, each as long as its most frequent class, on average."""
-        return float(np.mean([max(np.bincount(np.unique(each) % kind.apart))
-                              for each in places.reshape(-1, kind.apart)]))
+        """Returns the average turns of a read, which are as many as its most frequent class has."""
+        return float(np.mean([max(np.bincount(np.unique(read) % kind.apart))
+                              for read in places.reshape(-1, kind.apart)]))
 
     for precision, kind in KINDS.items():
         for variant in variants(of(weights, problem), precision):
-            device = Keeping()
+            device = UploadRecorder()
             DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
             places = device.uploaded[1].reshape(-1)
             in_any_order = turns(np.random.default_rng(0).permutation(places), kind)
@@ -196,9 +197,9 @@ def test_every_shape_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("problem", ON_A_GPU[:2], ids=Conv2dProblem.describe)
 def test_some_shapes_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
-    """Both precisions, and each way to share the work: a sanitizer takes long."""
-    chosen = {(each.precision, each["tiles"], each["sets"] > 1): each
-              for each in DirectSparseMma().variants(problem, cuda)}
+    """Runs both precisions and each way to share the work, and no more: a sanitizer is slow."""
+    chosen = {(variant.precision, variant["tiles"], variant["sets"] > 1): variant
+              for variant in DirectSparseMma().variants(problem, cuda)}
     check(problem, cuda, list(chosen.values()))
 
 
@@ -219,10 +220,10 @@ def test_it_builds_without_spills() -> None:
 
 
 def test_weights_are_rounded_to_nearest() -> None:
-    """TF32 has 10 bits of mantissa; what is cut off would make all weights smaller."""
+    """TF32 has 10 bits of mantissa; truncation would make all weights smaller."""
     problem = Conv2dProblem(4, 64, 3, 3, 16, (3, 3))
     weights = sparse_weights(problem, 0.3)
-    device = Keeping()
+    device = UploadRecorder()
     variant = variants(of(weights, problem), "tf32")[0]
     DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
     stored = device.uploaded[2].view(np.float32)
@@ -233,11 +234,11 @@ def test_weights_are_rounded_to_nearest() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so(value: float) -> None:
+def test_nan_and_infinity_are_preserved(value: float) -> None:
     problem = Conv2dProblem(8, 1, 1, 1, 1, (1, 1))
     weights = {"weight": np.full((1, 1, 1, 1), value, np.float32)}
     for precision in KINDS:
-        device = Keeping()
+        device = UploadRecorder()
         variant = variants(problem, precision)[0]
         DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
         stored = device.uploaded[2].view(
@@ -245,15 +246,16 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
         np.testing.assert_array_equal(stored[~np.isfinite(stored)], [value])
 
 
-def test_alike_rows_share_a_block() -> None:
-    """Sixteen kinds of rows in turn: in order each block would need every column."""
+def test_similar_rows_share_a_block() -> None:
+    """Rows of four kinds alternate: in their order each block would need every column."""
     problem = Conv2dProblem(8, 64, 1, 1, 64, (1, 1))
     weight = np.zeros((64, 64, 1, 1), np.float32)
     for row in range(64):
         weight[row, row % 4 * 16:row % 4 * 16 + 16] = 1 + row
-    device = Keeping()
+    device = UploadRecorder()
     for precision, steps in (("tf32", 2), ("fp16", 1)):
-        variant = next(each for each in variants(problem, precision) if each["tiles"] == 1)
+        variant = next(candidate for candidate in variants(problem, precision)
+                       if candidate["tiles"] == 1)
         device.uploaded.clear()
         DirectSparseMma().prepare(Weights({"weight": weight}, device), problem, variant, device)
         starts, _, _, channels = device.uploaded
@@ -269,17 +271,18 @@ def test_swaps_leave_fewer_columns(rows: int) -> None:
     tiles = alike(np.packbits(mask).tobytes(), mask.shape)
     assert sorted(row for tile in tiles for row in tile) == list(range(rows))
     assert sorted(map(len, tiles)) == sorted(map(len, cluster(mask, ROWS)))
-    found, before = (sum(mask[tile].any(axis=0).sum() for tile in each)
-                     for each in (tiles, cluster(mask, ROWS)))
-    assert found < before if rows > ROWS else found == before
+    after, before = (sum(mask[tile].any(axis=0).sum() for tile in grouping)
+                     for grouping in (tiles, cluster(mask, ROWS)))
+    assert after < before if rows > ROWS else after == before
 
 
 def test_both_precisions_are_among_the_first() -> None:
-    """Whoever tries a few configs only, as an effort says, tries some of each."""
+    """A search of a few configs only measures some of each precision."""
     problem = Conv2dProblem(64, 64, 14, 14, 64, (3, 3), weights_info=WeightsInfo(0.1, "a pattern"))
-    found = [each.precision for each in DirectSparseMma().variants(problem, RecordingDevice())]
-    assert found[:4] == ["tf32", "fp16"] * 2
-    assert found.count("tf32") == found.count("fp16") >= 6
+    precisions = [variant.precision
+                  for variant in DirectSparseMma().variants(problem, RecordingDevice())]
+    assert precisions[:4] == ["tf32", "fp16"] * 2
+    assert precisions.count("tf32") == precisions.count("fp16") >= 6
 
 
 @pytest.mark.parametrize("problem", EMPTY_OUTPUTS, ids=Conv2dProblem.describe)
@@ -307,11 +310,11 @@ def test_other_devices_are_told_what_is_missing(device) -> None:
 
 
 def test_every_config_serves_every_batch() -> None:
-    """A plan for another batch size takes the nearest one's."""
+    """A plan for another batch size takes the config of the nearest one."""
     problem = Conv2dProblem(64, 8, 9, 9, 32, (3, 3), pads=(1, 1, 1, 1))
     for precision in KINDS:
-        configs = {batch: [each.config for each in
+        configs = {batch: [variant.config for variant in
                            variants(replace(problem, batch=batch), precision)]
                    for batch in (8, 16, 24, 64)}
-        assert len({frozenset(each) for each in configs.values()}) == 1
-        assert all(len(each) == len(set(each)) for each in configs.values())
+        assert len({frozenset(of_batch) for of_batch in configs.values()}) == 1
+        assert all(len(of_batch) == len(set(of_batch)) for of_batch in configs.values())

@@ -1,5 +1,4 @@
-"""Sparse convolution of few images on tensor cores: what its tables say, and the kernel where there
-is a GPU."""
+"""Tests direct_sparse_pixels: its tables everywhere, and its kernel where there is a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
 from tests.ops.conv2d.sparse.test_direct_sparse_mma import (
     EMPTY_OUTPUTS,
-    Keeping,
+    UploadRecorder,
     check_no_launch,
 )
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
@@ -39,20 +38,21 @@ def shape_of(variant: Variant) -> PixelTile:
 
 
 def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
-    """These variants against the reference, outputs within guards."""
+    """Checks variants against the reference, with guards around their outputs."""
     check_sparse(problem, sparse_weights(problem, 0.2), device, chosen,
                  algorithm=DirectSparsePixels())
 
 
 def tables(problem: Conv2dProblem, weights: dict[str, np.ndarray],
            variant: Variant) -> list[np.ndarray]:
-    device = Keeping()
+    device = UploadRecorder()
     DirectSparsePixels().prepare(Weights(weights, device), problem, variant, device)
     return device.uploaded
 
 
-def held(divided: PixelTiling, x: np.ndarray, line: int, octet: int) -> np.ndarray:
-    """Shared memory for a tile, as (pieces, 8), of one image's channels (C, H, W)."""
+def shared_memory(divided: PixelTiling, x: np.ndarray, line: int, octet: int) -> np.ndarray:
+    """Returns what shared memory holds of an image's channels (C, H, W) for a tile, as
+    (pieces, 8)."""
     problem = divided.problem
     memory = np.zeros((divided.pieces, 8))
     top = line * problem.stride[0] - problem.pads[0]
@@ -72,17 +72,17 @@ def held(divided: PixelTiling, x: np.ndarray, line: int, octet: int) -> np.ndarr
 
 def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: Variant,
               x: np.ndarray) -> np.ndarray:
-    """The convolution without its epilogue as the tables state it, in float64."""
+    """Returns the convolution that the tables describe, without its epilogue, in float64."""
     starts, offsets, values, channels = tables(problem, weights, variant)
     shape = shape_of(variant)
     divided = PixelTiling(problem, shape, variant.precision)
     pieces = offsets.reshape(-1, 16) // divided.piece_bytes
     if variant.precision == "fp16":
-        # step, tile, row, quarter, columns' half, rows' half, of two
+        # axes: step, tile, row, quarter, columns' half, rows' half, column of two
         steps = values.view(np.float16).reshape(-1, shape.tiles, 8, 4, 2, 2, 2)
         matrix = steps.transpose(0, 1, 5, 2, 4, 3, 6)
     else:
-        # step, tile, instruction, row, quarter, columns' half, rows' half
+        # axes: step, tile, instruction, row, quarter, columns' half, rows' half
         steps = values.view(np.float32).reshape(-1, shape.tiles, 2, 8, 4, 2, 2)
         matrix = steps.transpose(0, 1, 6, 3, 2, 5, 4)
         pieces = pieces.reshape(-1, 4, 4).swapaxes(1, 2).reshape(-1, 16)
@@ -95,8 +95,8 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
         group, rank = divmod(part, shape.cluster)
         line, octet = tile_y * divided.lines, tile_x * divided.width
         first = group * depth + rank * divided.channels
-        own = x[image, first:min(first + divided.channels, (group + 1) * depth)]
-        memory = held(divided, own.astype(np.float64), line, octet)
+        channels_of_part = x[image, first:min(first + divided.channels, (group + 1) * depth)]
+        memory = shared_memory(divided, channels_of_part.astype(np.float64), line, octet)
         octets = np.arange(divided.lines * divided.width)
         for block in range(group * divided.blocks, (group + 1) * divided.blocks):
             total = np.zeros((shape.rows, len(octets), 8))
@@ -129,8 +129,8 @@ def problems(draw: st.DrawFn) -> Conv2dProblem:
 def test_the_tables_state_the_convolution(problem: Conv2dProblem, density: float,
                                           choice: int) -> None:
     weights = sparse_weights(problem, density)
-    found = list(DirectSparsePixels().variants(of(weights, problem), RecordingDevice()))
-    variant = found[choice % len(found)]
+    candidates = list(DirectSparsePixels().variants(of(weights, problem), RecordingDevice()))
+    variant = candidates[choice % len(candidates)]
     x = np.random.default_rng(3).standard_normal(problem.inputs[0].shape).astype(
         variant.inputs[0].dtype)
     actual = by_tables(problem, weights, variant, x)
@@ -155,9 +155,10 @@ def test_every_shape_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("problem", ON_A_GPU[:2], ids=Conv2dProblem.describe)
 def test_some_shapes_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
-    """Both precisions, with and without clusters and parts: a sanitizer takes long."""
-    chosen = {(each.precision, each["cluster"] > 1, each["parts"] > 1): each
-              for each in DirectSparsePixels().variants(problem, cuda)}
+    """Runs both precisions with and without clusters and parts, and no more: a sanitizer is
+    slow."""
+    chosen = {(variant.precision, variant["cluster"] > 1, variant["parts"] > 1): variant
+              for variant in DirectSparsePixels().variants(problem, cuda)}
     check(problem, cuda, list(chosen.values()))
 
 
@@ -177,7 +178,7 @@ def test_it_builds_without_spills() -> None:
 
 
 def test_columns_of_eight_are_in_banks_of_their_own() -> None:
-    """Loads of a layer of AlexNet take little longer than loads without conflicts."""
+    """Loads of a layer of AlexNet take little longer than they would without bank conflicts."""
     weights = sparse_weights(ALEXNET, 0.05)
     for variant in DirectSparsePixels().variants(ALEXNET, RecordingDevice()):
         _, offsets, _, _ = tables(ALEXNET, weights, variant)
@@ -190,7 +191,7 @@ def test_columns_of_eight_are_in_banks_of_their_own() -> None:
 
 
 def test_groups_get_long_and_short_blocks() -> None:
-    """Sixteen rows after sixteen have 16 columns more: groups differ by one such step at most."""
+    """Every 16 rows have 16 columns more than the last: work-groups differ by one step per tile."""
     problem = Conv2dProblem(1, 192, 8, 8, 192, (1, 1))
     weight = np.zeros((192, 192, 1, 1), np.float32)
     for row in range(192):
@@ -208,8 +209,8 @@ def test_groups_get_long_and_short_blocks() -> None:
 def test_a_device_without_clusters_has_shapes_of_its_own() -> None:
     device = RecordingDevice()
     device.limits = replace(device.limits, cluster=1)
-    found = [shape_of(each) for each in DirectSparsePixels().variants(ALEXNET, device)]
-    assert found and all(each.cluster == 1 for each in found)
+    shapes = [shape_of(variant) for variant in DirectSparsePixels().variants(ALEXNET, device)]
+    assert shapes and all(shape.cluster == 1 for shape in shapes)
 
 
 @pytest.mark.parametrize("problem", EMPTY_OUTPUTS, ids=Conv2dProblem.describe)
@@ -237,9 +238,9 @@ def test_a_long_signal_is_divided_into_tiles_that_a_launch_takes() -> None:
     problem = Conv2dProblem(2, 3, 1, 1_000_000, 20, (1, 9), weights_info=WeightsInfo(0.1, "some"))
     device = RecordingDevice()
     weights = Weights(sparse_weights(problem, 0.1), device)
-    found = list(DirectSparsePixels().variants(problem, device))
-    assert found
-    for variant in found:
+    variants = list(DirectSparsePixels().variants(problem, device))
+    assert variants
+    for variant in variants:
         (launch,) = DirectSparsePixels().prepare(weights, problem, variant, device).launches
         assert max(launch.work_groups[1:]) <= 65535, variant.config_text
 
@@ -250,17 +251,17 @@ def test_other_devices_are_told_what_is_missing(device) -> None:
 
 
 def test_every_config_serves_every_batch() -> None:
-    """A plan for another batch size takes the nearest one's."""
-    configs = [[(each.config, each.precision) for each in DirectSparsePixels().variants(
+    """A plan for another batch size takes the config of the nearest one."""
+    configs = [[(variant.config, variant.precision) for variant in DirectSparsePixels().variants(
         replace(ALEXNET, batch=batch), RecordingDevice())] for batch in range(1, MOST_IMAGES + 1)]
-    assert len({frozenset(each) for each in configs}) == 1
+    assert len({frozenset(of_batch) for of_batch in configs}) == 1
     assert len(set(configs[0])) == len(configs[0])
 
 
 def test_the_first_have_both_precisions_and_all_sizes_of_clusters() -> None:
-    """Whoever tries a few configs only, as an effort says, tries some of each."""
-    found = list(DirectSparsePixels().variants(ALEXNET, RecordingDevice()))
-    assert [each.precision for each in found[:12]] == ["tf32", "fp16"] * 6
-    assert [each["cluster"] for each in found[:12:2]] == [8, 4, 1] * 2
+    """A search of a few configs only measures some of each precision and cluster size."""
+    variants = list(DirectSparsePixels().variants(ALEXNET, RecordingDevice()))
+    assert [variant.precision for variant in variants[:12]] == ["tf32", "fp16"] * 6
+    assert [variant["cluster"] for variant in variants[:12:2]] == [8, 4, 1] * 2
     assert all(first.config == second.config
-               for first, second in zip(found[:12:2], found[1:12:2], strict=True))
+               for first, second in zip(variants[:12:2], variants[1:12:2], strict=True))

@@ -1,4 +1,4 @@
-"""Sparse convolution by tables: how weights become blocks, and every form of the kernel."""
+"""Tests direct_sparse_table: how weights are put into blocks, and every form of its kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def form_of(variant: Variant) -> TableForm:
 
 
 def is_form(variant: Variant, *numbers: int) -> bool:
-    """Whether its form is one of those of FORMS, masked or not."""
+    """Returns whether a variant's form is one of these in FORMS, masked or not."""
     return replace(form_of(variant), masked=0) in [FORMS[number] for number in numbers]
 
 
@@ -45,13 +45,13 @@ def variants_of(problem: Conv2dProblem, device: Device) -> list[Variant]:
 
 
 def a_few(problem: Conv2dProblem, device: Device) -> list[Variant]:
-    """One of every number of rows, in different layouts and precisions, that is quick."""
-    found: dict[int, Variant] = {}
+    """Returns a quick variant for every number of rows, in different layouts and precisions."""
+    by_rows: dict[int, Variant] = {}
     for rows, form in ((1, 0), (4, 1), (2, 3), (8, 9)):
         able = [v for v in variants_of(problem, device) if is_form(v, form)]
         if able:
-            found[rows] = able[rows % len(able)]
-    return list(found.values())
+            by_rows[rows] = able[rows % len(able)]
+    return list(by_rows.values())
 
 
 check = partial(check_sparse, algorithm=ALGORITHM)
@@ -70,7 +70,7 @@ def test_any_geometry(compiled_device: Device, problem: Conv2dProblem, density: 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("stride", [1, 2])
 def test_every_form(compiled_device: Device, stride: int) -> None:
-    """Windows one after the other and apart; images one by one and in fours."""
+    """With stride 1 windows start one after the other; images are loaded singly and in fours."""
     if is_slow(compiled_device):
         problem = Conv2dProblem(4, 4, 5 * stride, 4 * stride, 9, (3, 3), (stride, stride),
                                 (1, 1, 1, 0), epilogue=BIAS_CLIP)
@@ -83,9 +83,9 @@ def test_every_form(compiled_device: Device, stride: int) -> None:
     if not is_slow(compiled_device):
         assert {form_of(v) for v in variants} == {
             replace(form, masked=masked) for form in FORMS for masked in (0, 1)}
-    if compiled_device.api != "cuda":  # a build is half a second
+    if compiled_device.api != "cuda":  # a build takes half a second
         few = 8 if is_slow(compiled_device) else 4
-        variants = [v for i, v in enumerate(sorted(variants, key=lambda v: v.label))
+        variants = [v for i, v in enumerate(sorted(variants, key=lambda v: v.config_text))
                     if i % few == i // few % 4]
     check(problem, sparse_weights(problem, 0.3), compiled_device, variants)
 
@@ -103,7 +103,7 @@ def test_kernel_sizes(compiled_device: Device, size: int) -> None:
                                                    (1, 65, 1), (9, 7, 1)])
 def test_planes_that_two_points_a_work_item_overlap_on(compiled_device: Device, height: int,
                                                        width: int, kernel: int) -> None:
-    """Each point is computed within the plane and stored by one work-item."""
+    """Every point is computed within the plane and stored by one work-item."""
     problem = Conv2dProblem(1, 3, height, width, 3, (kernel, kernel), pads=(kernel // 2,) * 4)
     of_two = [v for v in variants_of(problem, compiled_device) if is_form(v, 2)]
     assert bool(of_two) == (height * width > 32)
@@ -146,11 +146,11 @@ def test_channels_of_very_different_length(compiled_device: Device) -> None:
 def test_batches(compiled_device: Device, batch: int) -> None:
     """Images are loaded in fours where their number allows."""
     problem = Conv2dProblem(batch, 4, 6, 6, 5, (3, 3), pads=(1, 1, 1, 1))
-    found = [v for v in variants_of(problem, compiled_device)
-             if form_of(v).points == 4 or is_form(v, 2)]
-    innermost = [v for v in found if v.inputs[0].layout == "CHWN"]
-    assert bool(innermost) == (batch > 1)  # one image lies alike in both layouts
-    check(problem, sparse_weights(problem, 0.4), compiled_device, (innermost or found)[:3])
+    variants = [v for v in variants_of(problem, compiled_device)
+                if form_of(v).points == 4 or is_form(v, 2)]
+    innermost = [v for v in variants if v.inputs[0].layout == "CHWN"]
+    assert bool(innermost) == (batch > 1)  # one image is the same in both layouts
+    check(problem, sparse_weights(problem, 0.4), compiled_device, (innermost or variants)[:3])
 
 
 def test_one_image_in_either_layout_is_offered_once() -> None:
@@ -176,20 +176,20 @@ def test_nan_and_infinite_weights_stay_in_their_channel(compiled_device: Device,
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_in_the_input_stays_in_the_blocks_it_meets(compiled_device: Device,
                                                                       value: float) -> None:
-    """Alone in its block, a channel is reached where its weights are; beside one that is reached,
-    every channel is, as in a dense convolution; a block without that column is not."""
+    """A channel that is alone in its block is reached where its weights are. Where one channel of a
+    block is reached all are, as in a dense convolution; a block without that column is not."""
     problem = Conv2dProblem(1, 12, 12, 11, 8, (1, 1))
     weights = random_weights(problem)
     weights["weight"][:, 4] = 0
     weights["weight"][2, 4] = 2.0
-    weights["weight"][4:, :6] = 0  # channels alike: 0 to 3, and 4 to 7
+    weights["weight"][4:, :6] = 0  # similar channels: 0 to 3, and 4 to 7
     weights["weight"][:4, 6:] = 0
     (x,) = random_inputs(problem)
     x[0, 4, 2, 3] = value
-    tried = [v for v in variants_of(problem, compiled_device)
-             if v.precision == "fp32" and is_form(v, 0, 1, 9)]
-    assert len(tried) == 3
-    for variant in tried:
+    variants = [v for v in variants_of(problem, compiled_device)
+                if v.precision == "fp32" and is_form(v, 0, 1, 9)]
+    assert len(variants) == 3
+    for variant in variants:
         (y,) = run_variant(ALGORITHM, problem, variant, compiled_device,
                            Weights(weights, compiled_device), [x])
         reached = {int(channel) for channel in np.nonzero(~np.isfinite(y))[1]}
@@ -201,12 +201,13 @@ def test_what_is_not_finite_in_the_input_stays_in_the_blocks_it_meets(compiled_d
 def test_one_set_of_weights_serves_every_input_size(compiled_device: Device) -> None:
     problem = Conv2dProblem(1, 3, 6, 7, 4, (3, 3), pads=(1, 1, 1, 1))
     weights = sparse_weights(problem, 0.4)
-    held = Weights(weights, compiled_device, "the test")
-    for each in (problem, replace(problem, height=9, width=5, batch=3)):
-        inputs = random_inputs(each)
-        (expected,) = OP.reference(each, inputs, weights)
-        for variant in a_few(each, compiled_device):
-            (actual,) = run_variant(ALGORITHM, each, variant, compiled_device, held, inputs)
+    layer_weights = Weights(weights, compiled_device, "the test")
+    for sized in (problem, replace(problem, height=9, width=5, batch=3)):
+        inputs = random_inputs(sized)
+        (expected,) = OP.reference(sized, inputs, weights)
+        for variant in a_few(sized, compiled_device):
+            (actual,) = run_variant(ALGORITHM, sized, variant, compiled_device, layer_weights,
+                                    inputs)
             assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
 
 
@@ -214,10 +215,10 @@ def test_only_padded_inputs_need_workspace(compiled_device: Device) -> None:
     plain = Conv2dProblem(2, 3, 5, 6, 4, (3, 3))
     padded = replace(plain, pads=(1, 2, 0, 1))
     assert {v.workspace for v in variants_of(plain, compiled_device)} == {0}
-    found = variants_of(padded, compiled_device)
+    variants = variants_of(padded, compiled_device)
     size = 2 * 3 * (5 + 1) * (6 + 3)
     for precision, itemsize in (("fp32", 4), ("fp16", 2)):
-        assert {(form_of(v).masked, v.workspace) for v in found if v.precision == precision} == {
+        assert {(form_of(v).masked, v.workspace) for v in variants if v.precision == precision} == {
             (1, 0), (0, itemsize * size)}
 
 
@@ -244,15 +245,13 @@ def test_reasons(device: Device) -> None:
 
 
 def test_expected_order() -> None:
-    """Few points share a block's columns; many images do not."""
+    """Sets share the columns of a block where points are few, and not in large batches."""
     few = replace(Conv2dProblem(1, 512, 7, 7, 512, (3, 3), pads=(1, 1, 1, 1)),
                   weights_info=WeightsInfo(0.02, "a pattern"))
     many = replace(few, batch=64, channels=64, out_channels=64, height=56, width=56)
     for problem, splits in ((few, True), (many, False)):
         first = form_of(variants_of(problem, RecordingDevice())[0])
         assert (first.splits > 1) == splits
-
-
 
 
 @st.composite
@@ -276,8 +275,8 @@ def columns_of(mask: np.ndarray, blocks: list[list[int]]) -> int:
 
 
 @pytest.mark.parametrize("rows", [2, 4, 8])
-def test_alike_channels_share_a_block(rows: int) -> None:
-    """Channels that were copies of one another before they were shuffled come together."""
+def test_similar_channels_share_a_block(rows: int) -> None:
+    """Shuffled copies of the same channels are put into the same blocks."""
     rng = np.random.default_rng(0)
     kinds = rng.random((6, 300)) < 0.1
     mask = np.repeat(kinds, 8, axis=0)[rng.permutation(48)]
@@ -294,30 +293,30 @@ def test_a_table_holds_the_weights(groups: int, channels: int, rows: int) -> Non
     weight *= rng.random(weight.shape) < 0.3
     weight[1] = 0
     weight[2, 3, 1, 1] = np.nan
-    found = table(weight, groups, rows)
-    lengths = np.diff(found.starts)
+    packed = table(weight, groups, rows)
+    lengths = np.diff(packed.starts)
     assert len(lengths) % 8 == 0 and (np.diff(lengths) <= 0).all()
-    assert len(found.columns) == len(found.values) == 4 * (found.starts[-1] + 1)
-    assert sorted(found.channels[found.channels >= 0]) == list(range(channels))
-    whole = np.zeros((channels, groups, weight[0].size), np.float32)
-    for block, members in enumerate(found.channels):
-        here = slice(4 * found.starts[block], 4 * found.starts[block + 1])
-        group, columns = np.divmod(found.columns[here], weight[0].size)
-        values = found.values[here]
+    assert len(packed.columns) == len(packed.values) == 4 * (packed.starts[-1] + 1)
+    assert sorted(packed.channels[packed.channels >= 0]) == list(range(channels))
+    unpacked = np.zeros((channels, groups, weight[0].size), np.float32)
+    for block, members in enumerate(packed.channels):
+        span = slice(4 * packed.starts[block], 4 * packed.starts[block + 1])
+        group, columns = np.divmod(packed.columns[span], weight[0].size)
+        values = packed.values[span]
         for row, channel in enumerate(members):
             if channel < 0:
                 assert not values[:, row].any()
             else:
-                np.add.at(whole, (channel, group, columns), values[:, row])
+                np.add.at(unpacked, (channel, group, columns), values[:, row])
                 assert set(group) <= {channel // (channels // groups)}
-    for channel, of_groups in enumerate(whole):
-        own = channel // (channels // groups)
-        np.testing.assert_array_equal(of_groups[own], weight[channel].reshape(-1))
-        assert not np.delete(of_groups, own, axis=0).any()
+    for channel, of_groups in enumerate(unpacked):
+        own_group = channel // (channels // groups)
+        np.testing.assert_array_equal(of_groups[own_group], weight[channel].reshape(-1))
+        assert not np.delete(of_groups, own_group, axis=0).any()
 
 
 def test_no_form_spills() -> None:
-    """Those with most sums and most addresses, for every kind of NVIDIA GPU."""
+    """The forms with most sums and most addresses are built for several NVIDIA architectures."""
     pytest.importorskip("cuda.core")
     nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc")
     device = RecordingDevice()
@@ -329,7 +328,7 @@ def test_no_form_spills() -> None:
             if form_of(variant).rows * form_of(variant).points >= 32:
                 ALGORITHM.prepare(weights, problem, variant, device)
     assert len(device.sources) >= 12
-    for source in sorted(device.sources, key=lambda each: each.defines):
+    for source in sorted(device.sources, key=lambda source: source.defines):
         for architecture in ("sm_75", "sm_100"):
             _, info = nvrtc.compile_cubin(source, architecture)
             assert info.spill_bytes == 0, f"{dict(source.defines)} spills on {architecture}"
@@ -364,7 +363,7 @@ def test_epilogues(compiled_device: Device) -> None:
 
 
 def test_the_first_form_is_one_that_any_kernel_may_have(compiled_device: Device) -> None:
-    """What a device takes of one kernel may be less than of others."""
+    """A device may run fewer work-items per work-group of one kernel than of others."""
     for batch in (1, 8, 64):
         problem = replace(Conv2dProblem(batch, 64, 28, 28, 64, (3, 3), pads=(1, 1, 1, 1)),
                           weights_info=WeightsInfo(0.1, "a pattern"))

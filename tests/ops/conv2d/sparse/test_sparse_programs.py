@@ -1,4 +1,4 @@
-"""What sparse convolutions generated is kept for whoever builds the layer again."""
+"""Tests that programs and tables of sparse convolutions are cached for repeated builds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gossamer.device.registry import find
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated import direct_sparse_compiled as module
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS
-from gossamer.ops.conv2d.sparse.mma_batch.tables import Geometry, Tables
+from gossamer.ops.conv2d.sparse.mma_batch.tables import BatchTables, Geometry
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Weights
 from tests.ops.conv2d.sparse.sparse_weights import sparse, with_density
@@ -23,16 +23,16 @@ PROBLEM = with_density(Conv2dProblem(64, 8, 6, 6, 8, (3, 3), pads=(1, 1, 1, 1)),
 
 @pytest.fixture
 def generated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
+    programs: list[Any] = []
     generate = module.generate
 
     def counting(*arguments: Any) -> Any:
-        made.append(generate(*arguments))
-        return made[-1]
+        programs.append(generate(*arguments))
+        return programs[-1]
 
     monkeypatch.setattr(module, "generate", counting)
     monkeypatch.setattr(module, "_PROGRAMS", LruCache(2**27, module._PROGRAMS._size))
-    return made
+    return programs
 
 
 def prepared(arrays: dict[str, np.ndarray], problem: Conv2dProblem = PROBLEM,
@@ -40,7 +40,7 @@ def prepared(arrays: dict[str, np.ndarray], problem: Conv2dProblem = PROBLEM,
     algorithm, device = module.DirectSparseCompiled(), PtxDevice()
     chosen = list(algorithm.variants(problem, device))[variant]
     state = algorithm.prepare(Weights(arrays, device), problem, chosen, device)
-    return [(each.kernel, each.groups) for each in state.launches]
+    return [(launch.kernel, launch.work_groups) for launch in state.launches]
 
 
 def test_a_layer_that_is_built_again_is_not_generated_again(generated: list[Any]) -> None:
@@ -50,8 +50,8 @@ def test_a_layer_that_is_built_again_is_not_generated_again(generated: list[Any]
     assert len(generated) == 1
 
 
-def test_what_is_longer_than_all_that_may_be_kept_is_not(generated: list[Any],
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_larger_than_the_cache_are_not_cached(generated: list[Any],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = sparse(PROBLEM, 0.2)
     monkeypatch.setattr(module._PROGRAMS, "most", 100)
     assert prepared(arrays) == prepared(arrays)
@@ -68,10 +68,11 @@ def test_other_weights_and_variants_have_programs_of_their_own(generated: list[A
     assert len(generated) == 4
 
 
-def test_those_used_least_lately_go(generated: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_are_dropped(generated: list[Any],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [{"weight": sparse(PROBLEM, 0.2)["weight"] * scale} for scale in (1, 2, 3)]
     prepared(layers[0])
-    length = sum(len(each.program.text) for each in generated[0])
+    length = sum(len(kernel.program.text) for kernel in generated[0])
     monkeypatch.setattr(module._PROGRAMS, "most", 2.5 * length)
     for index in (1, 0, 2, 0):
         prepared(layers[index])
@@ -84,7 +85,8 @@ def test_tables_for_tensor_cores_are_made_once_for_equal_weights() -> None:
     def parts(weight: np.ndarray, tiles: int = 1,
               problem: Conv2dProblem = PROBLEM) -> dict[str, np.ndarray]:
         weights = Weights({"weight": weight}, find("host"))
-        return Tables(problem, weights, KINDS["tf32"], tiles, 2, 1, Geometry(4, 4, 8, 1)).parts
+        geometry = Geometry(4, 4, 8, 1)
+        return BatchTables(problem, weights, KINDS["tf32"], tiles, 2, 1, geometry).parts
 
     weight = sparse(PROBLEM, 0.2)["weight"]
     first = parts(weight)

@@ -38,10 +38,12 @@ BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
 BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
                               ("channel", "tensor"))
 BIAS_SWISH = Epilogue(
-    Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)), ExpressionStep("mul", (2, 3)))),
+    Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)),
+                   ExpressionStep("mul", (2, 3)))),
     ("channel",))
 SCALE_LEAKY_RESIDUAL = Epilogue(
-    Expression(3, (ExpressionStep("mul", (2, 0)), ExpressionStep("leaky_relu", (3,), (0.1,)), ExpressionStep("add", (1, 4)))),
+    Expression(3, (ExpressionStep("mul", (2, 0)), ExpressionStep("leaky_relu", (3,), (0.1,)),
+                   ExpressionStep("add", (1, 4)))),
     ("tensor", "channel"))
 FUSED = (Epilogue(), BIAS_RELU, BIAS_CLIP, BIAS_RESIDUAL_RELU, BIAS_SWISH, SCALE_LEAKY_RESIDUAL,
          Epilogue(apply("tanh")), Epilogue(apply("sigmoid")), Epilogue(apply("clip", 0, math.inf)))
@@ -52,11 +54,11 @@ _METHODS: dict[str, Any] = {
     "relu": lambda x, upper_clip=math.inf: np.clip(x, 0, upper_clip),
     "leaky_relu": lambda x, negative_slope: np.where(x < 0, negative_slope * x, x),
 }
-"""What the nodes are taken to compute; cuDNN itself is asked on a GPU, below."""
+"""Functions that the nodes are assumed to compute; the tests on a GPU check cuDNN itself."""
 
 
 class TestPointwise:
-    @pytest.mark.parametrize("epilogue", FUSED, ids=lambda each: each.operands)
+    @pytest.mark.parametrize("epilogue", FUSED, ids=lambda epilogue: epilogue.operands)
     def test_nodes_compute_the_expression(self, epilogue: Epilogue) -> None:
         rng = np.random.default_rng(0)
         result = 4 * rng.standard_normal((2, 3, 4, 5))
@@ -83,42 +85,45 @@ class TestPointwise:
         Epilogue(Expression(2, (ExpressionStep("sub", (1, 0)),)), ("channel",)),
         Epilogue(Expression(2, (ExpressionStep("relu", (0,)),)), ("tensor",)),
         Epilogue(Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("tanh", (1,))), (1,))),
-        Epilogue(Expression(2, (ExpressionStep("sigmoid", (1,)), ExpressionStep("mul", (0, 2)))), ("channel",)),
-        Epilogue(Expression(1, (ExpressionStep("constant", (), (0.5,)), ExpressionStep("add", (0, 1))))),
+        Epilogue(Expression(2, (ExpressionStep("sigmoid", (1,)), ExpressionStep("mul", (0, 2)))),
+                 ("channel",)),
+        Epilogue(Expression(1, (ExpressionStep("constant", (), (0.5,)),
+                                ExpressionStep("add", (0, 1))))),
     ], ids=["no node", "clip below 0", "clip at NaN", "no node for two", "operand unused",
             "last step unused", "function of a channel operand", "constant"])
-    def test_what_cudnn_has_no_nodes_for(self, epilogue: Epilogue) -> None:
+    def test_epilogues_that_cudnn_has_no_nodes_for(self, epilogue: Epilogue) -> None:
         assert cudnn_graph.pointwise(epilogue) is None
 
 
-def test_workspaces_are_read_from_what_the_frontend_says() -> None:
-    told = ("[cudnn_frontend] Error: No execution plans support the graph.\n"
-            "Plan at index 0: Deselecting execution plan\n"
-            "Plan at index 1: [cudnn_frontend] Error: Skipping plan since workspace violation. "
-            "Requires 0\n"
-            "Plan at index 2: get_attribute failed with CUDNN_STATUS_NOT_SUPPORTED\n"
-            "Plan at index 11: [cudnn_frontend] Error: Skipping plan since workspace violation. "
-            "Requires 123456789012")
-    assert cudnn_graph.workspaces(told) == {1: 0, 11: 123456789012}
+def test_workspaces_are_read_from_the_message_of_the_frontend() -> None:
+    message = ("[cudnn_frontend] Error: No execution plans support the graph.\n"
+               "Plan at index 0: Deselecting execution plan\n"
+               "Plan at index 1: [cudnn_frontend] Error: Skipping plan since workspace violation. "
+               "Requires 0\n"
+               "Plan at index 2: get_attribute failed with CUDNN_STATUS_NOT_SUPPORTED\n"
+               "Plan at index 11: [cudnn_frontend] Error: Skipping plan since workspace violation. "
+               "Requires 123456789012")
+    assert cudnn_graph.workspaces(message) == {1: 0, 11: 123456789012}
 
 
 PROBLEM = Conv2dProblem(2, 4, 8, 8, 6, (3, 3), epilogue=BIAS_RESIDUAL_RELU)
 
 
 def offering(monkeypatch: pytest.MonkeyPatch, counts: dict[tuple[str, str, bool], int]) -> None:
-    """cuDNN that offers so many plans for each precision, layout and whether it is fused; four
-    where nothing is said."""
+    """Replaces cuDNN by one that offers `counts` plans by precision, layout and whether it is
+    fused, and four by default."""
     def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
         count = counts.get((form.precision, form.layout, form.fused), 4)
-        return CudnnOffer(tuple(ExecutionPlan(2 * rank, f"eng{rank}", 100 * rank) for rank in range(count)),
-                     "" if count else "no engine at all")
+        plans = tuple(ExecutionPlan(2 * rank, f"eng{rank}", 100 * rank) for rank in range(count))
+        return CudnnOffer(plans, "" if count else "no engine at all")
 
     monkeypatch.setattr(cudnn, "offered", offered)
 
 
 def groups(variants: Iterator[Variant]) -> list[tuple[str, list[Variant]]]:
-    """As the tuner takes them: consecutive variants of one config."""
-    return [(key, list(group)) for key, group in itertools.groupby(variants, lambda v: v.label)]
+    """Returns consecutive variants of one config together, as the tuner does."""
+    return [(key, list(group))
+            for key, group in itertools.groupby(variants, lambda v: v.config_text)]
 
 
 class TestVariants:
@@ -146,11 +151,11 @@ class TestVariants:
     def test_where_nothing_is_offered_there_is_no_variant(
             self, monkeypatch: pytest.MonkeyPatch) -> None:
         offering(monkeypatch, {("tf32", "NCHW", True): 0, ("fp16", "NHWC", False): 1})
-        found = [(v.precision, v.outputs[0].layout, v["epilogue"])
+        forms = [(v.precision, v.outputs[0].layout, v["epilogue"])
                  for v in Cudnn().variants(PROBLEM, find("host"))]
-        assert found.count(("tf32", "NCHW", "fused")) == 0
-        assert found.count(("fp16", "NHWC", "separate")) == 1
-        assert found.count(("fp16", "NHWC", "fused")) == 4
+        assert forms.count(("tf32", "NCHW", "fused")) == 0
+        assert forms.count(("fp16", "NHWC", "separate")) == 1
+        assert forms.count(("fp16", "NHWC", "fused")) == 4
 
     def test_the_first_is_strict_float32_where_there_is_one(
             self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,14 +183,14 @@ def test_constants_are_packed_for_the_graph(monkeypatch: pytest.MonkeyPatch, lay
     host, arrays = find("host"), random_weights(PROBLEM)
     variant = next(v for v in Cudnn().variants(PROBLEM, host)
                    if (v.precision, v.outputs[0].layout) == (precision, layout))
-    ready = Cudnn().prepare(Weights(arrays, host), PROBLEM, variant, host).data
+    convolution = Cudnn().prepare(Weights(arrays, host), PROBLEM, variant, host).data
     axes = (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)
     expected = arrays["weight"].transpose(axes).astype(variant.inputs[0].dtype)
-    np.testing.assert_array_equal(ready.constants[WEIGHT].array(expected.shape, expected.dtype),
-                                  expected)
-    np.testing.assert_array_equal(ready.constants[OPERAND].array((6,), expected.dtype),
+    weight = convolution.constants[WEIGHT].array(expected.shape, expected.dtype)
+    np.testing.assert_array_equal(weight, expected)
+    np.testing.assert_array_equal(convolution.constants[OPERAND].array((6,), expected.dtype),
                                   arrays["operand0"].astype(expected.dtype))
-    assert ready.inputs == {X: 0, OPERAND + 1: 1}
+    assert convolution.inputs == {X: 0, OPERAND + 1: 1}
 
 
 @pytest.mark.parametrize(("epilogue", "dtype"), [
@@ -199,12 +204,12 @@ def test_dtype_of_channel_operands(epilogue: Epilogue, dtype: str) -> None:
 
 
 def test_refusals_are_one_plain_line() -> None:
-    nothing = ("no engine — python or backend — proposed a plan for this graph (the backend "
-               "declined: No valid engine configs for Conv_Relu_\n")
+    no_engine = ("no engine — python or backend — proposed a plan for this graph (the backend "
+                 "declined: No valid engine configs for Conv_Relu_\n")
     missing = "Warning: CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING; Reason: nvrtc\n"
     refusal = cudnn_graph._no_engine
-    assert refusal(RuntimeError(nothing)) == "it has no engine for such a graph"
-    assert refusal(RuntimeError(nothing + missing + missing)) == (
+    assert refusal(RuntimeError(no_engine)) == "it has no engine for such a graph"
+    assert refusal(RuntimeError(no_engine + missing + missing)) == (
         "its engines lack what they need at run time (nvrtc)")
     assert refusal(RuntimeError("bad stride\nmore")) == "bad stride"
 
@@ -260,7 +265,6 @@ class TestUnavailable:
         assert self.loading(monkeypatch, old) == (
             "cuDNN 9.1.0 is older than 9.2: pip install 'gossamer[vendor]'")
 
-
     def test_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded = types.SimpleNamespace(
             __version__="1.32.0", backend_version=lambda: 91900,
@@ -281,7 +285,7 @@ class TestUnavailable:
 
 
 def first_plans(variants: list[Variant]) -> list[Variant]:
-    """The two best plans of everything; of other algorithms one variant."""
+    """Returns the two best plans of every form; of other algorithms one variant."""
     return [v for v in variants if dict(v.config).get("rank", 2) in (0, 1)] or variants[:1]
 
 
@@ -323,18 +327,18 @@ class TestOnTheGpu:
     @pytest.mark.parametrize("epilogue", ["fused", "separate"])
     def test_recorded_graph_and_threads_compute_the_same(self, gpu: Device, epilogue: str) -> None:
         problem, algorithm = PROBLEM, Cudnn()
-        found = [v for v in algorithm.variants(problem, gpu) if v["epilogue"] == epilogue]
-        if not found:
+        variants = [v for v in algorithm.variants(problem, gpu) if v["epilogue"] == epilogue]
+        if not variants:
             pytest.skip(f"cuDNN offers no engine that is {epilogue}")
         weights = Weights(random_weights(problem), gpu)
         sources = [gpu.upload(to_memory(array, spec), "a test") for array, spec in
-                   zip(random_inputs(problem), found[0].inputs, strict=True)]
-        state = algorithm.prepare(weights, problem, found[0], gpu)
+                   zip(random_inputs(problem), variants[0].inputs, strict=True)]
+        state = algorithm.prepare(weights, problem, variants[0], gpu)
 
         def run(results: dict[str, np.ndarray], name: str, recorded: bool) -> None:
             stream = gpu.create_stream()
-            target = gpu.empty(found[0].outputs[0].nbytes, "a test")
-            workspace = gpu.empty(max(found[0].workspace, 256), "a test")
+            target = gpu.empty(variants[0].outputs[0].nbytes, "a test")
+            workspace = gpu.empty(max(variants[0].workspace, 256), "a test")
 
             def work(stream: Any) -> None:
                 algorithm.launch(state, sources, [target], workspace, stream)
@@ -343,7 +347,7 @@ class TestOnTheGpu:
             assert graph is not None
             for _ in range(20):
                 graph(stream)
-            results[name] = np.empty(problem.outputs[0].shape, found[0].outputs[0].dtype)
+            results[name] = np.empty(problem.outputs[0].shape, variants[0].outputs[0].dtype)
             gpu.read(target, results[name], stream)
 
         results: dict[str, np.ndarray] = {}

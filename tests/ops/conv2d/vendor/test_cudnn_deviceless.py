@@ -1,4 +1,4 @@
-"""cuDNN itself where there is no GPU: what it plans and builds for an H200."""
+"""Tests which plans cuDNN lists and builds for an H200 where there is no GPU."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ H200 = {
     "l2CacheSize": 62914560, "smClockRateKHz": 1980000, "memClockRateKHz": 3201000,
     "memoryBusWidth": 6144, "isTccDriver": 0, "supportCoopLaunch": 1,
 }
-"""What cuDNN reads of a device, by the names that its descriptor of one has in JSON; versions
-since 9.19 read more."""
+"""Properties of a device that cuDNN reads, by their names in its JSON descriptor; versions since
+9.19 read more."""
 
 
 class _Library:
-    """As cudnn_library's, with the properties of an H200 in place of a handle."""
+    """A cuDNN library that has the properties of an H200 in place of a handle."""
 
     def __init__(self, api: Any) -> None:
         self.real = api
@@ -60,13 +60,13 @@ def library() -> _Library:
     try:
         return _Library(api)
     except RuntimeError as error:
-        # one before 9.8, one that reads other properties, one that needs a driver to load
+        # a version before 9.8, one that reads other properties, or one that needs a driver
         pytest.skip(f"cuDNN {api.backend_version_string()} plans for no described device: {error}")
 
 
 @pytest.fixture
 def h200(library: _Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A device for which cuDNN plans, and on which nothing runs."""
+    """A device for which cuDNN lists plans and on which nothing runs."""
     monkeypatch.setattr(cudnn_graph, "library_on", lambda device: library)
     cudnn_graph._offered.cache_clear()
     yield _Device()
@@ -74,6 +74,8 @@ def h200(library: _Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 class _Device:
+    """The name and the memory size of an H200."""
+
     name = "cuda:0"
     limits = SimpleNamespace(memory_bytes=H200["totalGlobalMem"])
 
@@ -113,9 +115,9 @@ def test_fuses_a_bias_a_residual_and_a_rectifier_in_every_form(h200: Any, name: 
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_builds_what_it_offers_in_the_workspace_it_told(h200: Any, library: _Library,
-                                                        name: str) -> None:
-    """But for engines that it compiles itself: these need a driver to load what they made."""
+def test_builds_its_plans_with_the_workspace_that_it_listed(h200: Any, library: _Library,
+                                                            name: str) -> None:
+    """Engines that cuDNN compiles itself are exceptions: they need a driver to load the code."""
     built = 0
     for form, offer in offers(h200, PROBLEMS[name]).items():
         for plan in offer.plans:
@@ -130,26 +132,25 @@ def test_builds_what_it_offers_in_the_workspace_it_told(h200: Any, library: _Lib
 
 
 def with_note(library: _Library, problem: Conv2dProblem, form: CudnnForm, note: str) -> set[str]:
-    """The engines of all plans for a form that carry a note."""
+    """Returns the engines of all plans for a form that carry a numerical note."""
     graph = cudnn_graph._planned(problem, form, library, None)  # type: ignore[arg-type]
     graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
     graph.deselect_workspace_greater_than(-1)
-    with pytest.raises(library.failures) as told:
+    with pytest.raises(library.failures) as error:
         graph.check_support()
-    kept = cudnn_graph.workspaces(str(told.value))
+    usable = cudnn_graph.workspaces(str(error.value))
     return {graph.get_plan_name_at_index(index) for index, plan in enumerate(graph.plans)
-            if plan.cpp_index in kept}
+            if plan.cpp_index in usable}
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_tensor_cores_are_what_sets_tf32_apart(h200: Any, library: _Library,
-                                               layout: str) -> None:
+def test_only_tf32_uses_tensor_cores(h200: Any, library: _Library, layout: str) -> None:
     strict, fast = (CudnnForm(precision, layout, True) for precision in ("fp32", "tf32"))
     on_tensor_cores = with_note(library, LAYER, strict, "TENSOR_CORE")
     assert on_tensor_cores
-    found = offers(h200, LAYER)
-    assert not {plan.engine for plan in found[strict].plans} & on_tensor_cores
-    assert {plan.engine for plan in found[fast].plans} <= on_tensor_cores
+    by_form = offers(h200, LAYER)
+    assert not {plan.engine for plan in by_form[strict].plans} & on_tensor_cores
+    assert {plan.engine for plan in by_form[fast].plans} <= on_tensor_cores
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])

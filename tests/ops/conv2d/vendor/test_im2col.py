@@ -21,12 +21,13 @@ PROBLEMS = (
 )
 
 
-def recombined(problem: Conv2dProblem, x: np.ndarray, layout: str, part: MatrixPart) -> np.ndarray:
-    """The matrix of a part in memory order, from a logical (N, C, H, W) array."""
+def im2col_matrix(problem: Conv2dProblem, x: np.ndarray, layout: str,
+                  part: MatrixPart) -> np.ndarray:
+    """Returns the im2col matrix of a part in memory order, from a logical (N, C, H, W) array."""
     top, left, bottom, right = problem.pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     step_y, step_x = problem.stride
-    # image, channel, r, s, out_y, out_x
+    # axes: image, channel, r, s, out_y, out_x
     windows = np.stack([np.stack([
         padded[:, :, r * problem.dilation[0]:, s * problem.dilation[1]:]
               [:, :, ::step_y, ::step_x][:, :, :problem.out_height, :problem.out_width]
@@ -47,28 +48,28 @@ def recombined(problem: Conv2dProblem, x: np.ndarray, layout: str, part: MatrixP
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=Conv2dProblem.describe)
-def test_the_recombined_matrix(compiled_device: Device, problem: Conv2dProblem, layout: str,
-                               dtype: str) -> None:
+def test_the_im2col_matrix(compiled_device: Device, problem: Conv2dProblem, layout: str,
+                           dtype: str) -> None:
     device = compiled_device
     spec = TensorSpec(problem.inputs[0].shape, dtype, layout)
-    # every bit pattern is copied as it is, NaN with payload among them
+    # every bit pattern is copied unchanged, also NaNs with payload
     bits = np.random.default_rng(5).integers(0, 256, spec.nbytes, np.uint8)
     x = bits.view(spec.dtype).reshape(spec.shape)
     source = device.upload(to_memory(x, spec), "a test")
     itemsize = x.dtype.itemsize
     pixels = problem.out_height * problem.out_width
-    whole = MatrixPart(0, problem.batch, 0, pixels)
-    some = MatrixPart(0 if layout == "CHWN" else 1, problem.batch if layout == "CHWN" else 1, 2,
-                pixels - 3)
-    for part in [whole] if is_slow(device) else [whole, some]:
-        expected = recombined(problem, x, layout, part)
+    full = MatrixPart(0, problem.batch, 0, pixels)
+    partial = MatrixPart(0 if layout == "CHWN" else 1, problem.batch if layout == "CHWN" else 1, 2,
+                         pixels - 3)
+    for part in [full] if is_slow(device) else [full, partial]:
+        expected = im2col_matrix(problem, x, layout, part)
         nbytes = im2col.matrix_bytes(problem, part, itemsize)
         assert expected.nbytes <= nbytes < expected.nbytes + 256
         memory = np.full(nbytes + 2 * device.alignment, 0xFF, np.uint8)
         guarded = device.upload(memory, "a test")
         matrix = guarded.view(device.alignment, nbytes)
         im2col.run(im2col.gather(problem, spec, part, device), device, [source], [], matrix,
-                     None)
+                   None)
         device.read(guarded, memory)
         end = device.alignment + expected.nbytes
         assert (memory[:device.alignment] == 0xFF).all() and (memory[end:] == 0xFF).all()

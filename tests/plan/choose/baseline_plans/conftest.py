@@ -1,4 +1,4 @@
-"""Plans of the separable network."""
+"""Fixtures that make plans of the separable network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 import gossamer
 from gossamer.device.registry import find
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.tuner import Candidate, Tuner
+from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import save
 from tests.plan.choose.baseline_plans.separable import DEPTHWISE, separable
 
@@ -25,14 +26,15 @@ def network(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
-    """A plan on the host for which each layer alone is faster with the depthwise algorithm."""
+    """Returns a function that makes a plan on the host. Each layer alone counts as faster with the
+    depthwise algorithm."""
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
 
-    def told(self: Candidate) -> float:
-        known = 10.0 if self.algorithm.name == DEPTHWISE else 20.0
-        return known if math.isfinite(cost(self)) else math.inf
+    def set_cost(self: Candidate) -> float:
+        time = 10.0 if self.algorithm.name == DEPTHWISE else 20.0
+        return time if math.isfinite(cost(self)) else math.inf
 
-    monkeypatch.setattr(Candidate, "cost", property(told))
+    monkeypatch.setattr(Candidate, "cost", property(set_cost))
 
     def plan(**options: Any) -> Plan:
         host = find("host")

@@ -1,5 +1,4 @@
-"""A network that two families of algorithms compute, and times of its programs as a test sets
-them."""
+"""A network with two baseline plans, and a way to set the times of its programs."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ OTHER, SAME = f"{DENSE} wherever it can", f"{DEPTHWISE} wherever it can"
 
 
 def separable() -> onnx.ModelProto:
-    """A depthwise layer, which a dense algorithm computes too, between two that are not."""
+    """Returns a network with a depthwise layer, which a dense algorithm can compute too, between
+    two ordinary layers."""
     node = helper.make_node
     return model([node("Conv", ["x", "w0"], ["a"], "grow"),
                   node("Conv", ["a", "w1"], ["b"], "thin", group=6, pads=[1, 1, 1, 1]),
@@ -32,14 +32,14 @@ def separable() -> onnx.ModelProto:
 
 
 def algorithm(program: Program) -> str:
-    """That of the depthwise layer."""
+    """Returns the algorithm of the depthwise layer."""
     (step,) = [step for step in program.steps if step.layer.name == "thin"]
     return step.algorithm.name
 
 
 def reset(monkeypatch: pytest.MonkeyPatch, **times: float) -> list[list[str]]:
-    """Sets what whole programs take by the algorithm of their depthwise layer, with quartiles 2%
-    away; the result lists what is timed together."""
+    """Sets the times of programs by the algorithm of their depthwise layer, with quartiles 2% away.
+    Returns a list to which each round of timing adds the algorithms that are timed together."""
     rounds: list[list[str]] = []
 
     def interleave(tasks: Sequence[Task], **options: float) -> list[Timing]:

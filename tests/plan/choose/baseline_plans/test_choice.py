@@ -1,4 +1,4 @@
-"""The measured choice against the best plan of each algorithm, with times that a test sets."""
+"""The measured choice compared with baseline plans, with times that the test sets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.measure import Timing
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import baseline_plans
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.tuner import Candidate, Tuner
+from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.choose.baseline_plans.separable import (
     CHOICE,
@@ -41,13 +42,14 @@ def images(batch: int = 2) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((batch, 3, 7, 7)).astype(np.float32)
 
 
-def test_a_family_that_is_faster_as_a_whole_is_taken(
+def test_a_baseline_plan_that_is_faster_from_end_to_end_is_taken(
     make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = reset(monkeypatch, **{DEPTHWISE: 123.45678, DENSE: 50.0})
     plan = make()
     assert algorithm(plan.program(2)) == DENSE
-    assert rounds == [[DEPTHWISE, DENSE]]  # the choice is what one family takes: timed once
+    # the measured choice equals one baseline plan, and both are timed once
+    assert rounds == [[DEPTHWISE, DENSE]]
     assert outcomes(plan) == {CHOICE: "123.5 us against 50.0 us", OTHER: "taken: the fastest",
                               SAME: "the same as measured choice"}
     report = plan.report(2)
@@ -57,26 +59,28 @@ def test_a_family_that_is_faster_as_a_whole_is_taken(
     assert_close(plan(images()), runtime(separable(), {"x": images()})[0])
 
 
-def test_the_layers_of_a_family_say_why(make: Callable[..., Plan],
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layers_of_a_baseline_plan_say_why(make: Callable[..., Plan],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 50.0})
     rows = {row["layer"]: row for row in make().report(2).rows}
     why = f"10.0 us against 20.0 us, but the plan that takes {OTHER} is faster as a whole"
     thin = rows["thin"]
     assert thin["rejected"][DEPTHWISE] == why
-    assert [(each["algorithm"], each["reason"]) for each in thin["candidates"]] == [
+    assert [(candidate["algorithm"], candidate["reason"])
+            for candidate in thin["candidates"]] == [
         (DEPTHWISE, why), (DENSE, "taken")]
     assert (thin["best_dense_us"], thin["speedup"]) == (10.0, 0.5)
-    # nobody computes those otherwise: they have what they had
+    # no other algorithm computes these layers, so that their reasons stay
     assert "needs one group a channel" in rows["grow"]["rejected"][DEPTHWISE]
-    assert [each["reason"] for each in rows["grow"]["candidates"]] == ["taken"]
+    assert [candidate["reason"] for candidate in rows["grow"]["candidates"]] == ["taken"]
     assert not any("forced" in reason for row in rows.values()
                    for reason in row["rejected"].values())
 
 
-def test_an_algorithm_with_wrong_numbers_is_no_family(make: Callable[..., Plan],
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it could not be used, others stand in for it: all is as the measured choice."""
+def test_an_algorithm_with_wrong_numbers_has_no_baseline_plan(
+    make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it cannot be used, other algorithms replace it, which gives the measured choice."""
     plan = make()
     assert plan.tuner is not None
     measure = plan.tuner.measure
@@ -122,9 +126,9 @@ def test_a_forced_algorithm_and_a_fixed_order_are_compared_with_nothing(
     assert plan.report(2).end_to_end_us == plan.end_to_end(2).median_us and rounds == []
 
 
-def test_families_of_a_device(quick_device: Device, network: Path, tmp_path: Path) -> None:
-    """With no time set: the result is right, what is told is what was measured, and the weights
-    of the plans that were not taken are gone."""
+def test_baseline_plans_of_a_device(quick_device: Device, network: Path, tmp_path: Path) -> None:
+    """With measured times the result is right, the report has these times, and the weights of the
+    plans that were not taken are freed."""
     alive: weakref.WeakSet[Context] = weakref.WeakSet()
 
     class Watched(Context):
@@ -146,10 +150,10 @@ def test_families_of_a_device(quick_device: Device, network: Path, tmp_path: Pat
     assert_close(plan(images()), runtime(separable(), {"x": images()})[0])
 
 
-@pytest.mark.parametrize("faster, kept", [(DENSE, False), ("sparse_im2col", True)])
-def test_all_that_skip_no_zeros_are_a_family(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: str, kept: bool) -> None:
-    """Each layer alone is faster where zeros are skipped; the network is where it is said."""
+@pytest.mark.parametrize("faster, skips_zeros", [(DENSE, False), ("sparse_im2col", True)])
+def test_all_dense_algorithms_together_are_a_baseline_plan(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: str, skips_zeros: bool) -> None:
+    """Each layer alone is faster where zeros are skipped; the network with `faster`."""
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Candidate, "cost", property(
         lambda self: (20.0 if self.algorithm.dense else 10.0)
@@ -162,13 +166,13 @@ def test_all_that_skip_no_zeros_are_a_family(
     host = find("host")
     plan = Plan(gossamer.load(str(save(network, tmp_path))), host,
                 tuner=Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning")))
-    found = outcomes(plan)
-    assert list(found)[:2] == [CHOICE, "dense algorithms only"]
-    assert (algorithm(plan.program(2)) == "sparse_im2col") == kept
-    if kept:
-        assert found["dense algorithms only"] == "50.0 us against 25.0 us"
+    plan_outcomes = outcomes(plan)
+    assert list(plan_outcomes)[:2] == [CHOICE, "dense algorithms only"]
+    assert (algorithm(plan.program(2)) == "sparse_im2col") == skips_zeros
+    if skips_zeros:
+        assert plan_outcomes["dense algorithms only"] == "50.0 us against 25.0 us"
         assert "the network takes 25.0 us, with dense algorithms only 50.0 us" in str(
             plan.report(2))
     else:
-        assert found["dense algorithms only"] == "taken: the fastest"
-        assert found[OTHER] == "the same as dense algorithms only"
+        assert plan_outcomes["dense algorithms only"] == "taken: the fastest"
+        assert plan_outcomes[OTHER] == "the same as dense algorithms only"

@@ -1,4 +1,4 @@
-"""Plans that cannot be made, do not run, or find no memory."""
+"""Plans that cannot be made, do not run, or do not get memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.plan.choose.baseline_plans.separable import (
 
 
 class Refusing(Context):
-    """A context that programs with some algorithms do not get."""
+    """A context that raises an error for programs with some algorithms."""
 
     refused: tuple[str, ...] = ()
     error: Exception = RuntimeError("no such thing\nsecond line")
@@ -40,13 +40,14 @@ class Refusing(Context):
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> type[Refusing]:
-    made = type("Made", (Refusing,), {})
-    monkeypatch.setattr(baseline_plans, "Context", made)
-    return made
+    subclass = type("RefusingHere", (Refusing,), {})
+    monkeypatch.setattr(baseline_plans, "Context", subclass)
+    return subclass
 
 
-def test_a_family_that_does_not_run_is_named(make: Callable[..., Plan], refusing: type[Refusing],
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_plan_that_does_not_run_is_named(
+    make: Callable[..., Plan], refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusing.refused = (DENSE,)
     rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
     for _ in range(2):  # what does not run is tried again, and nothing is timed for it
@@ -83,8 +84,8 @@ def test_where_none_runs_the_error_is_told(make: Callable[..., Plan], refusing: 
         plan.end_to_end(2)
 
 
-def test_a_family_without_a_program_is_named(make: Callable[..., Plan],
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_plan_without_a_program_is_named(make: Callable[..., Plan],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
     choose = planner.choose
 
@@ -101,7 +102,7 @@ def test_a_family_without_a_program_is_named(make: Callable[..., Plan],
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A device with memory for so many contexts at a time."""
+    """Limits the memory to a number of contexts, the list's only element."""
     room = [1]
     alive: weakref.WeakSet[Context] = weakref.WeakSet()
 

@@ -1,4 +1,4 @@
-"""Plans that take about the same: only a difference beyond the spread counts."""
+"""Plans that take about the same time: only a difference beyond the spread counts."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_more_samples_are_taken_where_quartiles_touch(
     make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, rounds: list[tuple[float, float]],
     repeats: list[int], taken: str
 ) -> None:
-    """rounds: what the dense program takes, and half the width between quartiles; the other
-    takes 100 us."""
+    """rounds: for each round the time of the dense program, and half the distance between its
+    quartiles; the other program takes 100 us."""
     asked: list[int] = []
 
     def interleave(tasks: Sequence[Task], **options: Any) -> list[Timing]:
         time, spread = rounds[len(asked)]
         asked.append(options["repeats"])
-        return [Timing(each, each - spread, each + spread, options["repeats"]) for each in (
+        return [Timing(median, median - spread, median + spread, options["repeats"]) for median in (
             time if algorithm(task.work.__self__.program) == DENSE else 100.0  # type: ignore[attr-defined]
             for task in tasks)]
 
@@ -64,8 +64,8 @@ def test_more_samples_are_taken_where_quartiles_touch(
     plan = make()
     assert algorithm(plan.program(2)) == taken and asked == repeats
     assert plan.end_to_end(2) == Timing(*(
-        each + rounds[-1][0] if taken == DENSE else each + 100.0
-        for each in (0.0, -rounds[-1][1], rounds[-1][1])), repeats[-1])
+        offset + rounds[-1][0] if taken == DENSE else offset + 100.0
+        for offset in (0.0, -rounds[-1][1], rounds[-1][1])), repeats[-1])
 
 
 def test_only_what_may_be_the_fastest_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A graph to label, and what its labellings cost, straight from the definition."""
+"""A network of node options, and the costs of its plan assignments computed from the definition."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ LAYOUTS = ("NCHW", "NHWC", "CHWN", "packed32")
 
 @dataclass(frozen=True)
 class Network:
-    """A graph with its costs; conversions are those of (value, given, needed)."""
+    """A graph with its costs. conversions: the cost of each copy by (value, source, target)."""
 
     nodes: tuple[OptionNode, ...]
     fixed: dict[str, Hashable]
     required: dict[str, Hashable]
     conversions: dict[tuple[str, Hashable, Hashable], float]
 
-    def conversion(self, value: str, given: Hashable, needed: Hashable) -> float:
-        return self.conversions[value, given, needed]
+    def conversion(self, value: str, source: Hashable, target: Hashable) -> float:
+        return self.conversions[value, source, target]
 
     def minimise(self, slack: float = 0.02) -> PlanAssignment:
         return minimise(self.nodes, self.fixed, self.conversion, required=self.required,
                         slack=slack)
 
-    def cost(self, labels: tuple[int, ...]) -> float:
-        """The cost of one labelling, straight from the definition."""
-        given = dict(self.fixed)
+    def cost(self, options: tuple[int, ...]) -> float:
+        """Returns the cost of one plan assignment, computed from the definition."""
+        written = dict(self.fixed)
         needed = set(self.required.items())
         total = 0.0
-        for node, label in zip(self.nodes, labels, strict=True):
-            choice = node.choices[label]
-            total += choice.cost
-            given.update(zip(node.outputs, choice.gives, strict=True))
-            needed |= set(zip(node.inputs, choice.needs, strict=True))
-        return total + sum(self.conversion(value, given[value], layout)
-                           for value, layout in needed if layout != given[value])
+        for node, index in zip(self.nodes, options, strict=True):
+            option = node.options[index]
+            total += option.cost
+            written.update(zip(node.outputs, option.gives, strict=True))
+            needed |= set(zip(node.inputs, option.needs, strict=True))
+        return total + sum(self.conversion(value, written[value], layout)
+                           for value, layout in needed if layout != written[value])
 
     def all_costs(self) -> dict[tuple[int, ...], float]:
-        """Every labelling with its cost, in lexicographic order."""
-        return {labels: self.cost(labels) for labels in itertools.product(
-            *(range(len(node.choices)) for node in self.nodes))}
+        """Returns every plan assignment with its cost, in lexicographic order."""
+        return {options: self.cost(options) for options in itertools.product(
+            *(range(len(node.options)) for node in self.nodes))}
 
     def counted(self, slack: float) -> Network:
-        """The same with the costs that choices count as, straight from the definition."""
-        return replace(self, nodes=tuple(replace(node, choices=tuple(
-            replace(choice, cost=counts_as(choice, node, slack)) for choice in node.choices))
+        """Returns the network with the costs that options count as, from the definition."""
+        return replace(self, nodes=tuple(replace(node, options=tuple(
+            replace(option, cost=counts_as(option, node, slack)) for option in node.options))
             for node in self.nodes))
 
     def first(self, slack: float) -> tuple[int, ...]:
-        """The first of the labellings that count as the cheapest."""
+        """Returns the first of the plan assignments that count as the cheapest."""
         costs = self.counted(slack).all_costs()
         least = min(costs.values())
-        return next(labels for labels, cost in costs.items() if cost == least)
+        return next(options for options, cost in costs.items() if cost == least)
 
 
-def counts_as(choice: NodeOption, node: OptionNode, slack: float) -> float:
-    """The cost that a choice of the node counts as."""
-    alike = [other.cost for other in node.choices
-             if (other.needs, other.gives) == (choice.needs, choice.gives)]
-    for others in ([each.cost for each in node.choices], alike):
-        if choice.cost <= min(others) * (1 + slack):
-            return min(others)
-    return choice.cost
+def counts_as(option: NodeOption, node: OptionNode, slack: float) -> float:
+    """Returns the cost that an option of the node counts as."""
+    same_layouts = [other.cost for other in node.options
+                    if (other.needs, other.gives) == (option.needs, option.gives)]
+    for costs in ([other.cost for other in node.options], same_layouts):
+        if option.cost <= min(costs) * (1 + slack):
+            return min(costs)
+    return option.cost

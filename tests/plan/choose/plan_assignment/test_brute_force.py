@@ -1,4 +1,4 @@
-"""The choice of a plan assignment: brute force agrees with it."""
+"""The cheapest plan assignment agrees with that of a search over all."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode
 from tests.plan.choose.plan_assignment.network import LAYOUTS, Network, counts_as
 
-whole_costs = st.integers(0, 60).map(float)
-may_be_infinite = st.one_of(whole_costs, whole_costs, whole_costs, st.just(math.inf))
+integer_costs = st.integers(0, 60).map(float)
+may_be_infinite = st.one_of(integer_costs, integer_costs, integer_costs, st.just(math.inf))
 
 
 @st.composite
 def networks(draw: st.DrawFn, costs: st.SearchStrategy[float] = may_be_infinite) -> Network:
-    """Up to 6 nodes of up to 4 choices: forks, joins, values read twice or never, two outputs."""
+    """Up to 6 nodes of up to 4 options: forks, joins, values read twice or never, two outputs."""
     fixed: dict[str, Hashable] = {f"in{i}": draw(st.sampled_from(LAYOUTS))
                                   for i in range(draw(st.integers(1, 2)))}
     values = list(fixed)
@@ -29,10 +29,10 @@ def networks(draw: st.DrawFn, costs: st.SearchStrategy[float] = may_be_infinite)
     for index in range(draw(st.integers(1, 6))):
         inputs = tuple(draw(st.lists(st.sampled_from(values), max_size=3)))
         outputs = tuple(f"v{index}.{i}" for i in range(draw(st.integers(1, 2))))
-        choices = draw(st.lists(st.builds(
+        options = draw(st.lists(st.builds(
             NodeOption, costs, st.tuples(*[layouts] * len(inputs)),
             st.tuples(*[layouts] * len(outputs))), min_size=1, max_size=4))
-        nodes.append(OptionNode(tuple(choices), inputs, outputs))
+        nodes.append(OptionNode(tuple(options), inputs, outputs))
         values += outputs
     required: dict[str, Hashable] = {
         value: draw(layouts) for value in draw(st.lists(st.sampled_from(values), max_size=3))}
@@ -44,27 +44,28 @@ def networks(draw: st.DrawFn, costs: st.SearchStrategy[float] = may_be_infinite)
 
 @given(networks(), st.sampled_from([0.0, 0.02, 0.25]))
 @settings(max_examples=400)
-def test_the_labelling_is_the_one_that_brute_force_finds(network: Network, slack: float) -> None:
+def test_the_plan_assignment_is_the_one_that_brute_force_finds(network: Network,
+                                                               slack: float) -> None:
     costs = network.all_costs()
     best = min(costs.values())
     if best == math.inf:
-        with pytest.raises(ValueError, match="no labelling has a finite cost"):
+        with pytest.raises(ValueError, match="no plan assignment has a finite cost"):
             network.minimise(slack)
         return
-    found = network.minimise(slack)
-    assert found.options == network.first(slack)
-    assert (found.cost, found.best) == (costs[found.options], best)
-    assert found.cost <= best * (1 + slack)
+    assignment = network.minimise(slack)
+    assert assignment.options == network.first(slack)
+    assert (assignment.cost, assignment.best) == (costs[assignment.options], best)
+    assert assignment.cost <= best * (1 + slack)
 
 
 @given(networks(st.floats(1.0, 2.0)), st.sampled_from([0.0, 0.02, 0.25]))
 @settings(max_examples=100)
-def test_no_node_has_a_choice_of_the_same_layouts_that_is_cheaper_by_more(network: Network,
-                                                                         slack: float) -> None:
-    for node, label in zip(network.nodes, network.minimise(slack).options, strict=True):
-        taken = node.choices[label]
-        assert all(taken.cost <= choice.cost * (1 + slack) for choice in node.choices
-                   if (choice.needs, choice.gives) == (taken.needs, taken.gives))
+def test_no_node_has_an_option_of_the_same_layouts_that_is_cheaper_by_more(
+        network: Network, slack: float) -> None:
+    for node, index in zip(network.nodes, network.minimise(slack).options, strict=True):
+        assigned = node.options[index]
+        assert all(assigned.cost <= option.cost * (1 + slack) for option in node.options
+                   if (option.needs, option.gives) == (assigned.needs, assigned.gives))
 
 
 @given(networks(st.floats(0.01, 100.0)))
@@ -72,54 +73,54 @@ def test_no_node_has_a_choice_of_the_same_layouts_that_is_cheaper_by_more(networ
 def test_costs_that_are_no_whole_numbers(network: Network) -> None:
     costs = network.all_costs()
     best = min(costs.values())
-    # sums that differ by rounding alone
+    # networks with sums that differ by rounding alone are left out
     counted = network.counted(0.02).all_costs().values()
     assume(not any(0 < cost / min(counted) - 1 < 1e-9 for cost in counted))
-    found = network.minimise()
-    assert found.options == network.first(0.02)
-    assert found.cost == pytest.approx(costs[found.options], rel=1e-12)
-    assert found.best == pytest.approx(best, rel=1e-12)
-    assert found.best <= found.cost <= found.best * 1.02 * (1 + 1e-12)
+    assignment = network.minimise()
+    assert assignment.options == network.first(0.02)
+    assert assignment.cost == pytest.approx(costs[assignment.options], rel=1e-12)
+    assert assignment.best == pytest.approx(best, rel=1e-12)
+    assert assignment.best <= assignment.cost <= assignment.best * 1.02 * (1 + 1e-12)
 
 
 @given(networks())
-def test_two_runs_choose_alike(network: Network) -> None:
+def test_two_runs_find_the_same(network: Network) -> None:
     assume(min(network.all_costs().values()) < math.inf)
-    found = network.minimise()
-    assert network.minimise() == found
+    assignment = network.minimise()
+    assert network.minimise() == assignment
     backwards = replace(network, fixed=dict(reversed(network.fixed.items())),
                         required=dict(reversed(network.required.items())))
-    assert backwards.minimise() == found
+    assert backwards.minimise() == assignment
 
 
 @given(networks(st.integers(1, 60).map(float)), st.data())
 @settings(max_examples=100)
-def test_noise_below_the_slack_keeps_the_choice(network: Network, data: st.DataObject) -> None:
+def test_noise_below_the_slack_keeps_the_options(network: Network, data: st.DataObject) -> None:
     noise, slack = 0.002, 0.02
-    # noise may decide only where a cost lies that close to the threshold, or where totals do to
-    # the least that are not equal for the slack's sake
-    assume(all(abs(choice.cost / other.cost - (1 + slack)) > 3 * noise
-               for node in network.nodes for choice in node.choices for other in node.choices))
-    taken = network.first(slack)
-    least = network.counted(slack).cost(taken)
-    assume(all(labels >= taken or cost > least * (1 + 3 * noise)
-               for labels, cost in network.counted(slack).all_costs().items()))
-    assume(all(_alike(network, labels, taken, slack) for labels, cost in
+    # left out are networks where the noise may decide: an option's cost is close to the threshold,
+    # or a total is close to the least one without counting as equal to it
+    assume(all(abs(option.cost / other.cost - (1 + slack)) > 3 * noise
+               for node in network.nodes for option in node.options for other in node.options))
+    first = network.first(slack)
+    least = network.counted(slack).cost(first)
+    assume(all(options >= first or cost > least * (1 + 3 * noise)
+               for options, cost in network.counted(slack).all_costs().items()))
+    assume(all(_alike(network, options, first, slack) for options, cost in
                network.counted(slack).all_costs().items() if cost <= least * (1 + 3 * noise)))
     factor = st.floats(1 - noise, 1 + noise)
     noisy = replace(
         network,
-        nodes=tuple(replace(node, choices=tuple(
-            replace(choice, cost=choice.cost * data.draw(factor)) for choice in node.choices))
+        nodes=tuple(replace(node, options=tuple(
+            replace(option, cost=option.cost * data.draw(factor)) for option in node.options))
             for node in network.nodes),
         conversions={key: cost * data.draw(factor) for key, cost in network.conversions.items()})
     assert noisy.minimise(slack).options == network.minimise(slack).options
 
 
 def _alike(network: Network, one: tuple[int, ...], other: tuple[int, ...], slack: float) -> bool:
-    """Whether two labellings convert the same, and each node's choices count as the same."""
+    """Whether two plan assignments convert the same, and each node's options count as the same."""
     for node, pair in zip(network.nodes, zip(one, other, strict=True), strict=True):
-        a, b = (node.choices[label] for label in pair)
+        a, b = (node.options[index] for index in pair)
         if (a.needs, a.gives, counts_as(a, node, slack)) != (b.needs, b.gives,
                                                              counts_as(b, node, slack)):
             return False

@@ -1,4 +1,4 @@
-"""Choices that are slower by no more than the slack count as the cheapest."""
+"""Options that are slower by no more than the slack count as the cheapest."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.plan.choose.plan_assignment.network import Network
 
 
 def _line(*costs: float) -> Network:
-    """One node whose choices, all of one layout, have these costs."""
-    choices = tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs)
-    return Network((OptionNode(choices, ("x",), ("y",)),), {"x": "NCHW"}, {"y": "NCHW"}, {})
+    """Returns one node whose options, all of one layout, have these costs."""
+    options = tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs)
+    return Network((OptionNode(options, ("x",), ("y",)),), {"x": "NCHW"}, {"y": "NCHW"}, {})
 
 
-@pytest.mark.parametrize(("costs", "slack", "label"), [
+@pytest.mark.parametrize(("costs", "slack", "index"), [
     ((102.0, 100.0), 0.02, 0),
     ((103.0, 101.0, 100.0), 0.02, 1),
     ((102.0, 100.0), 0.0, 1),
@@ -24,28 +24,28 @@ def _line(*costs: float) -> Network:
     ((math.inf, 0.0, 0.0), 0.02, 1),
     ((1e30, 1.0, math.inf), 0.02, 1),
 ])
-def test_the_first_choice_within_the_slack_is_taken(costs: tuple[float, ...], slack: float,
-                                                    label: int) -> None:
-    assert _line(*costs).minimise(slack).options == (label,)
+def test_the_first_option_within_the_slack_is_taken(costs: tuple[float, ...], slack: float,
+                                                    index: int) -> None:
+    assert _line(*costs).minimise(slack).options == (index,)
 
 
 def test_the_slack_is_each_nodes_own() -> None:
-    """A small node takes no choice that is slow for it, however little that is of the whole."""
+    """A small node takes no option that is slow for it, however small its share of the total is."""
     def node(index: int, *costs: float) -> OptionNode:
         return OptionNode(tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs),
-                    (f"v{index}",), (f"v{index + 1}",))
+                          (f"v{index}",), (f"v{index + 1}",))
 
     network = Network((node(0, 3.0, 2.0), node(1, 51.0, 50.0), node(2, 5001.0, 5000.0)),
                       {"v0": "NCHW"}, {}, {})
     assert network.minimise() == PlanAssignment((1, 0, 0), 5054.0, 5052.0)
 
 
-@pytest.mark.parametrize(("conversion", "label"), [(0.0, 0), (0.5, 1), (20.0, 1)])
-def test_layouts_that_are_converted_are_no_equal_of_others(conversion: float, label: int) -> None:
-    nodes = (OptionNode((NodeOption(101.0, ("NHWC",), ("NCHW",)), NodeOption(100.0, ("NCHW",), ("NCHW",))),
-                  ("x",), ("y",)),)
+@pytest.mark.parametrize(("conversion", "index"), [(0.0, 0), (0.5, 1), (20.0, 1)])
+def test_layouts_that_are_converted_are_no_equal_of_others(conversion: float, index: int) -> None:
+    options = (NodeOption(101.0, ("NHWC",), ("NCHW",)), NodeOption(100.0, ("NCHW",), ("NCHW",)))
+    nodes = (OptionNode(options, ("x",), ("y",)),)
     network = Network(nodes, {"x": "NCHW"}, {"y": "NCHW"}, {("x", "NCHW", "NHWC"): conversion})
-    assert network.minimise().options == (label,)
+    assert network.minimise().options == (index,)
 
 
 @pytest.mark.parametrize("slack", [-0.1, math.nan, math.inf])

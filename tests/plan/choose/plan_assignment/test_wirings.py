@@ -17,25 +17,25 @@ from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAss
 from tests.plan.choose.plan_assignment.network import LAYOUTS, Network
 
 Wiring = list[tuple[tuple[str, ...], str]]
-"""The values that each node reads, and the one it writes."""
+"""The values that each node reads, and the value that it writes."""
 
 
-def _random_network(wiring: Wiring, labels: int, seed: int,
+def _random_network(wiring: Wiring, count: int, seed: int,
                     same: Callable[[int], bool] = lambda node: False) -> Network:
-    """Costs and layouts at random for nodes that read and write those values; `same` nodes
-    (joins) have one choice a layout, in and out."""
+    """Returns nodes with these values, `count` options each, and random costs and layouts. Nodes
+    for which same() is true (joins) have one option for each layout, which they read and write."""
     random = np.random.default_rng(seed)
     layouts = LAYOUTS[:3]
     nodes = []
     for index, (inputs, output) in enumerate(wiring):
         if same(index):
-            choices = [NodeOption(float(random.integers(1, 20)), (layout,) * len(inputs), (layout,))
+            options = [NodeOption(float(random.integers(1, 20)), (layout,) * len(inputs), (layout,))
                        for layout in layouts]
         else:
-            choices = [NodeOption(float(random.integers(50, 200)),
-                              tuple(str(random.choice(layouts)) for _ in inputs),
-                              (str(random.choice(layouts)),)) for _ in range(labels)]
-        nodes.append(OptionNode(tuple(choices), inputs, (output,)))
+            options = [NodeOption(float(random.integers(50, 200)),
+                                  tuple(str(random.choice(layouts)) for _ in inputs),
+                                  (str(random.choice(layouts)),)) for _ in range(count)]
+        nodes.append(OptionNode(tuple(options), inputs, (output,)))
     values = ["x", *(output for _, output in wiring)]
     conversions: dict[tuple[str, Hashable, Hashable], float] = {
         (value, a, b): float(random.integers(1, 60))
@@ -67,7 +67,7 @@ def _inception(blocks: int) -> Wiring:
 
 
 def _dense(layers: int) -> Wiring:
-    """Every layer joins all values before it."""
+    """Returns layers each of which joins all values before it."""
     wiring: Wiring = [(("x",), "v0")]
     for i in range(layers):
         wiring += [(tuple(f"v{j}" for j in range(i + 1)), f"j{i}"), ((f"j{i}",), f"v{i + 1}")]
@@ -75,15 +75,15 @@ def _dense(layers: int) -> Wiring:
 
 
 def _integer_program(network: Network) -> float:
-    """The least cost by SciPy's solver of mixed-integer programs."""
+    """Returns the least cost as SciPy's solver of mixed-integer programs finds it."""
     columns: list[tuple[float, bool]] = []
     rows: list[tuple[dict[int, float], float, float]] = []
 
-    def column(cost: float, whole: bool) -> int:
-        columns.append((cost, whole))
+    def column(cost: float, integer: bool) -> int:
+        columns.append((cost, integer))
         return len(columns) - 1
 
-    picks = [[column(choice.cost, True) for choice in node.choices] for node in network.nodes]
+    picks = [[column(option.cost, True) for option in node.options] for node in network.nodes]
     rows += [(dict.fromkeys(pick, 1.0), 1.0, 1.0) for pick in picks]
     always = column(0.0, True)
     rows.append(({always: 1.0}, 1.0, 1.0))
@@ -91,25 +91,25 @@ def _integer_program(network: Network) -> float:
         value: [(always, layout)] for value, layout in network.fixed.items()}
     needs = [(value, always, layout) for value, layout in network.required.items()]
     for node, pick in zip(network.nodes, picks, strict=True):
-        for variable, choice in zip(pick, node.choices, strict=True):
-            for value, layout in zip(node.outputs, choice.gives, strict=True):
+        for variable, option in zip(pick, node.options, strict=True):
+            for value, layout in zip(node.outputs, option.gives, strict=True):
                 gives.setdefault(value, []).append((variable, layout))
             needs += [(value, variable, layout)
-                      for value, layout in zip(node.inputs, choice.needs, strict=True)]
+                      for value, layout in zip(node.inputs, option.needs, strict=True)]
     copies: dict[tuple[int, str, Hashable], int] = {}
     for value, reader, layout in needs:
-        for writer, given_layout in gives[value]:
-            if given_layout != layout:
+        for writer, source in gives[value]:
+            if source != layout:
                 key = (writer, value, layout)
                 if key not in copies:
-                    copies[key] = column(network.conversion(value, given_layout, layout), False)
+                    copies[key] = column(network.conversion(value, source, layout), False)
                 rows.append(({copies[key]: 1.0, writer: -1.0, reader: -1.0}, -1.0, np.inf))
     matrix = np.zeros((len(rows), len(columns)))
     for i, (terms, _, _) in enumerate(rows):
         for j, factor in terms.items():
             matrix[i, j] += factor
     result = milp(np.array([cost for cost, _ in columns]),
-                  integrality=np.array([whole for _, whole in columns], int),
+                  integrality=np.array([integer for _, integer in columns], int),
                   constraints=LinearConstraint(matrix, [low for _, low, _ in rows],
                                                [high for _, _, high in rows]))
     assert result.success
@@ -121,9 +121,9 @@ def _integer_program(network: Network) -> float:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_least_cost_is_that_of_an_integer_program(wiring: Wiring, seed: int) -> None:
     network = _random_network(wiring, 4, seed, lambda node: len(wiring[node][0]) > 1)
-    found = network.minimise(0.0)
-    assert found.cost == found.best == network.cost(found.options)
-    assert found.best == pytest.approx(_integer_program(network), rel=1e-6)
+    assignment = network.minimise(0.0)
+    assert assignment.cost == assignment.best == network.cost(assignment.options)
+    assert assignment.best == pytest.approx(_integer_program(network), rel=1e-6)
 
 
 @given(st.integers(0, 10_000))
@@ -131,9 +131,9 @@ def test_the_least_cost_is_that_of_an_integer_program(wiring: Wiring, seed: int)
 def test_dense_blocks_as_brute_force_finds(seed: int) -> None:
     wiring = _dense(3)
     network = _random_network(wiring, 3, seed, lambda node: len(wiring[node][0]) > 1)
-    found = network.minimise()
-    assert found.options == network.first(0.02)
-    assert found.best == min(network.all_costs().values())
+    assignment = network.minimise()
+    assert assignment.options == network.first(0.02)
+    assert assignment.best == min(network.all_costs().values())
 
 
 @given(st.integers(0, 10_000))
@@ -145,14 +145,14 @@ def test_values_with_the_same_readers_that_need_them_otherwise(seed: int) -> Non
     assert network.minimise(0.0) == PlanAssignment(network.first(0.0), best, best)
 
 
-@pytest.mark.parametrize(("wiring", "labels"), [
+@pytest.mark.parametrize(("wiring", "count"), [
     (_chain(200), 30),
     (_residual(60), 30),
     (_inception(30), 30),
     (_dense(24), 20),
 ], ids=["chain", "residual", "inception", "dense"])
-def test_networks_of_hundreds_of_layers(wiring: Wiring, labels: int) -> None:
-    network = _random_network(wiring, labels, 7, lambda node: len(wiring[node][0]) > 1)
+def test_networks_of_hundreds_of_layers(wiring: Wiring, count: int) -> None:
+    network = _random_network(wiring, count, 7, lambda node: len(wiring[node][0]) > 1)
     least = network.minimise(0.0)
     assert least.cost == least.best == network.cost(least.options)
     chosen = network.minimise()
@@ -163,16 +163,16 @@ def test_networks_of_hundreds_of_layers(wiring: Wiring, labels: int) -> None:
 def test_a_chain_is_what_dynamic_programming_finds() -> None:
     network = _random_network(_chain(200), 30, 11)
 
-    def moved(value: str, given_layout: Hashable, needed: Hashable) -> float:
-        return 0.0 if given_layout == needed else network.conversion(value, given_layout, needed)
+    def moved(value: str, source: Hashable, target: Hashable) -> float:
+        return 0.0 if source == target else network.conversion(value, source, target)
 
     reached: dict[Hashable, float] = {"NCHW": 0.0}
     for node in network.nodes:
         totals: dict[Hashable, float] = {}
-        for choice in node.choices:
-            total = choice.cost + min(cost + moved(node.inputs[0], layout, choice.needs[0])
+        for option in node.options:
+            total = option.cost + min(cost + moved(node.inputs[0], layout, option.needs[0])
                                       for layout, cost in reached.items())
-            totals[choice.gives[0]] = min(total, totals.get(choice.gives[0], math.inf))
+            totals[option.gives[0]] = min(total, totals.get(option.gives[0], math.inf))
         reached = totals
     assert network.minimise().best == min(
         cost + moved("v200", layout, "NCHW") for layout, cost in reached.items())

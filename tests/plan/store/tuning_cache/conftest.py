@@ -1,4 +1,4 @@
-"""Algorithms whose sources a test may change, and warnings of their own for each test."""
+"""Fixtures: algorithms whose sources a test may change, and a fresh state of warnings."""
 
 import pytest
 
@@ -9,9 +9,9 @@ from gossamer.plan.store import tuning_cache
 @pytest.fixture(autouse=True)
 def algorithms(monkeypatch):
     """Two algorithms of gemm, with sources that a test may change."""
-    found = {"tiled": "first source", "few_rows": "other source"}
-    monkeypatch.setattr(tuning_cache, "_sources", lambda op, device: found)
-    return found
+    sources = {"tiled": "first source", "few_rows": "other source"}
+    monkeypatch.setattr(tuning_cache, "_sources", lambda op, device: sources)
+    return sources
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Measurements to store, of a device that a test describes."""
+"""Measurements to store, for a device that a test describes."""
 
 import json
 from types import SimpleNamespace
@@ -11,10 +11,11 @@ TIMING = Timing(123.4, 120.0, 130.1, 20)
 
 
 def device(**changed):
-    """What a cache asks of a device."""
+    """Returns an object with the attributes of a device that a cache reads."""
     fields = {"api": "opencl", "description": "Abacus 3000 (wooden)", "driver": "beads 1.0",
               "compute_units": 4, **changed}
-    return SimpleNamespace(limits=SimpleNamespace(compute_units=fields.pop("compute_units")), **fields)
+    limits = SimpleNamespace(compute_units=fields.pop("compute_units"))
+    return SimpleNamespace(limits=limits, **fields)
 
 
 def problem(rows=1):
@@ -23,7 +24,7 @@ def problem(rows=1):
 
 def measured(config="tile=8", algorithm="tiled", median_us=12.0, **others):
     return Measurement(algorithm, config, ("row",), ("row",), "fp32", median_us, median_us - 1,
-                    median_us + 1, **others)
+                       median_us + 1, **others)
 
 
 def cache(folder, **changed):
@@ -31,7 +32,8 @@ def cache(folder, **changed):
 
 
 def good_file(folder):
-    """A file with measurements of a problem and times of a plan, and what it holds."""
+    """Writes a file with measurements of a problem and times of a plan, and returns its path and
+    content."""
     stored = cache(folder)
     stored.put(problem(), [measured()])
     stored.put_plans({"plan key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})

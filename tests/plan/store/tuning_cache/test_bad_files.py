@@ -1,4 +1,4 @@
-"""Bad files of measurements do no harm: they are set aside, or left as they are."""
+"""Bad files of measurements do no harm: they are renamed or left as they are."""
 
 import json
 import os
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from gossamer.plan.store.tuning_file import VERSION
 from tests.plan.store.tuning_cache.measurements import cache, good_file, measured, problem
 
 
 def _changed(content, *keys, value):
-    place = content
+    container = content
     for key in keys[:-1]:
-        place = place[key] if key != "*" else next(iter(place.values()))
-    place[keys[-1]] = value
+        container = container[key] if key != "*" else next(iter(container.values()))
+    container[keys[-1]] = value
     return json.dumps(content).encode()
 
 
@@ -31,7 +32,7 @@ BAD = {
     "other json": (lambda c: b'{"name": "package", "version": 99}', "foreign"),
     "other device": (lambda c: _changed(c, "device", "description", value="Slide rule"),
                      "foreign"),
-    "newer": (lambda c: _changed(c, "version", value=2), "newer"),
+    "newer": (lambda c: _changed(c, "version", value=VERSION + 1), "newer"),
     "newer, all else unknown": (
         lambda c: json.dumps({"format": c["format"], "version": 7}).encode(), "newer"),
     "version": (lambda c: _changed(c, "version", value="1"), "corrupt"),

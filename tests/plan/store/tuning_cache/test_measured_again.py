@@ -1,4 +1,4 @@
-"""What was measured of another algorithm, driver, version or host is measured again."""
+"""Measurements of another algorithm, driver, version or host are measured again."""
 
 import warnings
 
@@ -79,6 +79,6 @@ def test_another_version_of_a_vendors_library_is_measured_again(tmp_path, monkey
     assert len(TuningCache(find("host"), tmp_path).get(conv)) == 2
     monkeypatch.setattr(Cudnn, "version", lambda self, device: "9.20.0")
     stored = TuningCache(find("host"), tmp_path)
-    assert [each.algorithm for each in stored.get(conv)] == [ours]
+    assert [measurement.algorithm for measurement in stored.get(conv)] == [ours]
     assert stored.notices == ["measurements of 1 layer by cudnn were made before it was changed: "
                               "measured again"]

@@ -1,4 +1,4 @@
-"""Stored measurements survive company and kills."""
+"""Stored measurements survive writers at the same time and killed writers."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="locks and signals of
 
 
 @posix
-def test_a_lock_that_is_kept_too_long_only_delays_the_writing(tmp_path, monkeypatch):
+def test_a_lock_that_is_held_too_long_only_delays_the_writing(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning_file, "_LOCK_SECONDS", 0.01)
     stored = cache(tmp_path)
     with tuning_file.locked(tmp_path) as lock:
@@ -38,21 +38,22 @@ def test_without_locks_it_works_too(tmp_path, monkeypatch):
     assert not (tmp_path / ".lock").exists()
 
 
-def _tune(folder, own, barrier):
+def _tune(folder, number, barrier):
     tuning_cache._sources = lambda op, device: {"tiled": "first source"}
     stored = cache(folder)
     barrier.wait()
     for rows in range(40):
-        stored.put(problem(1000 * own + rows), [measured("tile=8")])
-        stored.put(problem(rows), [measured(f"tile={own}"), measured("same")])
-        stored.put_plans({f"{own}, {rows}": ("small, batch 1", TIMING)})
+        stored.put(problem(1000 * number + rows), [measured("tile=8")])
+        stored.put(problem(rows), [measured(f"tile={number}"), measured("same")])
+        stored.put_plans({f"{number}, {rows}": ("small, batch 1", TIMING)})
 
 
 @posix
 def test_two_processes_lose_nothing(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)
-    processes = [context.Process(target=_tune, args=(tmp_path, own, barrier)) for own in (1, 2)]
+    processes = [context.Process(target=_tune, args=(tmp_path, number, barrier))
+                 for number in (1, 2)]
     for process in processes:
         process.start()
     for process in processes:
@@ -60,15 +61,16 @@ def test_two_processes_lose_nothing(tmp_path):
     assert [process.exitcode for process in processes] == [0, 0]
     stored = cache(tmp_path)
     for rows in range(40):
-        assert {each.config for each in stored.get(problem(rows))} == {"tile=1", "tile=2", "same"}
-        for own in (1, 2):
-            assert stored.get(problem(1000 * own + rows)) == [measured("tile=8")]
-            assert stored.get_plan(f"{own}, {rows}") == TIMING
+        assert {measurement.config for measurement in stored.get(problem(rows))} == {
+            "tile=1", "tile=2", "same"}
+        for number in (1, 2):
+            assert stored.get(problem(1000 * number + rows)) == [measured("tile=8")]
+            assert stored.get_plan(f"{number}, {rows}") == TIMING
     assert stored.notices == []
 
 
 def _rows(path):
-    """The rows of every stored problem."""
+    """Returns the numbers of rows of all stored problems."""
     if not path.exists():
         return set()
     (section,) = parse(path.read_bytes())["sections"]
@@ -118,7 +120,8 @@ def _tune_until_line(folder, line, rows):
 
     def trace(frame, *_):
         nonlocal passed
-        if frame.f_code.co_name in ("_write", "locked", "_acquire", "sweep", "write_atomically"):
+        if frame.f_code.co_name in ("_write", "locked", "_acquire", "sweep", "write_atomically",
+                                    "replacing"):
             passed += 1
             if passed == line:
                 os.kill(os.getpid(), signal.SIGKILL)

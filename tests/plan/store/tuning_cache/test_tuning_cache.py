@@ -1,4 +1,4 @@
-"""Stored measurements come back."""
+"""Stored measurements are read back."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_what_was_put_comes_back(tmp_path):
                     build_s=3.21098765, build_cached=True, device_bytes=4096),
            measured("tile=16", failure="wrong numbers (error inf)", error=float("inf")),
            Measurement("few_rows", "", ("NHWC float16 c8 b1,1,1,1", "row"), ("row",), "fp16",
-                    failure="did not compile: no such thing\nas \"this\"")]
+                       failure="did not compile: no such thing\nas \"this\"")]
     first = cache(tmp_path)
     assert first.get(problem()) is None
     first.put(problem(), put)
@@ -61,7 +61,7 @@ def test_a_variant_is_found_again():
     variant = Variant((("tile", 8), ("order", "n")), (spec, TensorSpec((3,))),
                       (spec.with_layout("CHWN"),), "fp16")
     result = Measurement.of(tiled, variant, Timing(2.0, 1.0, 3.0, 5), cold_us=4.0, error=0.0)
-    assert result.candidate == candidate_key(tiled, variant) == (
+    assert result.candidate_key == candidate_key(tiled, variant) == (
         tiled.name, "tile=8 order=n", ("NHWC float16 c8 b1,1,1,1", "row"),
         ("CHWN float16 c8 b1,1,1,1",), "fp16")
     assert (result.median_us, result.p25_us, result.p75_us, result.cold_us) == (2, 1, 3, 4)
@@ -80,7 +80,7 @@ def test_a_later_measurement_replaces_an_earlier_one(tmp_path):
     stored = cache(tmp_path)
     stored.put(problem(), [measured(median_us=5.0), measured("tile=16", median_us=6.0)])
     stored.put(problem(), [measured(median_us=7.0)])
-    assert [each.median_us for each in cache(tmp_path).get(problem())] == [6.0, 7.0]
+    assert [measurement.median_us for measurement in cache(tmp_path).get(problem())] == [6.0, 7.0]
 
 
 def test_times_of_plans_come_back(tmp_path):

@@ -1,4 +1,4 @@
-"""How stored measurements are written, and what becomes of them where that fails."""
+"""Stored measurements while they are written, and where writing fails."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ import time
 import pytest
 
 from gossamer.errors import GossamerWarning
+from gossamer.io import atomic
 from gossamer.plan.store import tuning_file
 from gossamer.plan.store.tuning_text import Texts
 from tests.plan.store.tuning_cache.measurements import (
@@ -32,9 +33,11 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
         folder = tmp_path / "file"
         folder.write_text("mine")
     else:
-        monkeypatch.setattr("tempfile.mkstemp" if obstacle == "read-only" else "os.replace",
-                            refused)
-        monkeypatch.setattr(tuning_file.os, "open", refused) if obstacle == "read-only" else None
+        if obstacle == "read-only":
+            monkeypatch.setattr(atomic, "open", refused, raising=False)
+            monkeypatch.setattr(tuning_file.os, "open", refused)
+        else:
+            monkeypatch.setattr("os.replace", refused)
         before = [measured()]
     stored = cache(folder)
     assert stored.get(problem()) == before

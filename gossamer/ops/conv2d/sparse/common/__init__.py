@@ -1,1 +1,1 @@
-"""What several sparse convolutions share."""
+"""Weight tables and device checks that several sparse convolutions share."""

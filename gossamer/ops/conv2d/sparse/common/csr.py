@@ -1,4 +1,4 @@
-"""Pruned weights as rows of nonzeros, and whether kernels can walk them."""
+"""Stores pruned weights as rows of nonzeros and checks that kernels can index them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec
 
 SURE_WORK_GROUP = 256
-"""Work-items that a kernel may have anywhere, as those of the other algorithms: how many an OpenCL
-device takes of one kernel it says only of what it has built."""
+"""Work-items per work-group that every device runs: an OpenCL device tells its limit for a kernel
+only after it has built it."""
 
 DENSEST = 0.75
-"""Above this density no sparse form is tried: it cannot win, and trying takes time."""
+"""The largest density at which sparse algorithms are tried: above it they cannot win."""
 
 
 def too_dense(weights: WeightsInfo) -> str | None:
-    """The reason why a form that skips zeros is not tried; None where it is."""
+    """Returns the reason why algorithms that skip zeros are not tried; None where they are."""
     if weights.density > DENSEST:
         return f"density {weights.density:.2f}: fewer than a quarter of the weights are zero"
     return None
 
 
 def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
-    """The reason why kernels that reach the padded input by 32-bit offsets of nonzeros are not
-    tried; None where they are."""
+    """Returns the reason why kernels that address the padded input by 32-bit offsets of nonzeros
+    are not tried; None where they are."""
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
     if (reason := too_dense(problem.weights_info)) is not None:
@@ -45,11 +45,11 @@ def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
 
 
 def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
-    """The weights as float32 (M, C/groups * R * S). What is not zero is stored, NaN too."""
+    """Returns the weights as a float32 CSR matrix (M, C/groups * R * S), which stores NaN too."""
     weight = np.asarray(arrays["weight"], np.float32)
     return sparse.csr_array(weight.reshape(len(weight), -1))
 
 
 def padded_input(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
-    """The input with its padding stored."""
+    """Returns the spec of the input with its padding stored."""
     return replace(x, border=problem.pads)

@@ -1,4 +1,4 @@
-"""Sparse weights as tables: blocks of output channels that share the columns of their weights."""
+"""Stores sparse weights as tables: blocks of output channels that share their columns."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 
 _CANDIDATES = 512
-"""Channels, of those left the ones with the most weights, among which a block's next is sought:
-bounds the time for many channels."""
+"""Remaining channels, those with the most weights, among which a block's next one is sought; the
+limit bounds the time for many channels."""
 
 _UNROLLED = 4
-"""Columns that a kernel takes at once."""
+"""Columns that a kernel multiplies per turn of its loop."""
 
 _MULTIPLE = 8
-"""Of blocks: the most that share a work-group."""
+"""The number of blocks is a multiple of this: the most that share a work-group."""
 
 
 @dataclass(frozen=True)
 class Table:
     """Blocks of output channels, the longest first.
 
-    starts: (blocks + 1) where a block's columns start, in fours.
+    starts: (blocks + 1) index of each block's first column divided by four, and the end.
     channels: (blocks, rows) output channels; -1 where a block has fewer.
-    columns: (all columns + 4) of each column its place among the weights of an output channel of
-    the ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. Each block's number is a
-    multiple of 4; four more stand behind the last, to be read ahead.
-    values: (all columns + 4, rows) float32.
+    columns: (all columns + 4) index of each column among the weights of an output channel of the
+    ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. A block has a multiple of 4 of
+    them; four more stand behind the last, since kernels read ahead.
+    values: (all columns + 4, rows) weights in float32.
     """
 
     starts: np.ndarray
@@ -36,40 +36,41 @@ class Table:
 
 
 def table(weight: np.ndarray, groups: int, rows: int) -> Table:
-    """The table of (M, C/groups, R, S) weights, filled up to a multiple of 8 blocks with ones
-    that have no channels."""
+    """Returns the table of (M, C/groups, R, S) weights, filled up to a multiple of 8 blocks with
+    blocks that have no channels."""
     weight = np.asarray(weight, np.float32)
     matrix = weight.reshape(len(weight), -1)
     per_group = len(matrix) // groups
-    found: list[tuple[list[int], np.ndarray]] = []
+    blocks: list[tuple[list[int], np.ndarray]] = []
     for first in range(0, len(matrix), per_group):
         mask = matrix[first:first + per_group] != 0
         for members in cluster(mask, rows):
-            found.append(([first + each for each in members],
-                          np.flatnonzero(mask[members].any(axis=0))))
-    found.sort(key=lambda each: -len(each[1]))
-    count = -(-len(found) // _MULTIPLE) * _MULTIPLE
+            blocks.append(([first + row for row in members],
+                           np.flatnonzero(mask[members].any(axis=0))))
+    blocks.sort(key=lambda block: -len(block[1]))
+    count = -(-len(blocks) // _MULTIPLE) * _MULTIPLE
     lengths = np.zeros(count, np.int64)
-    lengths[:len(found)] = [-(-len(columns) // _UNROLLED) for _, columns in found]
+    lengths[:len(blocks)] = [-(-len(columns) // _UNROLLED) for _, columns in blocks]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     channels = np.full((count, rows), -1, np.int32)
     all_columns = np.zeros(int(starts[-1] + 1) * _UNROLLED, np.int32)
     values = np.zeros((len(all_columns), rows), np.float32)
-    for block, (members, columns) in enumerate(found):
+    for block, (members, columns) in enumerate(blocks):
         channels[block, :len(members)] = members
         if len(columns):
-            here = slice(starts[block] * _UNROLLED, starts[block + 1] * _UNROLLED)
-            all_columns[here] = columns[-1]  # with zeros for weights
-            all_columns[here][:len(columns)] = columns
-            all_columns[here] += members[0] // per_group * matrix.shape[1]
-            values[here][:len(columns), :len(members)] = matrix[members][:, columns].T
+            span = slice(starts[block] * _UNROLLED, starts[block + 1] * _UNROLLED)
+            all_columns[span] = columns[-1]  # the fillers have zero weights
+            all_columns[span][:len(columns)] = columns
+            all_columns[span] += members[0] // per_group * matrix.shape[1]
+            values[span][:len(columns), :len(members)] = matrix[members][:, columns].T
     return Table(starts.astype(np.int32), channels, all_columns, values)
 
 
 def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
-    """The rows of a boolean (M, K) mask in blocks of so many (the last may have fewer), alike in
-    where they are true: a block starts with the row that has the most of those left, and takes
-    the one with the highest cosine to what it covers, over and over; ties go to the first."""
+    """Groups the rows of a boolean (M, K) mask into blocks of `rows` that are true in similar
+    columns (the last block may have fewer). A block starts with the remaining row that is true most
+    often, and repeatedly takes the row with the highest cosine to the columns it covers; ties go to
+    the first."""
     counts = mask.sum(axis=1)
     left = np.argsort(-counts, kind="stable")
     if rows == 1:
@@ -81,17 +82,17 @@ def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
         members, left = [int(left[0])], left[1:]
         covered = bits[members[0]].copy()
         while len(members) < rows and len(left):
-            near = left[:_CANDIDATES]
-            shared = np.bitwise_count(bits[near] & covered).sum(axis=1, dtype=np.int64)
-            best = int(np.argmax(shared / norms[near]))
-            members.append(int(near[best]))
-            covered |= bits[near[best]]
+            nearest = left[:_CANDIDATES]
+            shared = np.bitwise_count(bits[nearest] & covered).sum(axis=1, dtype=np.int64)
+            best = int(np.argmax(shared / norms[nearest]))
+            members.append(int(nearest[best]))
+            covered |= bits[nearest[best]]
             left = np.delete(left, best)
         blocks.append(members)
     return blocks
 
 
 def _packed(mask: np.ndarray) -> np.ndarray:
-    """Each row's booleans as bits of 64-bit words."""
+    """Returns each row's booleans as bits of 64-bit words."""
     padded = np.pad(mask, ((0, 0), (0, -mask.shape[1] % 64)))
     return np.packbits(padded, axis=1).view(np.uint64)

@@ -1,8 +1,9 @@
-/* What pruned convolutions on tensor cores have in common.
+/* The multiplication that pruned convolutions on tensor cores share.
  *
- * HALVES  operands are float16, else floats read as TF32 */
+ * HALVES  1: operands are float16; 0: they are floats, which are read as TF32 */
 
-/* sum: rows lane / 4 and lane / 4 + 8 of the tile, of points 2 (lane % 4) and the next. */
+/* Multiplies a 16 x 16 (TF32: 16 x 8) tile of weights with 8 points and adds to sum, in which a
+ * lane holds rows lane / 4 and lane / 4 + 8 of the tile for points 2 (lane % 4) and the next. */
 INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
 {
 #if HALVES

@@ -1,1 +1,1 @@
-"""Direct sparse convolution over rows of (column, value), as published."""
+"""Sparse convolution in the published direct form: CSR rows times the shifted input."""

@@ -1,14 +1,16 @@
-/* Direct sparse convolution: each row of the weights, in CSR, is an inner product with the padded
- * input, whose start moves with the output point. A row's columns are stretched: instead of the
- * place of a weight in its filter they hold its offset in x from where a window starts.
+/* Direct sparse convolution: an output is the inner product of a row of the weights, in CSR, with
+ * the padded input from the start of the output point's window on. For this the columns of a row
+ * are stretched: instead of the index of a weight in its filter they hold the offset in x from the
+ * start of a window to the input that the weight multiplies.
  *
- * THREADS   work-items of a group; where it is not defined, this is the kernel that stretches
- * POINTS    output points of a work-item (tiled)
- * HALVES    x, y and the epilogue's tensor operands are 16-bit floats */
+ * THREADS   work-items of a work-group; where it is not defined, this is the kernel that stretches
+ * POINTS    output points of a work-item; where it is not defined, this is the untiled kernel
+ * HALVES    1: x, y and the epilogue's tensor operands are 16-bit floats */
 
 #ifndef THREADS
 
-/* One work-item a row. row_step and column_step: from one tap to the next, dilation counted. */
+/* A work-item stretches one row. row_step and column_step are the distances in x from one tap to
+ * the next, with dilation. */
 KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT columns,
                     GLOBAL int *RESTRICT stretched, int out_channels, int out_per_group,
                     int in_per_group, int taps, int kernel_width, int x_channel, int row_step,
@@ -38,9 +40,9 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 #define WRITE(index, value) y[index] = value
 #endif
 
-/* The output points of one channel, as (outer, line, place, inner) from the outermost on; plane, row
- * and inner are the points of one outer, of one line and of one place. A step along each moves the
- * window in x and the result in y. */
+/* The output points of one channel are indexed by (outer, line, place, inner) from the outermost
+ * on; plane, row and inner are the numbers of points of one outer, of one line and of one place.
+ * x_outer, ..., y_inner are the distances by which a step along each moves window and result. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \
@@ -60,7 +62,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
     (outer_index * in##_outer + line_index * in##_line + place_index * in##_place           \
      + inner_index * in##_inner)
 
-/* One work-item an output. */
+/* A work-item computes one output. */
 #ifndef POINTS
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 {
@@ -80,12 +82,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 }
 #endif
 
-/* A group works on one row and goes through it in tiles of as many weights as it has work-items.
- * What is past the last point reads there and stores nothing.
+/* A work-group multiplies one row, in tiles of as many weights as it has work-items. Points past
+ * the last one read the input of the last one and are not stored.
  *
- * Groups are taken to start on the multiprocessors (units) in turn. Those of one unit have
- * the same span of points, mostly, and rows that lie together in `order`, and so find in its cache
- * what others loaded: each unit has `turns` of them, the first `longer` one more. */
+ * Work-groups are assumed to start on the multiprocessors (units) in turn. Those of one unit mostly
+ * have the same span of points, and rows that are successive in `order`, and so find in its cache
+ * what others loaded. Each unit runs `turns` work-groups, the first `longer` units one more. */
 #ifdef POINTS
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int turns,

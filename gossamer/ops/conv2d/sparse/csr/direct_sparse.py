@@ -1,9 +1,10 @@
-"""direct_sparse: pruned convolution as inner products with the shifted input, nothing lowered.
+"""The algorithm direct_sparse computes a pruned convolution as inner products with the shifted
+input, without an im2col matrix.
 
 Source: direct sparse convolution on GPUs (Escoin, 2018). Each filter is stretched over the padded
 input: its CSR row holds, for the nonzero of channel c and tap (r, s), the column (c*H + r)*W + s,
-and an output is the product of that row with the input from the start of its window on. Here
-the strides of the input stand in that sum, so that layouts, dilation and groups fit in.
+and an output is the product of that row with the input from the start of its window on. Here the
+sum uses the strides of the input, which allows for layouts, dilation and groups.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Argument, Buffer, Device, KernelSource
+from gossamer.device.base import Argument, Buffer, Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.csr import SURE_WORK_GROUP, cannot_index, csr, padded_input
@@ -35,10 +37,12 @@ _LINE_BYTES = 128
 
 @dataclass(frozen=True)
 class PublishedForm:
-    """A published form, with the work-items of a group and the output points of a work-item.
+    """A form of the kernel as published, with its sizes.
 
-    untiled: a work-item walks a row for one point. tiled: a group walks one row together, in
-    tiles that lie in shared memory.
+    variant: "untiled", where a work-item multiplies a row for one point, or "tiled", where a
+    work-group multiplies one row together, in tiles in shared memory.
+    threads: work-items of a work-group.
+    points: output points of a work-item.
     """
 
     variant: str
@@ -47,10 +51,12 @@ class PublishedForm:
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
         return 8 * self.threads if self.variant == "tiled" else 0
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
+        """The form as the config of a variant."""
         config: tuple[tuple[str, int | str], ...] = (("variant", self.variant),
                                                      ("threads", self.threads))
         return (*config, ("points", self.points)) if self.variant == "tiled" else config
@@ -64,7 +70,8 @@ FORMS = (
 
 
 class DirectSparse(Algorithm):
-    """The published forms of direct sparse convolution, untiled and tiled.
+    """Computes a convolution by the published kernels of direct sparse convolution, untiled and
+    tiled: each row of CSR weights is multiplied with the input from the start of a window on.
 
     Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
     does not reach the result.
@@ -82,17 +89,17 @@ class DirectSparse(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        for form in sorted(_fitting(device), key=lambda each: _order(problem, each, device)):
+        for form in sorted(_fitting(device), key=lambda form: _order(problem, form, device)):
             for layout in _LAYOUTS:
                 x, y = (spec.with_layout(layout) for spec in (problem.inputs[0],
                                                               problem.outputs[0]))
                 variant = Variant(form.config, (x, *[y] * problem.epilogue.tensor_count), (y,))
-                for each in (variant, variant.as_fp16):
-                    yield replace(each, workspace=_workspace(problem, each.inputs[0]))
+                for of_dtype in (variant, variant.as_fp16):
+                    yield replace(of_dtype, workspace=_workspace(problem, of_dtype.inputs[0]))
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        """Raises OutOfMemoryError where the stretched columns find no room."""
+        """Prepares a launch. Raises OutOfMemoryError where the stretched columns do not fit."""
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
@@ -129,12 +136,17 @@ class DirectSparse(Algorithm):
 
 @dataclass(frozen=True)
 class _Points:
-    """The output points of one channel as (outer, line, place, inner), from the outermost on, and
-    how far a step along each moves the window in x and the result in y.
+    """The output points of one channel, indexed by (outer, line, place, inner) from the outermost
+    on.
 
-    In CHWN the innermost are images: all, or for the tiled form as many as fill a line of a cache,
-    where that divides the batch; neighbouring places, whose windows share inputs, then lie closer
-    together."""
+    In CHWN the innermost index is that of images: of all, or for the tiled form of as many as fill
+    a line of a cache, where that divides the batch; neighbouring places, whose windows share
+    inputs, are then closer together.
+
+    sizes: numbers of outers, lines, places and inners.
+    in_x: elements by which a step along each moves the window in x.
+    in_y: elements by which a step along each moves the result in y.
+    """
 
     sizes: tuple[int, ...]
     in_x: tuple[int, ...]
@@ -155,9 +167,11 @@ class _Points:
 
     @property
     def count(self) -> int:
+        """Output points of one channel."""
         return int(np.prod(self.sizes, dtype=np.int64))
 
     def arguments(self, y: TensorSpec) -> tuple[int, ...]:
+        """Returns the kernel arguments that describe the points."""
         _, line, place, inner = self.sizes
         return (*divisor(self.count), *divisor(line * place * inner), *divisor(place * inner),
                 *divisor(inner), *self.in_x, y.strides[1], *self.in_y)
@@ -165,18 +179,18 @@ class _Points:
 
 def _work(weights: Weights, problem: Conv2dProblem, spans: int,
           device: Device) -> tuple[Argument, ...]:
-    """What tells a group of the tiled form its row and its span of the output points."""
+    """Returns the arguments by which a work-group of the tiled form finds its row and points."""
     units, groups = max(device.limits.compute_units, 1), spans * problem.out_channels
-    wanted = max(1, round(units / spans / problem.groups))
-    parts = min(wanted, problem.out_channels // problem.groups)
+    parts_to_fill = max(1, round(units / spans / problem.groups))
+    parts = min(parts_to_fill, problem.out_channels // problem.groups)
     order = weights.packed(f"rows in {parts} parts", partial(dealt, problem.groups, parts))
     return (order, *divisor(units), groups // units, groups % units)
 
 
 def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The order in which rows are worked on: those of a group of channels, dealt by their length
-    to so many parts of like work, and in a part the longest first, so that neighbours, which run
-    at the same time, come to the same input channels at the same time."""
+    """Returns the order in which rows are multiplied. The rows of a group of channels are dealt by
+    their length to `parts` parts of similar work; in a part the longest come first, so that
+    neighbours, which run at the same time, read the same input channels at the same time."""
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
     order = np.argsort(-lengths, axis=1, kind="stable")
@@ -186,6 +200,7 @@ def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarr
 
 
 def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Returns a function that packs a layer's arrays into an array of the CSR matrix."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = getattr(csr(arrays), part)
         return array if part == "data" else array.astype(np.int32)
@@ -194,9 +209,9 @@ def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
 
 def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Buffer,
                columns: Buffer, device: Device) -> Buffer:
-    """The column of each weight as an offset in the padded input, made on the device. In NCHW they
-    are the same for every batch size; in CHWN, where all strides grow with it, they go with the
-    state."""
+    """Computes on the device the column of each weight as an offset in the padded input. In NCHW
+    the columns are the same for every batch size and are cached with the weights; in CHWN all
+    strides grow with the batch, and the columns belong to the state."""
     def stretch(arrays: object) -> Buffer:
         stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
         kernel = device.compile(KernelSource.of(_SOURCE, "stretch"))
@@ -217,20 +232,22 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
 
 
 def _workspace(problem: Conv2dProblem, x: TensorSpec) -> int:
-    """Bytes of the padded input; none where there is no padding and x itself is read."""
+    """Returns the bytes of the padded input; 0 where there is no padding and x itself is read."""
     return padded_input(x, problem).nbytes if any(problem.pads) else 0
 
 
 def _fitting(device: Device) -> list[PublishedForm]:
+    """Returns the forms that the device can run."""
     return [form for form in FORMS if form.threads <= device.limits.work_group_size
             and form.shared_bytes <= device.limits.shared_bytes]
 
 
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
-    """Expected order of the forms, not times: for each weight a work-item loads an input for
-    each of its points and the weight itself, from shared memory at half the price, and up to 2048
-    work-items of a multiprocessor do so at once. What fills no device goes by idle work-items.
-    Last comes what may not run."""
+    """Returns a key that sorts forms by expected time; it is not a time. For each weight a
+    work-item loads an input for each of its points and the weight itself, at half the cost from
+    shared memory, and up to 2048 work-items of a multiprocessor do so at once. Forms that do not
+    fill the device are compared by their numbers of work-items. Forms that may not run come
+    last."""
     points = problem.pixels
     span = form.threads * form.points
     items = problem.out_channels * -(-points // span) * form.threads

@@ -1,4 +1,4 @@
-"""The nonzeros of a sparse convolution, by block of output channels and input channel."""
+"""Sorts the nonzeros of a sparse convolution by block of output channels and by input channel."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ its output channel within the block and the bits of its value."""
 
 @dataclass(frozen=True)
 class ChannelBlock:
-    """Output channels of one of the problem's groups, and their nonzeros by input channel."""
+    """A block of output channels with their nonzeros.
+
+    group: index of the convolution's group that they belong to.
+    channels: the output channels.
+    taps: for each input channel of the group that meets nonzeros, its taps.
+    """
 
     group: int
     channels: tuple[int, ...]
     taps: dict[int, Taps]
 
     def terms(self, channels: Sequence[int]) -> list[int]:
-        """Nonzeros of each output channel that meet these input channels."""
+        """Returns for each output channel how many of its nonzeros meet these input channels."""
         counts = [0] * len(self.channels)
         for c in channels:
             for _, _, products in self.taps[c]:
@@ -33,7 +38,7 @@ class ChannelBlock:
 
 
 def blocks(division: GeneratedTiling, weight: np.ndarray) -> list[ChannelBlock]:
-    """The output channels dealt to blocks so that these have like numbers of nonzeros."""
+    """Deals the output channels to blocks so that these have similar numbers of nonzeros."""
     problem = division.problem
     weight = np.asarray(weight, np.float32)
     if division.halves:
@@ -47,8 +52,8 @@ def blocks(division: GeneratedTiling, weight: np.ndarray) -> list[ChannelBlock]:
         members: list[list[int]] = [[] for _ in range(division.blocks)]
         sizes = np.zeros(division.blocks, np.int64)
         for channel in np.argsort(-counts, kind="stable"):
-            open_ones = [i for i in range(division.blocks) if len(members[i]) < division.block]
-            least = min(open_ones, key=lambda i: (sizes[i], len(members[i])))
+            with_room = [i for i in range(division.blocks) if len(members[i]) < division.block]
+            least = min(with_room, key=lambda i: (sizes[i], len(members[i])))
             members[least].append(first + int(channel))
             sizes[least] += counts[channel]
         for channels in map(sorted, members):
@@ -58,13 +63,14 @@ def blocks(division: GeneratedTiling, weight: np.ndarray) -> list[ChannelBlock]:
 
 
 def _taps(weight: np.ndarray, bits: np.ndarray) -> dict[int, Taps]:
+    """Returns the taps of each input channel for the weights of a block."""
     taps: dict[int, Taps] = {}
-    found = np.nonzero(weight.transpose(1, 2, 3, 0))
-    values = bits.transpose(1, 2, 3, 0)[found]
-    for c, r, s, b, value in zip(*(axis.tolist() for axis in found), values.tolist(),
+    nonzeros = np.nonzero(weight.transpose(1, 2, 3, 0))
+    values = bits.transpose(1, 2, 3, 0)[nonzeros]
+    for c, r, s, b, value in zip(*(axis.tolist() for axis in nonzeros), values.tolist(),
                                  strict=True):
-        of_channel = taps.setdefault(c, [])
-        if not of_channel or of_channel[-1][:2] != (r, s):
-            of_channel.append((r, s, []))
-        of_channel[-1][2].append((b, value))
+        channel_taps = taps.setdefault(c, [])
+        if not channel_taps or channel_taps[-1][:2] != (r, s):
+            channel_taps.append((r, s, []))
+        channel_taps[-1][2].append((b, value))
     return taps

@@ -1,11 +1,11 @@
-"""Generates code: PTX for a sparse convolution whose weights are immediates of its instructions.
+"""Generates PTX for a sparse convolution whose weights are immediates of its instructions.
 
-Method: weights compiled into the kernel (SparseRT, 2020). A work-item keeps the sums of one
-pixel and image (or two images in float16) for all channels of a block in registers; an input is
-read once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor stands in
-the instruction. Inputs lie batch innermost and come through shared memory with their padding, so
-that no tap needs a test; warps that start at different parts of a stage's code fetch instructions
-in parallel, and where prefetch_warps do so, a stage before they are needed.
+Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds the sums of one pixel
+and image (or two images in float16) for all channels of a block in registers. An input is read
+once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor is part of the
+instruction. Inputs have the batch innermost and pass through shared memory with their padding, so
+that no tap needs a test. Warps that start at different parts of a stage's code fetch instructions
+in parallel; where there are prefetch warps, these fetch them one stage before they are needed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ from gossamer.ops.conv2d.sparse.generated.epilogue import (
 from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedTiling
 
 MOST_TERMS = 64
-"""Products that are added up in float16 before the sum goes to float32."""
+"""Products that are added up in float16 before their sum is added to one in float32."""
 
 _LARGEST_OFFSET = 2**30
-"""Bytes that an address may be beside its register: PTX has 32 bits for them."""
+"""Bytes that an address may add to its register: PTX has 32 bits for them."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A kernel for some blocks: work-groups go by tile and block. Its parameters are pointers to
-    the input, the output and the tensor operands of the epilogue that it applies."""
+    """A kernel for some of the blocks, with a grid of tiles by blocks.
+
+    code: instructions of the kernel.
+    parameters: names of its pointers: the input, the output and the epilogue's tensor operands.
+    blocks: number of blocks that it computes.
+    division: the division of the problem among work-groups.
+    """
 
     code: Code
     parameters: tuple[str, ...]
@@ -44,34 +49,40 @@ class Generated:
 
     @property
     def program(self) -> PtxProgram:
-        return kernel("direct_sparse_compiled", self.parameters, self.code, self.division.work_group,
-                      self.division.config.blocks_per_unit)
+        """The code as a PTX program."""
+        return kernel("direct_sparse_compiled", self.parameters, self.code,
+                      self.division.work_group, self.division.config.blocks_per_unit)
 
 
 def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
-    """The kernels for a problem's weights, with its epilogue where that is short (see
-    sparse_epilogue.py)."""
+    """Returns the kernels for a problem's weights, with its epilogue where that is short (see
+    epilogue.py)."""
     problem = division.problem
     epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
-    every = blocks(division, arrays["weight"])
-    share = -(-len(every) // division.config.kernels)
+    all_blocks = blocks(division, arrays["weight"])
+    share = -(-len(all_blocks) // division.config.kernels)
     result = []
-    for first in range(0, len(every), share):
-        own = every[first:first + share]
+    for first in range(0, len(all_blocks), share):
+        kernel_blocks = all_blocks[first:first + share]
         code = Code()
-        labels = [code.label() for _ in own]
+        labels = [code.label() for _ in kernel_blocks]
         code.dispatch(code.get("mov.u32", "r", "%ctaid.y"), labels)
-        for label, block in zip(labels, own, strict=True):
+        for label, block in zip(labels, kernel_blocks, strict=True):
             code.place(label)
             _BlockCode(code, division, block, epilogue)
-        result.append(Generated(code, ("x", "y", *epilogue.tensors), len(own), division))
+        result.append(Generated(code, ("x", "y", *epilogue.tensors), len(kernel_blocks), division))
     return result
 
 
 @dataclass
 class _Copy:
-    """One vector of each input channel that a work-item copies: where from and to, whether it
-    lies in the image, and the input channel that `source` points to by now."""
+    """A vector of each input channel that a work-item copies to shared memory.
+
+    source: register with the address of the vector in `channel`.
+    target: register with its address in shared memory, in the first slot.
+    inside: predicate register, true where the vector lies in the image.
+    channel: the input channel that `source` points to now.
+    """
 
     source: str
     target: str
@@ -80,7 +91,7 @@ class _Copy:
 
 
 class _BlockCode:
-    """Writes the code of one block."""
+    """Emits the code of one block of output channels."""
 
     def __init__(self, code: Code, division: GeneratedTiling, block: ChannelBlock,
                  epilogue: Epilogued) -> None:
@@ -90,7 +101,7 @@ class _BlockCode:
         self._tile = tile_indices(self.code, division)
         self._chunks = self._all_chunks()
         self._copies = [self._copy(index) for index in range(division.copies)]
-        self._part = self._end = self._is_scout = ""
+        self._part = self._end = self._is_prefetch = ""
         item = self._item
         if division.config.k_groups > 1:
             self._part, item = self.code.divided(item, division.k_group)
@@ -108,26 +119,28 @@ class _BlockCode:
         before = len(self.code.instructions)
         self._walk()
         self.code.instructions[before:before] = [
-            Instruction("mov.f32", (each, Bits(0))) for pair in self._wide.values()
-            for each in pair]
+            Instruction("mov.f32", (register, Bits(0))) for pair in self._wide.values()
+            for register in pair]
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
 
     def _prefetch(self) -> None:
-        """The part of a stage at which a warp begins, and the one before which it ends: a scout
-        runs one part, the others all from the first on."""
+        """Emits the part of a stage at which a warp begins and the one before which it ends: a
+        prefetch warp runs one part, the others run all from the first on."""
         code, d = self.code, self.division
-        self._is_scout = code.get("setp.ge.u32", "p", self._item, d.workers)
+        self._is_prefetch = code.get("setp.ge.u32", "p", self._item, d.workers)
         number, _ = code.divided(code.get("add.u32", "r", self._item, -d.workers), WARP)
         _, behind = code.divided(code.get("add.u32", "r", number, 1), d.config.staggered_entries)
-        self._part = code.get("selp.b32", "r", number, 0, self._is_scout)
-        self._end = code.get("selp.b32", "r", behind, 0, self._is_scout)
+        self._part = code.get("selp.b32", "r", number, 0, self._is_prefetch)
+        self._end = code.get("selp.b32", "r", behind, 0, self._is_prefetch)
 
     def _all_chunks(self) -> list[list[int]]:
-        """The input channels that meet nonzeros, by stage."""
+        """Returns the input channels that meet nonzeros, by stage."""
         used, stage = list(self.block.taps), self.division.config.stage
         return [used[first:first + stage] for first in range(0, len(used), stage)]
 
     def _copy(self, index: int) -> _Copy:
+        """Emits the addresses of the work-item's vector with this index, and the zeros that stand
+        in its place where it lies outside of the image."""
         code, d = self.code, self.division
         problem, config = d.problem, d.config
         images, rows, columns = self._tile
@@ -157,10 +170,12 @@ class _BlockCode:
 
     @property
     def _channel_bytes(self) -> int:
+        """Bytes of an input channel in memory."""
         return self.division.problem.height * self.division.problem.width * self.division.pixel
 
     def _fill(self, target: str, inside: str, outside_patch: str) -> None:
-        """Zeros where the patch lies beside the image; they stay, since nothing is copied there."""
+        """Emits the stores of zeros where the patch lies outside of the image; they stay, since
+        nothing is copied there."""
         code, d = self.code, self.division
         beyond = code.label()
         code.jump(beyond, inside, uniform=False)
@@ -174,7 +189,8 @@ class _BlockCode:
         code.place(beyond)
 
     def _window_of(self, item: str) -> str:
-        """Where in the patch a work-item's window begins; idle ones read somewhere."""
+        """Emits the address in shared memory at which a work-item's window begins; for work-items
+        without a result it is any address of the patch."""
         code, d = self.code, self.division
         pixel, lane = code.divided(item, d.lanes)
         row, column = code.divided(pixel, d.config.columns)
@@ -187,10 +203,10 @@ class _BlockCode:
         return code.get("selp.b32", "r", begin, self._memory, busy)
 
     def _walk(self) -> None:
-        """All stages: while one is computed, those behind it are copied. Between two barriers
-        prefetch_warps run through a stage's code, with whatever lies in shared memory, and the others
-        compute the stage before. So prefetch_warps copy their share of a stage an interval before the
-        others do; with the stage that is read, three buffers hold all."""
+        """Emits all stages: while one is computed, the next ones are copied. Between two barriers
+        prefetch warps run through a stage's code, with whatever shared memory holds, and the
+        others compute the stage before. So prefetch warps copy their share of a stage one
+        interval before the others do; with the stage that is read, three buffers hold all."""
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)
         for index in range(behind):
@@ -199,23 +215,25 @@ class _BlockCode:
             code.emit("cp.async.wait_group", behind - 1)
             code.emit("bar.sync", 0)
             if d.config.prefetch_warps and index == 0:
-                self._barrier(unless=self._is_scout)
+                self._barrier(unless=self._is_prefetch)
             if d.buffers > 1:
                 self._load(index + behind)
             self._make_room(chunk)
             self._compute(index, chunk)
         if d.config.prefetch_warps:
             if self._chunks:
-                self._barrier(unless=f"!{self._is_scout}")
-            code.emit("exit", guard=self._is_scout)
+                self._barrier(unless=f"!{self._is_prefetch}")
+            code.emit("exit", guard=self._is_prefetch)
 
     def _barrier(self, unless: str) -> None:
+        """Emits a barrier that work-items leave out where a predicate is true."""
         beyond = self.code.label()
         self.code.jump(beyond, unless)
         self.code.emit("bar.sync", 0)
         self.code.place(beyond)
 
     def _load(self, index: int) -> None:
+        """Emits the asynchronous copies of a stage's inputs to shared memory."""
         code, d = self.code, self.division
         for copy in self._copies if index < len(self._chunks) else ():
             chunk = self._chunks[index]
@@ -238,8 +256,8 @@ class _BlockCode:
         code.emit("cp.async.commit_group")
 
     def _compute(self, index: int, chunk: Sequence[int]) -> None:
-        """A stage's products: each k_group and scout does one part of its channels, each stream all
-        parts from its own on."""
+        """Emits a stage's products: each k_group and prefetch warp runs one part of its channels,
+        the warps of a staggered entry run all parts, from the one of the entry on."""
         code, config = self.code, self.division.config
         count = config.k_groups if config.k_groups > 1 else config.staggered_entries
         first_slot = index % self.division.buffers * config.stage
@@ -247,28 +265,29 @@ class _BlockCode:
             self._products(chunk, first_slot)
             return
         cuts = self._cuts(chunk, count)
-        labels, done = [code.label() for _ in range(count)], code.label()
+        labels, end = [code.label() for _ in range(count)], code.label()
         code.dispatch(self._part, labels)
         for part, label in enumerate(labels):
             code.place(label)
             low, high = cuts[part], cuts[part + 1]
             self._products(chunk[low:high], first_slot + low)
             if config.k_groups > 1:
-                code.jump(done)
+                code.jump(end)
             else:
-                code.jump(done, code.get("setp.eq.u32", "p", self._end, (part + 1) % count))
+                code.jump(end, code.get("setp.eq.u32", "p", self._end, (part + 1) % count))
         if config.k_groups == 1:
             code.jump(labels[0])
-        code.place(done)
+        code.place(end)
 
     def _cuts(self, chunk: Sequence[int], count: int) -> list[int]:
-        """Where a stage's channels are cut for parts of like length."""
+        """Returns where a stage's channels are cut into parts of similar length."""
         lengths = [sum(1 + len(products) for _, _, products in self.block.taps[c]) for c in chunk]
         ends = np.cumsum(lengths)
-        wanted = ends[-1] * np.arange(1, count) / count
-        return [0, *(int(np.argmin(np.abs(ends - each))) + 1 for each in wanted), len(chunk)]
+        targets = ends[-1] * np.arange(1, count) / count
+        return [0, *(int(np.argmin(np.abs(ends - target))) + 1 for target in targets), len(chunk)]
 
     def _products(self, channels: Sequence[int], first_slot: int) -> None:
+        """Emits the loads and multiply-adds of input channels, which lie in successive slots."""
         code, d = self.code, self.division
         counts = [0] * len(self._sums)
         for slot, channel in enumerate(channels, first_slot):
@@ -290,6 +309,7 @@ class _BlockCode:
                 self._widen(b)
 
     def _input(self, slot: int, row: int, column: int) -> str:
+        """Emits the load of the input that a tap meets in a slot."""
         d = self.division
         down, right = d.problem.dilation
         offset = slot * d.plane + (row * down * d.patch_columns + column * right) * d.patch_pixel
@@ -297,9 +317,10 @@ class _BlockCode:
         return self.code.get(*kind, Address(self._window, offset))
 
     def _make_room(self, chunk: Sequence[int]) -> None:
-        """Before a stage, float16 sums that it would make too long go to float32. Channels with
-        too many terms for one stage are crowded: they do so behind every part of it too, since
-        staggered_entries run the parts in different orders."""
+        """Emits, before a stage, the conversion of those float16 sums to float32 that the stage
+        would give too many terms. Channels with too many terms in one stage are crowded: their
+        sums are converted behind every part of it too, since warps run the parts in different
+        orders."""
         self._crowded = [False] * len(self._sums)
         if not self.division.halves:
             return
@@ -311,21 +332,21 @@ class _BlockCode:
             self._pending[b] += 0 if self._crowded[b] else count
 
     def _widen(self, b: int) -> None:
-        """Adds a float16 sum to its float32 sums, and begins a new one."""
+        """Emits the addition of a float16 sum to its float32 sums, and a new float16 sum."""
         added = unpacked(self.code, self._sums[b])
         if b not in self._wide:
             self._wide[b] = (self.code.register("f"), self.code.register("f"))
-        for total, each in zip(self._wide[b], added, strict=True):
-            self.code.emit("add.rn.f32", total, total, each)
+        for total, term in zip(self._wide[b], added, strict=True):
+            self.code.emit("add.rn.f32", total, total, term)
         self.code.emit("mov.b32", self._sums[b], 0)
 
     def _values(self) -> list[tuple[str, ...]]:
-        """Each channel's sums in float32, one an image."""
+        """Emits the conversion of the sums to float32 and returns each channel's, one per image."""
         if not self.division.halves:
-            return [(each,) for each in self._sums]
+            return [(register,) for register in self._sums]
         values = []
-        for b, each in enumerate(self._sums):
-            added = unpacked(self.code, each)
+        for b, register in enumerate(self._sums):
+            added = unpacked(self.code, register)
             values.append(tuple(self.code.get("add.rn.f32", "f", total, last) for total, last
                                 in zip(self._wide[b], added, strict=True))
                           if b in self._wide else added)

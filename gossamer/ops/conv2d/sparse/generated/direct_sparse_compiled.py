@@ -1,7 +1,8 @@
-"""direct_sparse_compiled: pruned convolution by code generated for its weights.
+"""The algorithm direct_sparse_compiled computes a pruned convolution by code generated for its
+weights.
 
-Source: weights as immediates of unrolled code (SparseRT, 2020), here as PTX; sparse_ptx.py
-generates it, sparse_shape.py says how work is divided, sparse_configs.py in which ways.
+Source: weights as immediates of unrolled code (SparseRT, 2020), here as PTX. code.py generates it,
+tiling.py divides the work, and configs.py lists the ways in which that can be done.
 """
 
 from __future__ import annotations
@@ -24,24 +25,28 @@ from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Weights
 
 DENSEST = 0.5
-"""Above this density nothing is gained."""
+"""The largest density at which the algorithm is offered: above it nothing is gained."""
 
 MOST_SECONDS = 240.0
-"""Of one processor that assembling a config may take, whatever the effort."""
+"""Seconds of one processor that assembling a config may take, whatever the effort."""
 
-_LINES_A_SECOND = 13_000
-"""That one processor assembles."""
+_LINES_PER_SECOND = 13_000
+"""Instructions that one processor assembles in a second."""
 
-_MOST_LINES = MOST_SECONDS * _LINES_A_SECOND
+_MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
 _PROGRAMS: LruCache[list[tuple[PtxProgram, int]]] = LruCache(
-    2**27, lambda made: sum(len(program.text) for program, _ in made))
-"""Generated programs, each with the number of its blocks."""
+    2**27, lambda programs: sum(len(program.text) for program, _ in programs))
+"""Generated programs, each with its number of blocks; their size is the length of their text."""
 
 
 class DirectSparseCompiled(Algorithm):
-    """Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
-    does not reach the result."""
+    """Computes a convolution with kernels generated for one layer's weights: each nonzero is a
+    multiply-add with the weight as an immediate, for one pixel and image per work-item.
+
+    Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
+    does not reach the result.
+    """
 
     op = "conv2d"
     name = "direct_sparse_compiled"
@@ -66,19 +71,19 @@ class DirectSparseCompiled(Algorithm):
                     "what a work-item can copy there")
         shortest = min(lines(GeneratedTiling(problem, config)) for config in long)
         return (f"generated code of {shortest / 1e6:.1f} million instructions would take "
-                f"{shortest / _LINES_A_SECOND:.0f} s to build, at most {MOST_SECONDS:.0f} are "
+                f"{shortest / _LINES_PER_SECOND:.0f} s to build, at most {MOST_SECONDS:.0f} are "
                 "allowed; direct_sparse_table generates nothing")
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
             yield _variant(problem, GeneratedConfig(1, 1, 1, 1, 1), 0.0)
             return
-        found = configs(problem, device.limits, most_lines=_MOST_LINES)
+        as_fp32 = configs(problem, device.limits, most_lines=_MOST_LINES)
         as_fp16 = (configs(problem, device.limits, halves=True, most_lines=_MOST_LINES)
                   if problem.batch % 2 == 0 else ())
-        for index in range(max(len(found), len(as_fp16))):
-            if index < len(found):
-                yield _variant(problem, found[index], _seconds(problem, found[index]))
+        for index in range(max(len(as_fp32), len(as_fp16))):
+            if index < len(as_fp32):
+                yield _variant(problem, as_fp32[index], _seconds(problem, as_fp32[index]))
             if index < len(as_fp16):
                 yield _variant(problem, as_fp16[index],
                                _seconds(problem, as_fp16[index], halves=True)).as_fp16
@@ -90,47 +95,49 @@ class DirectSparseCompiled(Algorithm):
             return State(problem, variant, device)
         config = GeneratedConfig(**{key: int(value) for key, value in variant.config})
         division = GeneratedTiling(problem, config, variant.precision == "fp16")
-        made = _PROGRAMS.of((division, weights.digest), lambda: [
-            (each.program, each.blocks) for each in generate(division, weights.arrays)])
-        kernels = device.assemble([program for program, _ in made])
+        programs = _PROGRAMS.of((division, weights.digest), lambda: [
+            (generated.program, generated.blocks)
+            for generated in generate(division, weights.arrays)])
+        kernels = device.assemble([program for program, _ in programs])
         fused = is_short(problem.epilogue.expression)
         tensors = range(1, len(variant.inputs)) if fused else ()
         arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
         launches = [Launch(kernel, (division.groups[0], blocks), (division.work_group,), arguments,
                            division.shared_bytes)
-                    for kernel, (_, blocks) in zip(kernels, made, strict=True)]
+                    for kernel, (_, blocks) in zip(kernels, programs, strict=True)]
         if not fused:
             launches += epilogue_pass_launches(problem.epilogue, weights, device,
                                                variant.outputs[0], 1)
-        return State(problem, variant, device, launches, data=len(made))
+        return State(problem, variant, device, launches, data=len(programs))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        """The generated kernels run at the same time, each but the first in a stream of its
-        own."""
+        """Launches the generated kernels so that they run at the same time, each but the first in
+        a stream of its own."""
         device: Any = state.device
-        beside = len(state.launches[1:state.data])
-        streams = device.side_streams(stream, beside) if beside else []
-        for own in streams:
-            device.wait(own, stream)
-        for step, own in zip(state.launches, [stream, *streams], strict=False):
-            _run(device, step, inputs, outputs, own)
-        for own in streams:
-            device.wait(stream, own)
+        side_count = len(state.launches[1:state.data])
+        streams = device.side_streams(stream, side_count) if side_count else []
+        for side in streams:
+            device.wait(side, stream)
+        for step, side in zip(state.launches, [stream, *streams], strict=False):
+            _run(device, step, inputs, outputs, side)
+        for side in streams:
+            device.wait(stream, side)
         for step in state.launches[1 + len(streams):]:
             _run(device, step, inputs, outputs, stream)
 
 
 def _run(device: Device, step: Launch, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
          stream: Any) -> None:
-    arguments = [each(inputs, outputs, None) if callable(each) else each
-                 for each in step.arguments]
+    arguments = [argument(inputs, outputs, None) if callable(argument) else argument
+                 for argument in step.arguments]
     device.launch(step.kernel, step.work_groups, step.work_group_size, arguments,
                   shared_bytes=step.shared_bytes, stream=stream)
 
 
 def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:
-    return round(lines(GeneratedTiling(problem, config, halves)) / _LINES_A_SECOND, 1)
+    """Returns the processor seconds that building a config is expected to take."""
+    return round(lines(GeneratedTiling(problem, config, halves)) / _LINES_PER_SECOND, 1)
 
 
 def _variant(problem: Conv2dProblem, config: GeneratedConfig, seconds: float) -> Variant:

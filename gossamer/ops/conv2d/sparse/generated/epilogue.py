@@ -1,5 +1,5 @@
-"""Generates code: how generated sparse convolution adds up its k_groups' sums, applies the epilogue
-and stores."""
+"""Generates the end of a sparse convolution's code: it adds up the k_groups' sums, applies the
+epilogue and stores the results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ _ONE_INSTRUCTION = {"add": "add.rn.f32", "sub": "sub.rn.f32", "mul": "mul.rn.f32
 _SHORT = {*_ONE_INSTRUCTION, "relu", "clip", "leaky_relu", "prelu", "constant"}
 
 _LARGEST_OFFSET = 2**22
-"""Bytes that stand in a load's or store's address beside its register."""
+"""Bytes that a load or store may add to its address register."""
 
 
 def is_short(expression: Expression) -> bool:
-    """Whether generated code computes an expression; a pass of its own does otherwise."""
+    """Returns whether generated code computes an expression; otherwise a kernel of its own does."""
     return all(step.function in _SHORT for step in expression.steps)
 
 
 class Epilogued:
-    """A problem's epilogue as generated code applies it.
+    """A problem's epilogue in the form in which generated code applies it.
 
-    tensors: the names of the parameters that hold the tensor operands.
+    expression: the epilogue's expression.
+    operands: the kind of each operand, "channel" or "tensor"; none where the code does not apply
+    the epilogue.
+    applied: true where the code applies an epilogue.
+    tensors: the names of the kernel parameters that hold the tensor operands.
     """
 
     def __init__(self, epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
@@ -44,23 +48,26 @@ class Epilogued:
             for i, kind in enumerate(self.operands) if kind == "channel"}
 
     def constant(self, operand: int, channel: int) -> Bits:
+        """Returns the value of a "channel" operand for an output channel."""
         return bits(self._constants[f"operand{operand}"][channel])
 
     def apply(self, code: Code, value: str, operands: Sequence[Operand]) -> Operand:
-        """The epilogue of a result; operands: constants or registers."""
-        known: list[Operand] = [value, *operands]
+        """Emits the epilogue of one result and returns its value; operands are constants or
+        registers."""
+        values: list[Operand] = [value, *operands]
         for step in self.expression.steps:
-            known.append(_step(code, step, [known[index] for index in step.arguments]))
-        return known[self.expression.outputs[0]]
+            values.append(_step(code, step, [values[index] for index in step.arguments]))
+        return values[self.expression.outputs[0]]
 
 
 def bits(value: float) -> Bits:
-    """The literal of a float32, exact for NaN and infinities too."""
+    """Returns the literal of a float32, exact for NaN and infinities too."""
     return Bits(np.float32(value).view(np.uint32))
 
 
 def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Operand:
-    constants = [bits(each) for each in step.constants]
+    """Emits one step of an expression and returns its value."""
+    constants = [bits(constant) for constant in step.constants]
     if step.function in _ONE_INSTRUCTION:
         return code.get(_ONE_INSTRUCTION[step.function], "f", *arguments)
     if step.function == "constant":
@@ -83,6 +90,7 @@ class _Pointer:
         self._code, self._register, self._moved = code, register, 0
 
     def at(self, offset: int) -> Address:
+        """Returns the address that lies `offset` bytes behind the start."""
         if not 0 <= offset - self._moved < _LARGEST_OFFSET:
             self._register = self._code.get("add.s64", "q", self._register, offset - self._moved)
             self._moved = offset
@@ -90,7 +98,7 @@ class _Pointer:
 
 
 class Results:
-    """Writes the end of a block's function: channels are the block's."""
+    """Emits the end of the code of a block of output channels, from their sums to the stores."""
 
     def __init__(self, code: Code, division: GeneratedTiling, channels: Sequence[int],
                  epilogue: Epilogued) -> None:
@@ -98,9 +106,10 @@ class Results:
         self._channels, self._epilogue = channels, epilogue
 
     def write(self, values: Sequence[tuple[str, ...]], memory: str) -> None:
-        """values: each channel's sums of this work-item's k_group, one an image."""
+        """Emits the code for `values`: for each channel the sums of this work-item's k_group, one
+        per image. `memory` is the register with the address of shared memory."""
         code, count = self._code, self._division.config.k_groups
-        # read again: kept from the start, it would take registers all along
+        # reading %tid.x again takes fewer registers than holding it from the start
         k_group, item = code.divided(code.get("mov.u32", "r", "%tid.x"), self._division.k_group)
         if count > 1:
             sums = self._share(values, item, k_group, memory)
@@ -110,41 +119,47 @@ class Results:
             return
         labels = [code.label() for _ in range(count)]
         code.dispatch(k_group, labels)
-        for own, label in enumerate(labels):
+        for group, label in enumerate(labels):
             code.place(label)
-            totals = [(b, tuple(self._total(each, image, b, own, sums)
-                                for image, each in enumerate(values[b])))
-                      for b in range(own, len(values), count)]
+            totals = [(b, tuple(self._total(value, image, b, group, sums)
+                                for image, value in enumerate(values[b])))
+                      for b in range(group, len(values), count)]
             self._store(totals)
 
     def _share(self, values: Sequence[tuple[str, ...]], item: str, k_group: str,
                memory: str) -> str:
-        """Puts all k_groups' sums into shared memory; the register with this item's place there."""
+        """Puts all k_groups' sums into shared memory and returns the register with the address of
+        this work-item's first sum there."""
         code = self._code
         code.emit("bar.sync", 0)
-        place = code.get("mad.lo.u32", "r", item, 4, memory)
-        mine = code.get("mad.lo.u32", "r", k_group, self._offset(1, 0, 0), place)
-        for b, each in enumerate(values):
-            for image, value in enumerate(each):
-                code.emit("st.shared.f32", Address(mine, self._offset(0, b, image)), value)
+        address = code.get("mad.lo.u32", "r", item, 4, memory)
+        target = code.get("mad.lo.u32", "r", k_group, self._offset(1, 0, 0), address)
+        for b, channel_sums in enumerate(values):
+            for image, value in enumerate(channel_sums):
+                code.emit("st.shared.f32", Address(target, self._offset(0, b, image)), value)
         code.emit("bar.sync", 0)
-        return place
+        return address
 
     def _offset(self, k_group: int, b: int, image: int) -> int:
+        """Returns the bytes from a work-item's first sum to one of another k_group, channel and
+        image."""
         d = self._division
         return 4 * d.k_group * ((k_group * len(self._channels) + b) * d.pair + image)
 
-    def _total(self, value: str, image: int, b: int, own: int, sums: str) -> str:
+    def _total(self, value: str, image: int, b: int, group: int, sums: str) -> str:
+        """Emits the addition of the other k_groups' sums to `value`, the one of k_group
+        `group`."""
         code = self._code
         for k_group in range(self._division.config.k_groups):
-            if k_group != own:
-                other = code.get("ld.shared.f32", "f", Address(sums, self._offset(k_group, b, image)))
+            if k_group != group:
+                address = Address(sums, self._offset(k_group, b, image))
+                other = code.get("ld.shared.f32", "f", address)
                 value = code.get("add.rn.f32", "f", value, other)
         return value
 
     def _leave_unless_inside(self, item: str) -> None:
-        """Work-items without a result end here; `_at` is left for the others: the index of their
-        pixel and first image in an output channel."""
+        """Emits the exit of work-items without a result. For the others the register `_at` gets
+        the index of their pixel and first image in an output channel."""
         code, d = self._code, self._division
         problem, config = d.problem, d.config
         images, rows, columns = tile_indices(code, d)
@@ -163,15 +178,18 @@ class Results:
         self._at = code.get("mad.lo.u32", "r", at, problem.batch, image)
 
     def _store(self, totals: Sequence[tuple[int, tuple[str, ...]]]) -> None:
+        """Emits the epilogue and the stores of channels, given by number in the block and sums."""
         code, d = self._code, self._division
         y, *tensors = (self._pointer(name) for name in ("y", *self._epilogue.tensors))
         plane = d.problem.out_height * d.problem.out_width * d.pixel
         for b, values in totals:
             channel = self._channels[b]
             if self._epilogue.applied:
-                operands = self._operands(channel, [each.at(channel * plane) for each in tensors])
-                values = tuple(code.get("mov.f32", "f", self._epilogue.apply(code, value, given))
-                               for value, given in zip(values, operands, strict=True))
+                image_operands = self._operands(
+                    channel, [tensor.at(channel * plane) for tensor in tensors])
+                values = tuple(
+                    code.get("mov.f32", "f", self._epilogue.apply(code, value, operands))
+                    for value, operands in zip(values, image_operands, strict=True))
             if d.halves:
                 low, high = values
                 packed = code.get("cvt.rn.f16x2.f32", "r", high, low)
@@ -181,14 +199,16 @@ class Results:
         code.emit("exit")
 
     def _pointer(self, name: str) -> _Pointer:
+        """Emits the address of this work-item's element in the tensor of a parameter."""
         at = self._code.get("mul.wide.u32", "q", self._at, self._division.itemsize)
         start = self._code.get("ld.param.u64", "q", Address(name))
         return _Pointer(self._code, self._code.get("add.s64", "q", start, at))
 
     def _operands(self, channel: int, places: Sequence[Address]) -> list[list[Operand]]:
-        """The epilogue's operands of a channel, for each image of the work-item."""
+        """Emits the loads of a channel's operands and returns them for each image of the
+        work-item."""
         d = self._division
-        given: list[list[Operand]] = [[] for _ in range(d.pair)]
+        operands: list[list[Operand]] = [[] for _ in range(d.pair)]
         remaining = iter(places)
         for index, kind in enumerate(self._epilogue.operands):
             values: Sequence[Operand]
@@ -199,20 +219,21 @@ class Results:
                 values = unpacked(self._code, packed)
             else:
                 values = [self._code.get("ld.global.f32", "f", next(remaining))]
-            for each, value in zip(given, values, strict=True):
-                each.append(value)
-        return given
+            for image_operands, value in zip(operands, values, strict=True):
+                image_operands.append(value)
+        return operands
 
 
 def tile_indices(code: Code, division: GeneratedTiling) -> tuple[str, str, str]:
-    """The work-group's number along images, rows and columns."""
+    """Emits the work-group's indices along images, rows and columns, and returns their
+    registers."""
     _, rows, columns = division.tiles
     rest, column = code.divided(code.get("mov.u32", "r", "%ctaid.x"), columns)
     return (*code.divided(rest, rows), column)
 
 
 def unpacked(code: Code, register: str) -> tuple[str, str]:
-    """The two float16 of a register as float32."""
+    """Emits the two float16 of a register as float32 and returns their registers."""
     low, high = code.register("h"), code.register("h")
     code.emit("mov.b32", (low, high), register)
     return code.get("cvt.f32.f16", "f", low), code.get("cvt.f32.f16", "f", high)

@@ -1,4 +1,4 @@
-"""How generated sparse convolution is divided among work-groups, work-items and code."""
+"""Divides a generated sparse convolution among work-groups, work-items and parts of the code."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 WARP = 32
 BUFFERS = 3
-"""Parts of shared memory between which loading and computing alternate."""
+"""Buffers of shared memory, of a stage's inputs each, that loading and computing use in turn."""
 
 _REGISTERS = 65536
 SUB_PARTITIONS = 4
-"""Of a multiprocessor, each with warps of its own."""
+"""Sub-partitions of a multiprocessor, each with a scheduler and warps of its own."""
 
 
 @dataclass(frozen=True)
 class GeneratedConfig:
-    """channels: output channels of a block, whose sums a work-item holds at once.
-    images, rows, columns: the results of a work-group, for each of its channels.
+    """A way to generate and launch the code of a sparse convolution.
+
+    channels: output channels of a block; a work-item holds sums of all of them at once.
+    images: images of a work-group's tile.
+    rows: output rows of a work-group's tile.
+    columns: output columns of a work-group's tile.
     stage: input channels between two barriers.
-    k_groups: sets of work-items that share the input channels and add up at the end.
-    staggered_entries: parts of a stage's code at which different warps begin, each running all of them in
-    turn: as many instruction fetches are under way at once.
-    prefetch_warps: 1 where warps without results, one a stream, run through a stage's code before the
-    others come to it, each its own part; the others find it fetched, and all begin at its start.
-    Else 0. Only with one k_group.
+    k_groups: sets of work-items that split the input channels and add up their sums at the end.
+    staggered_entries: parts of a stage's code at which different warps begin, each running all of
+    them in turn: as many instruction fetches are under way at once.
+    prefetch_warps: 1 where one extra warp per staggered entry, which computes no results, runs its
+    part of a stage's code before the other warps need it. Those then find the code fetched and all
+    begin at its start. Otherwise 0; 1 requires k_groups = 1.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
-    kernels: among which the blocks are shared; they are assembled, and run, at the same time.
+    kernels: kernels among which the blocks are divided; they are assembled, and run, in parallel.
     """
 
     channels: int
@@ -45,9 +49,12 @@ class GeneratedConfig:
 
 @dataclass(frozen=True)
 class GeneratedTiling:
-    """A config applied to a problem. Tensors lie in CHWN; bytes unless a name says otherwise.
+    """A config applied to a problem whose tensors have the layout CHWN.
 
-    halves: inputs and outputs are float16, and a work-item computes two neighbouring images.
+    problem: the convolution.
+    config: the way to generate its code.
+    halves: true where inputs and outputs are float16 and a work-item computes two neighbouring
+    images.
     """
 
     problem: Conv2dProblem
@@ -56,16 +63,17 @@ class GeneratedTiling:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element of the input and the output."""
         return 2 if self.halves else 4
 
     @property
     def pair(self) -> int:
-        """Images of a work-item."""
+        """Neighbouring images that a work-item computes."""
         return 2 if self.halves else 1
 
     @property
     def lanes(self) -> int:
-        """Work-items of a pixel."""
+        """Work-items that compute one pixel, for different images."""
         return self.config.images // self.pair
 
     @property
@@ -75,7 +83,7 @@ class GeneratedTiling:
 
     @property
     def k_group(self) -> int:
-        """Work-items of a k_group: whole warps."""
+        """Work-items of a k_group, rounded up to a multiple of a warp."""
         return -(-self.items // WARP) * WARP
 
     @property
@@ -85,47 +93,50 @@ class GeneratedTiling:
 
     @property
     def work_group(self) -> int:
-        """Work-items with those of prefetch_warps."""
+        """Work-items of a work-group, with those of prefetch warps."""
         return self.workers + self.config.prefetch_warps * self.config.staggered_entries * WARP
 
     @property
     def pixel(self) -> int:
-        """Of a pixel's images in memory."""
+        """Bytes of a pixel's images in memory."""
         return self.problem.batch * self.itemsize
 
     @property
     def patch_pixel(self) -> int:
-        """Of a pixel's images in shared memory."""
+        """Bytes of a pixel's images in shared memory."""
         return self.config.images * self.itemsize
 
     @cached_property
     def vector(self) -> int:
-        """Copied to shared memory at once: 16, 8 or 4, or 0 where nothing is aligned. Several
-        pixels at once where a group takes all images, and those come in parts of them."""
+        """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where nothing is
+        aligned. A vector spans several pixels where a work-group takes all images and these are
+        smaller than the vector."""
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
-        whole = self.config.images == problem.batch
+        all_images = self.config.images == problem.batch
         for size in (16, 8, 4):
             pixels = size // self.pixel
             if self.pixel % size == 0 and self.patch_pixel % size == 0:
                 return size
-            if (whole and size % self.pixel == 0 and problem.width % pixels == 0
+            if (all_images and size % self.pixel == 0 and problem.width % pixels == 0
                     and (tile % pixels == 0 or self.tiles[2] == 1)):
                 return size
         return 0
 
     @property
     def lead(self) -> int:
-        """Columns of the patch before those that are needed, so that vectors are aligned."""
+        """Columns that the patch has before those that are needed, so that vectors are aligned."""
         return -self.problem.pads[1] % max(1, self.vector // self.pixel)
 
     @property
     def patch_rows(self) -> int:
+        """Input rows that the windows of a tile cover."""
         problem = self.problem
         return ((self.config.rows - 1) * problem.stride[0]
                 + (problem.kernel[0] - 1) * problem.dilation[0] + 1)
 
     @property
     def patch_columns(self) -> int:
+        """Input columns that the windows of a tile cover, rounded to whole vectors."""
         problem = self.problem
         needed = ((self.config.columns - 1) * problem.stride[1] + self.lead
                   + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
@@ -134,12 +145,12 @@ class GeneratedTiling:
 
     @property
     def plane(self) -> int:
-        """Of an input channel in shared memory."""
+        """Bytes of an input channel in shared memory."""
         return -(-self.patch_rows * self.patch_columns * self.patch_pixel // 16) * 16
 
     @property
     def vectors(self) -> int:
-        """Copied for an input channel."""
+        """Vectors that a work-group copies for an input channel."""
         return self.patch_rows * self.patch_columns * self.patch_pixel // self.vector
 
     @property
@@ -149,18 +160,19 @@ class GeneratedTiling:
 
     @property
     def tiles(self) -> tuple[int, int, int]:
-        """Work-groups along images, rows and columns."""
+        """Numbers of work-groups along images, rows and columns."""
         problem, config = self.problem, self.config
         return (-(-problem.batch // config.images), -(-problem.out_height // config.rows),
                 -(-problem.out_width // config.columns))
 
     @property
     def blocks(self) -> int:
-        """Blocks of the output channels of one of the problem's groups, of like size."""
+        """Blocks, of similar size, of the output channels of one of the problem's groups."""
         return -(-self.per_group // self.config.channels)
 
     @property
     def per_group(self) -> int:
+        """Output channels of one of the problem's groups."""
         return self.problem.out_channels // self.problem.groups
 
     @property
@@ -170,24 +182,26 @@ class GeneratedTiling:
 
     @property
     def groups(self) -> tuple[int, int]:
-        """Work-groups: tiles by blocks."""
+        """Numbers of work-groups: tiles, and blocks of all groups."""
         images, rows, columns = self.tiles
         return images * rows * columns, self.blocks * self.problem.groups
 
     @property
     def buffers(self) -> int:
+        """Buffers in use: fewer than BUFFERS where there are fewer stages."""
         stages = -(-(self.problem.channels // self.problem.groups) // self.config.stage)
         return min(BUFFERS, stages)
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group: its buffers, later the sums of its k_groups."""
         staged = self.buffers * self.config.stage * self.plane
         sums = 4 * self.pair * self.block * self.workers if self.config.k_groups > 1 else 0
         return max(staged, sums)
 
     @property
     def registers(self) -> int:
-        """The most that a work-item may use: warps are dealt to the parts of a multiprocessor,
-        each with registers of its own."""
+        """Registers that a work-item may use at most: warps are dealt to the sub-partitions of a
+        multiprocessor, each with registers of its own."""
         warps = -(-self.work_group // WARP // SUB_PARTITIONS) * self.config.blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

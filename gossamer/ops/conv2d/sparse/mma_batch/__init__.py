@@ -1,1 +1,1 @@
-"""Sparse convolution on tensor cores, with images along the instruction's columns."""
+"""Sparse convolution on tensor cores, with images along the columns of an instruction."""

@@ -1,31 +1,33 @@
 /* Pruned convolution on tensor cores: only the columns that some row of a block needs are
  * multiplied.
  *
- * A block is 16 * TILES output channels, its columns the (channel, row, column of a window) where
- * one of them has a nonzero, in steps of 16 (TF32: 8). Of two tiles some columns are needed by
- * both, some by the first, some by the second alone: steps are of one kind each, and those of one
- * tile take 32 columns (TF32: 16), so that every step has as many weights and products. A
- * work-group computes BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and 128 bytes
- * of images; a warp one block for HEIGHT x WIDTH of these pixels and one of PARTS parts of the
- * images.
+ * A block is 16 * TILES output channels. Its columns are the (channel, row, column of a window)
+ * where one of them has a nonzero; they are multiplied in steps of 16 (TF32: 8). With two tiles
+ * some columns are needed by both, some by the first and some by the second alone: a step has
+ * columns of one of these kinds, and a step for one tile has 32 columns (TF32: 16), so that every
+ * step has as many weights and products. A work-group computes BLOCKS blocks for a tile of
+ * SETS * HEIGHT x WIDTH output pixels and 128 bytes of images; a warp computes one block for
+ * HEIGHT x WIDTH of these pixels and one of PARTS parts of the images.
  *
- * The input comes densely, `chunk` channels of the tile with its borders at a time, into `stages`
- * parts of shared memory: a row of 128 bytes a pixel. Columns are rows there, for the tile's first
- * output pixel, and shift by as many rows as the pixel does; so the taps are gathered by the
- * addresses of the loads alone. The 16-byte pieces of a row change places by its class, and columns
- * of different classes modulo 8 (TF32: 4) are read at once. A class counts up along channels, along
- * x, and by ROW_CLASSES along y, so that it too shifts with the output pixel.
+ * The input is copied densely, `chunk` channels of the tile with its borders at a time, into
+ * `stages` parts of shared memory, where a pixel is a row of 128 bytes. A column is a row there,
+ * for the tile's first output pixel, and shifts by as many rows as the pixel does; so the addresses
+ * of the loads alone gather the taps. The class of a row decides how its 16-byte pieces are
+ * permuted, and columns of different classes modulo 8 (TF32: 4) are read at once without bank
+ * conflicts. The class counts up along channels, along x, and by ROW_CLASSES along y, so that it
+ * too shifts with the output pixel.
  *
- * A place is a row of shared memory, times 128, and its class.
+ * A place is the number of a row of shared memory times 128, plus the row's class.
  *
- * HALVES       x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
- * BLOCKS_PER_UNIT     work-groups that a multiprocessor shall hold at once */
+ * HALVES            1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are
+ *                   floats, which are read as TF32
+ * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
 
 #if HALVES
 #define VECTOR 8
 #define DEPTH 16
 #define MOVED(place) ((place) & 7)
-/* between rows of sums in shared memory: what a warp writes at once lies in different banks */
+/* Floats between rows of sums in shared memory: a warp's writes go to different banks. */
 #define SUM_PITCH (WARP_IMAGES + 8)
 #else
 #define VECTOR 4
@@ -40,19 +42,19 @@
 #define THREADS (32 * BLOCKS * PARTS * SETS)
 #define KINDS (TILES == 1 ? 1 : 3)
 
-/* 128 bytes of images of a pixel. */
+/* The images of a pixel: 128 bytes. */
 struct ALIGNED(128) Row {
     uint4 pieces[8];
 };
 
-/* Where a row's first piece is in the input, in pieces from the start of the chunk (-1: nowhere),
- * and its place. */
+/* The source of a row: the index of its first piece in the input, counted from the start of the
+ * chunk (-1: outside of the input), and the row's place. */
 struct Source {
     int piece, place;
 };
 
-/* What a lane needs of a step: where its columns are, and its weights. */
-struct ExpressionStep {
+/* The part of a step that a lane loads: the places of its columns and its weights. */
+struct Step {
     int places[TILES];
 #if !HALVES
     int upper_places[TILES];
@@ -65,7 +67,7 @@ INLINE uint address_of(const void *pointer)
     return (uint)__cvta_generic_to_shared(pointer);
 }
 
-/* 16 bytes, zeros where size is 0; they come later. */
+/* Starts an asynchronous copy of 16 bytes, or of zeros where size is 0. */
 INLINE void copy(uint target, const uint4 *source, int size)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -73,7 +75,7 @@ INLINE void copy(uint target, const uint4 *source, int size)
 }
 
 #if HALVES
-/* Columns 0 to 7 and 8 to 15 of 8 images, and of the next 8. */
+/* Loads columns 0 to 7 and 8 to 15 of 8 images, and of the next 8 images. */
 INLINE void load_matrices(uint4 &loaded, uint address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -82,8 +84,9 @@ INLINE void load_matrices(uint4 &loaded, uint address)
 }
 #endif
 
-/* kind: 0 for the step's first columns and all tiles, else the one tile that its columns are for */
-INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const ExpressionStep &step, int kind,
+/* Multiplies a step for one output pixel. kind is 0 for a step whose columns are for all tiles,
+ * else the number, from 1 on, of the one tile that they are for. */
+INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, int kind,
                            const Row *pool, int shift, int first_piece)
 {
     UNROLL for (int half = 0; half < (kind == 0 ? 1 : TILES); half++) {
@@ -115,7 +118,7 @@ INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const ExpressionSt
     }
 }
 
-/* 16 rows of images in shared memory. */
+/* Writes the sums of 16 output channels to rows of images in shared memory. */
 INLINE void put(float *rows, const float (&sums)[PRODUCTS][4], int lane)
 {
     UNROLL for (int half = 0; half < 2; half++) {
@@ -146,14 +149,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     Source *sources = (Source *)(pool + stages * stage_rows);
     int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
     int turn = warp / BLOCKS, part = turn % PARTS, set = turn / PARTS;
-    /* every fourth warp has the same scheduler: not all turns of the same block */
+    /* every fourth warp has the same scheduler, so the turns of a block go to different warps */
     int block = GROUP_ID(1) * BLOCKS + (warp + turn) % BLOCKS;
     int tile = GROUP_ID(0), line = (int)QUOTIENT(tile, tiles_x);
     int batch_part = (int)QUOTIENT(line, tiles_y);
     int first_y = (line - batch_part * tiles_y) * (SETS * HEIGHT);
     int first_x = (tile - line * tiles_x) * WIDTH;
 
-    /* kept here, not in registers, until results are stored */
+    /* shared memory holds the position until results are stored, which saves registers */
     int *corner = (int *)(sources + stage_rows);
     if (item == 0) {
         corner[0] = first_y;
@@ -175,7 +178,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
 
     int piece = item % 8, unit = batch_part * 8 + piece;
     int first_channel = (int)QUOTIENT(GROUP_ID(1), groups_apart) * group_channels;
-    /* nothing behind the last one */
+    /* copies nothing for numbers behind the last chunk */
     auto copy_chunk = [&](int number, int stage) {
         int left = number < phases ? group_channels - number * chunk : 0;
         int rows = (left < chunk ? left : chunk) * pitch;
@@ -188,7 +191,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    auto fetch = [&](ExpressionStep &step, int number) {
+    auto fetch = [&](Step &step, int number) {
         UNROLL for (int k = 0; k < TILES; k++) {
             int fragment = number * TILES + k;
 #if HALVES
@@ -214,7 +217,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     float sums[POINTS][TILES][PRODUCTS][4] = {};
     const int *ends = starts + block * (phases * KINDS + 1);
     int number = *ends++, stage = stages > 1 ? 1 : 0;
-    ExpressionStep ahead;
+    Step ahead;
     copy_chunk(0, 0);
     copy_chunk(1, 1);
     fetch(ahead, number);
@@ -223,15 +226,15 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
         UNROLL for (int kind = 0; kind < KINDS; kind++)
             kind_ends[kind] = *ends++;
         asm volatile("cp.async.wait_group %0;" ::"n"(1) : "memory");
-        /* this phase's input is there, and all are through with what is replaced */
+        /* this phase's input has arrived, and no warp reads the chunk that is replaced */
         BARRIER();
         stage = stage + 1 < stages ? stage + 1 : 0;
         copy_chunk(phase + 2, stage);
         UNROLL for (int kind = 0; kind < KINDS; kind++) {
             int end = kind_ends[kind];
-            /* once in a turn: twice takes registers that are not there */
+            /* unrolled twice this would need more registers than there are */
             _Pragma("unroll 1") while (number < end) {
-                ExpressionStep step = ahead;
+                Step step = ahead;
                 fetch(ahead, ++number);
                 UNROLL for (int point = 0; point < POINTS; point++)
                     multiply_point(sums[point], step, kind, pool, shifts[point], first_piece);

@@ -1,10 +1,10 @@
-"""direct_sparse_mma: pruned convolution on tensor cores, which skip the columns that a block of
-output channels does not need.
+"""The algorithm direct_sparse_mma computes a pruned convolution on tensor cores and skips the
+columns that a block of output channels does not need.
 
 Source: direct sparse convolution (Escoin, 2018), whose stretched columns here address rows of
-images in shared memory; output channels are taken together by the tensor cores' tile of 16, as in
-vector-sparse products (Chen et al., 2021), so that no pruning in blocks is asked for: a column that
-one of 16 channels needs costs what 16 do.
+images in shared memory. Output channels are multiplied together in the tensor cores' tile of 16, as
+in vector-sparse products (Chen et al., 2021), but weights need not be pruned in blocks: a column
+that one of 16 channels needs costs as much as one that all need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product, zip_longest
 from pathlib import Path
 
-from gossamer.device.base import DIALECT, Device, KernelSource, Limits
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, TENSOR_CORES, unsuited
@@ -33,19 +35,25 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
 _MOST_CHUNK = 16
-"""Channels whose input comes at once: a work-group starts when the first have come."""
+"""Channels in a chunk at most: a work-group starts when the first chunk has arrived."""
 _RESERVED_BYTES = 1024
-"""Of shared memory, for each work-group that a multiprocessor holds."""
+"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
-"""Reads of shared memory, as a multiple of those without conflicts."""
+"""Time of reads of shared memory, as a multiple of the time without bank conflicts."""
 
 
 @dataclass(frozen=True)
 class BatchTile:
-    """tiles: of 16 output channels in a block. blocks: of a work-group, for the same pixels.
-    parts: of the images, a warp has one (TF32: 1). sets: of a work-group's warps, below one
-    another. height, width: output pixels of a warp. blocks_per_unit: work-groups that a multiprocessor
-    shall hold at once."""
+    """The amount of work of a work-group and of its warps.
+
+    tiles: tiles of 16 output channels in a block.
+    blocks: blocks of a work-group, which compute the same pixels.
+    parts: parts of the images, one of which a warp computes (TF32: 1).
+    sets: sets of warps of a work-group, whose pixels lie below one another.
+    height: output lines of a warp.
+    width: output columns of a warp.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    """
 
     tiles: int
     blocks: int
@@ -57,32 +65,36 @@ class BatchTile:
 
     @property
     def points(self) -> int:
+        """Output pixels of a warp."""
         return self.height * self.width
 
     @property
     def warps(self) -> int:
+        """Warps of a work-group."""
         return self.blocks * self.parts * self.sets
 
     def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
-        """Of output pixels, along x and along y."""
+        """Returns the numbers of tiles of output pixels along x and along y."""
         return (-(-problem.out_width // self.width),
                 -(-problem.out_height // (self.sets * self.height)))
 
     def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
-        """None where the windows of a tile do not fit into shared memory three times: for what is
-        multiplied, and for what is to come in the next two phases."""
+        """Returns how the input is staged, or None where the windows of a tile do not fit into
+        shared memory three times: for the chunk that is multiplied and for the next two."""
         sides = [(points - 1) * stride + (size - 1) * dilation + 1
                  for points, stride, size, dilation in zip(
                      (self.sets * self.height, self.width), problem.stride, problem.kernel,
                      problem.dilation, strict=True)]
-        most = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // self.blocks_per_unit - _RESERVED_BYTES
+        most = ((limits.shared_bytes_opt_in + _RESERVED_BYTES) // self.blocks_per_unit
+                - _RESERVED_BYTES)
         channels = max(1, problem.channels // problem.groups)
         for stages, fewest in ((6, 4), (5, 3), (4, 2), (3, 1)):
             for chunk in range(min(_MOST_CHUNK, channels), min(fewest, channels) - 1, -1):
                 phases = -(-channels // chunk)
-                found = Geometry(sides[0], sides[1], -(-channels // phases), min(stages, phases))
-                if found.nbytes <= most:
-                    return found
+                geometry = Geometry(sides[0], sides[1], -(-channels // phases),
+                                    min(stages, phases))
+                if geometry.nbytes <= most:
+                    return geometry
         return None
 
 
@@ -90,19 +102,19 @@ _POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
                     (2, 1): ((1, 1), (1, 2)), (2, 2): ((1, 2), (1, 3), (2, 2))},
            "tf32": {(1, 1): ((1, 2), (1, 3), (2, 2), (1, 4), (2, 3), (2, 4)),
                     (2, 1): ((1, 2), (1, 3), (2, 2))}}
-"""Heights and widths of a warp's pixels, for each number of tiles and of parts."""
-_TRIED = 5
-_TRIED_ALIKE = 2
-"""Shapes that are tried for a layer, of each precision and number of tiles, and of those whose
-warps do the same."""
+"""Heights and widths of a warp's pixels, by precision and by numbers of tiles and of parts."""
+_MOST_SHAPES = 5
+_MOST_SIMILAR = 2
+"""Shapes that are offered for a layer: of each precision and number of tiles, and of those whose
+warps have the same work."""
 _NOMINAL_BATCH = 64
-"""Every batch has the same shapes to choose from: those expected to be best for this one."""
+"""Every batch is offered the same shapes: those expected to be best for this batch."""
 
 
 def _shapes(precision: str) -> list[BatchTile]:
-    """Those that fill a multiprocessor's registers: with 64, 96 or 128 sums a work-item 16, 12 or
-    8 warps."""
-    found = []
+    """Returns the shapes that fill a multiprocessor's registers: 16, 12 or 8 warps with 64, 96 or
+    128 sums per work-item."""
+    shapes = []
     for (tiles, parts), points in _POINTS[precision].items():
         for height, width in points:
             sums = tiles * height * width * KINDS[precision].vector * 4 // parts
@@ -110,18 +122,23 @@ def _shapes(precision: str) -> list[BatchTile]:
             for blocks, sets in product((2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4)):
                 blocks_per_unit, rest = divmod(warps, blocks * parts * sets)
                 if rest == 0 and 0 < blocks_per_unit <= 4:
-                    found.append(BatchTile(tiles, blocks, parts, sets, height, width, blocks_per_unit))
-    return found
+                    shapes.append(BatchTile(tiles, blocks, parts, sets, height, width,
+                                            blocks_per_unit))
+    return shapes
 
 
 _SHAPES = {precision: _shapes(precision) for precision in KINDS}
 
 
 class DirectSparseMma(Algorithm):
-    """In TF32 and float16, images innermost, with float32 sums. A column that one of 16
-    alike output channels needs is multiplied for all of them: a NaN or infinity of the input
-    reaches each of these, even where only zeros meet it. Of TF32 inputs the bits beyond are
-    dropped."""
+    """Computes a convolution on tensor cores in TF32 or float16 with float32 sums: blocks of
+    similar output channels are multiplied by the columns that any of them needs, for several
+    images at once.
+
+    A column that one of 16 similar output channels needs is multiplied for all of them: a NaN or
+    infinity of the input reaches each of these, even where only zeros meet it. In TF32 inputs are
+    truncated.
+    """
 
     op = "conv2d"
     name = "direct_sparse_mma"
@@ -143,29 +160,29 @@ class DirectSparseMma(Algorithm):
         if problem.outputs[0].size == 0:
             yield variant_of(problem, BatchTile(1, 1, 1, 1, 1, 1, 1), "tf32")
             return
-        # in turn, so that whoever tries a few has some of each
+        # in turn, so that a search of a few has some of each precision
         for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
             yield from filter(None, in_turn)
 
     def _of(self, precision: str, problem: Conv2dProblem, device: Device) -> list[Variant]:
-        """The one expected to be fastest first."""
+        """Returns the variants of a precision, the one expected to be fastest first."""
         kind = KINDS[precision]
         if problem.batch % kind.vector:
             return []
         shapes = _fitting(precision, problem, device.limits)
 
         def order(problem: Conv2dProblem, among: Iterable[BatchTile]) -> list[BatchTile]:
-            return sorted(among, key=lambda each: _cost(problem, each, kind, shapes[each],
-                                                        device.limits))
+            return sorted(among, key=lambda shape: _cost(problem, shape, kind, shapes[shape],
+                                                         device.limits))
 
-        tried: list[BatchTile] = []
+        offered: list[BatchTile] = []
         for shape in order(replace(problem, batch=_NOMINAL_BATCH), shapes):
-            as_tall = [each for each in tried if each.tiles == shape.tiles]
-            alike = [each for each in as_tall if (each.parts, each.height, each.width)
-                     == (shape.parts, shape.height, shape.width)]
-            if len(as_tall) < _TRIED and len(alike) < _TRIED_ALIKE:
-                tried.append(shape)
-        return [variant_of(problem, shape, precision) for shape in order(problem, tried)]
+            as_tall = [other for other in offered if other.tiles == shape.tiles]
+            similar = [other for other in as_tall if (other.parts, other.height, other.width)
+                       == (shape.parts, shape.height, shape.width)]
+            if len(as_tall) < _MOST_SHAPES and len(similar) < _MOST_SIMILAR:
+                offered.append(shape)
+        return [variant_of(problem, shape, precision) for shape in order(problem, offered)]
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -177,7 +194,7 @@ class DirectSparseMma(Algorithm):
         geometry = shape.geometry(problem, device.limits)
         assert geometry is not None, f"{variant.config_text} was not among the variants"
         tables = BatchTables(problem, weights, kind, shape.tiles, shape.blocks,
-                        shape.parts * shape.sets, geometry)
+                             shape.parts * shape.sets, geometry)
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "places", "weights", "channels")]
         kernel = device.compile(KernelSource.of(_SOURCE, "columns", {
@@ -186,7 +203,8 @@ class DirectSparseMma(Algorithm):
             "HEIGHT": shape.height, "WIDTH": shape.width, "BLOCKS_PER_UNIT": shape.blocks_per_unit,
             "ROW_CLASSES": ROW_CLASSES,
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
-            architectures=("sm_80", "sm_100"), headers=(*DIALECT, TENSOR_CORES), dynamic_shared=True))
+            architectures=("sm_80", "sm_100"), headers=(*DIALECT, TENSOR_CORES),
+            dynamic_shared=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
         groups_apart = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
         arguments = (
@@ -206,12 +224,13 @@ class DirectSparseMma(Algorithm):
 
 
 def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[BatchTile, Geometry]:
-    found = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
-    return {shape: geometry for shape, geometry in found.items() if geometry is not None}
+    """Returns the shapes that fit the device, with how each stages the input."""
+    geometries = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
+    return {shape: geometry for shape, geometry in geometries.items() if geometry is not None}
 
 
 def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Variant:
-    """Any shape, whether it is tried or not."""
+    """Returns the variant of a shape, whether it is offered or not."""
     x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
     variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
                       (y,), precision)
@@ -220,18 +239,19 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
 
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
-    """Expected cycles of a multiprocessor: of its tensor cores (8 an instruction on one of four),
-    its shared memory (128 bytes each), its schedulers, and what comes from the L2 cache at 27 bytes
-    a cycle."""
-    # alike rows share more columns than any do
-    one, all_of = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
-                   for rows in (ROWS, ROWS * shape.tiles))
-    # of a block
-    steps, fragments = max(1.0, all_of / kind.depth), max(1.0, shape.tiles * one / kind.depth)
+    """Returns the cycles that a multiprocessor is expected to take: the most of its tensor cores (8
+    per instruction on one of four), its shared memory (one per 128 bytes), its schedulers, and its
+    reads from the L2 cache (one per 27 bytes)."""
+    # similar rows share more columns than rows taken at random
+    of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
+                         for rows in (ROWS, ROWS * shape.tiles))
+    # counts for one block
+    steps = max(1.0, of_block / kind.depth)
+    fragments = max(1.0, shape.tiles * of_tile / kind.depth)
     row_groups = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
     blocks = block_count(problem, shape.tiles, 1) / row_groups
     channels = problem.channels // problem.groups
-    # of a block and all images of a pixel
+    # counts for one block and all images of one pixel
     products = fragments * kind.vector
     reads = steps * kind.depth
     pixels = shape.sets * shape.points

@@ -1,5 +1,5 @@
-"""The order of direct_sparse_mma's work: which output channels go together, which warps take them,
-and which columns are multiplied when."""
+"""Orders the work of direct_sparse_mma: which output channels form a block, which warps multiply
+it, and when each column is multiplied."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 _LAG = 1.5
-"""Chunks whose columns stay for later where they may: with more to choose from, those of a step
-lie in different banks."""
+"""Chunks by which columns are delayed where possible: with more columns to choose from, those of a
+step lie in different banks."""
 _MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
-"""Of swapping rows between tiles: rounds, multiply-adds in all, and pairs looked at in each."""
+"""Limits of swapping rows between tiles: rounds, multiply-adds in total, and pairs per round."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs by precision: images of 16 bytes, columns of a step, and how many of these are
-    read at once, which lie in different banks where their classes differ modulo that
-    number."""
+    """A precision, with the sizes that depend on it.
+
+    precision: "tf32" or "fp16".
+    vector: images in 16 bytes.
+    depth: columns of a step.
+    apart: columns that are read at once; they lie in different banks where their classes differ
+    modulo this number.
+    """
 
     precision: str
     vector: int
@@ -34,7 +39,7 @@ class Kind:
 
     @property
     def images(self) -> int:
-        """Of a row of shared memory."""
+        """Images in a row of shared memory, which has 128 bytes."""
         return 8 * self.vector
 
 
@@ -43,88 +48,94 @@ KINDS = {kind.precision: kind for kind in (Kind("tf32", 4, 8, 4), Kind("fp16", 8
 
 @dataclass(frozen=True)
 class TileBlock:
-    """tiles: the output channels of each. needed: (tiles, columns) whether a tile has a nonzero."""
+    """A block of output channels in tiles of 16.
+
+    tiles: the output channels of each tile.
+    needed: (tiles, columns) true where a tile has a nonzero in a column.
+    """
 
     tiles: list[np.ndarray]
     needed: np.ndarray
 
     @property
     def kinds(self) -> list[tuple[int, ...]]:
-        """The tiles that a step can be for."""
+        """The sets of tiles that a step can be for."""
         return [(0,)] if len(self.tiles) == 1 else [(0, 1), (0,), (1,)]
 
     def columns(self, tiles: tuple[int, ...]) -> np.ndarray:
-        """Those that exactly these tiles need."""
-        wanted = np.isin(np.arange(len(self.tiles)), tiles)
-        return np.flatnonzero((self.needed == wanted[:, None]).all(axis=0))
+        """Returns the columns that exactly these tiles need."""
+        selected = np.isin(np.arange(len(self.tiles)), tiles)
+        return np.flatnonzero((self.needed == selected[:, None]).all(axis=0))
 
     @cached_property
     def work(self) -> int:
+        """Columns that the tiles need, summed over the tiles."""
         return int(self.needed.sum())
 
 
 @lru_cache(maxsize=8)
 def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
-    """The rows of a mask, given as its packed bits, in tiles of 16 alike ones: as they are
+    """Groups the rows of a mask, given as its packed bits, into tiles of 16 similar ones: they are
     clustered, and then swapped between tiles while that leaves fewer columns that a tile needs.
-    All shapes of a layer ask for the same."""
+    The result is cached, since all tile shapes of a layer ask for it."""
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=shape[0] * shape[1]).reshape(
         shape).astype(np.float32)
     tiles = cluster(mask > 0, ROWS)
-    own = np.empty(len(mask), np.int64)
+    tile_of = np.empty(len(mask), np.int64)
     for tile, members in enumerate(tiles):
-        own[members] = tile
+        tile_of[members] = tile
     lengths = mask.sum(axis=1)
     for _ in range(min(_MOST_ROUNDS, int(_MOST_PRODUCTS // max(1, len(mask) * mask.size)))):
         counts = np.zeros((len(tiles), mask.shape[1]), np.float32)
-        np.add.at(counts, own, mask)
+        np.add.at(counts, tile_of, mask)
         needed = (counts > 0).sum(axis=1)
-        without = (counts[own] > mask).astype(np.float32)
-        # columns that a row's tile needs with another row in its place
+        without = (counts[tile_of] > mask).astype(np.float32)
+        # the columns that a row's tile needs with another row in that row's place
         swapped = without.sum(axis=1)[:, None] + lengths - without @ mask.T
-        gains = needed[own][:, None] + needed[own] - swapped - swapped.T
-        gains[own[:, None] == own] = 0
+        gains = needed[tile_of][:, None] + needed[tile_of] - swapped - swapped.T
+        gains[tile_of[:, None] == tile_of] = 0
         changed: set[int] = set()
         for place in np.argsort(-gains, axis=None, kind="stable")[:_SWAPS]:
             first, second = divmod(int(place), len(mask))
-            both = {int(own[first]), int(own[second])}
-            if gains[first, second] > 0 and not both & changed:
-                changed |= both
-                own[first], own[second] = own[second], own[first]
+            pair = {int(tile_of[first]), int(tile_of[second])}
+            if gains[first, second] > 0 and not pair & changed:
+                changed |= pair
+                tile_of[first], tile_of[second] = tile_of[second], tile_of[first]
         if not changed:
             break
-    return [np.flatnonzero(own == tile).tolist() for tile in range(len(tiles))]
+    return [np.flatnonzero(tile_of == tile).tolist() for tile in range(len(tiles))]
 
 
 def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[TileBlock]:
-    """Of rows of a mask, alike ones in tiles, and alike tiles in blocks."""
+    """Groups the rows of a mask into tiles of similar rows, and these into blocks."""
     members = alike(np.packbits(mask).tobytes(), mask.shape)
-    needed = np.stack([mask[each].any(axis=0) for each in members])
+    needed = np.stack([mask[tile].any(axis=0) for tile in members])
     nothing = np.zeros(0, np.int64)
     blocks = []
-    for each in cluster(needed, tiles):
-        missing = tiles - len(each)
-        blocks.append(TileBlock([*(rows[members[tile]] for tile in each), *[nothing] * missing],
-                            np.pad(needed[each], ((0, missing), (0, 0)))))
+    for block in cluster(needed, tiles):
+        missing = tiles - len(block)
+        blocks.append(TileBlock([*(rows[members[tile]] for tile in block), *[nothing] * missing],
+                                np.pad(needed[block], ((0, missing), (0, 0)))))
     return blocks
 
 
 def dealt(blocks: list[TileBlock], together: int, turns: int) -> list[TileBlock]:
-    """In the order of work-groups: these, and the four schedulers of each, get alike sums of work.
-    What is missing in the last one is a block of nothing."""
+    """Returns blocks in the order of work-groups, `together` in each, so that work-groups, and the
+    four schedulers of each, get similar sums of work. Empty blocks fill the last work-group."""
     count = -(-len(blocks) // together)
     nothing = [TileBlock([tile[:0] for tile in block.tiles], np.zeros_like(block.needed))
                for block in blocks[:1]]
     blocks = blocks + nothing * (count * together - len(blocks))
     dealt: list[TileBlock] = []
-    for own in _shares(blocks, [together] * count):
-        dealt += _arranged(own, turns)
+    for share in _shares(blocks, [together] * count):
+        dealt += _arranged(share, turns)
     return dealt
 
 
 def _arranged(blocks: list[TileBlock], turns: int) -> list[TileBlock]:
-    """Swapped until the schedulers' sums of work are alike: warp w has the one with number
-    (w + turn) modulo theirs, and scheduler w modulo 4."""
+    """Returns the blocks of a work-group in an order in which its schedulers have similar sums of
+    work: warp w multiplies block (w + turn) modulo their number and belongs to scheduler w
+    modulo 4."""
     warps = np.arange(turns * len(blocks))
     warps_of = np.zeros((4, len(blocks)))
     np.add.at(warps_of, (warps % 4, (warps + warps // len(blocks)) % len(blocks)), 1)
@@ -142,7 +153,7 @@ def _arranged(blocks: list[TileBlock], turns: int) -> list[TileBlock]:
             other = order.copy()
             other[list(pair)] = order[list(reversed(pair))]
             swapped.append((unevenness(other), other))
-        best = min(swapped, key=lambda each: each[0], default=(least, order))
+        best = min(swapped, key=lambda candidate: candidate[0], default=(least, order))
         if best[0] >= least:
             break
         least, order = best
@@ -150,16 +161,17 @@ def _arranged(blocks: list[TileBlock], turns: int) -> list[TileBlock]:
 
 
 def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBlock]]:
-    """So many blocks each, with alike sums of work: the longest go first to who has least, then
-    the largest sum and each other one swap what brings them closest."""
+    """Divides the blocks into shares of given sizes with similar sums of work: the longest blocks
+    go first, to the share with the least work; then the largest share and each other one swap the
+    blocks that bring their sums closest."""
     shares: list[list[TileBlock]] = [[] for _ in sizes]
 
     def total(share: list[TileBlock]) -> int:
         return sum(block.work for block in share)
 
-    for block in sorted(blocks, key=lambda each: -each.work):
-        open_ones = [share for share, size in zip(shares, sizes, strict=True) if len(share) < size]
-        min(open_ones, key=total).append(block)
+    for block in sorted(blocks, key=lambda block: -block.work):
+        with_room = [share for share, size in zip(shares, sizes, strict=True) if len(share) < size]
+        min(with_room, key=total).append(block)
     for _ in range(4 * len(blocks)):
         largest = max(shares, key=total)
         best = None
@@ -174,19 +186,21 @@ def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBloc
         _, other, i, j = best
         largest[i], other[j] = other[j], largest[i]
     for share in shares:
-        share.sort(key=lambda each: -each.work)
+        share.sort(key=lambda block: -block.work)
     return shares
 
 
 def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, apart: int,
               depth: int, rounding: float = 0.5) -> tuple[list[list[int]], list[int]]:
-    """The steps of a block, each the numbers of its columns (-1: none), and how many of them are
-    done by the end of each phase.
+    """Returns the steps of a block, each a list of its columns' numbers (-1: none), and how many of
+    them have been multiplied by the end of each phase.
 
-    chunks: of each column, ascending. A chunk is there from the phase of its number on, and is
-    replaced `stages` - 2 phases later. classes: of each column, what differs where columns can be
-    read at once, from 0 to apart - 1. depth: columns of a step. rounding: what is added to a
-    phase's share of the steps before it is cut to a whole number.
+    chunks: chunk of each column, ascending; it is in shared memory from the phase of its number on
+    and is replaced `stages` - 2 phases later.
+    classes: class of each column, from 0 to apart - 1; columns of different classes can be read at
+    once.
+    depth: columns of a step.
+    rounding: added to a phase's share of the steps before it is cut to a whole number.
     """
     arrivals = np.searchsorted(chunks, np.arange(phases + 1)).tolist()
     class_of = classes.tolist()
@@ -194,30 +208,30 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
     total = -(-len(chunks) // depth)
     steps: list[list[int]] = []
     ends = []
-    taken = 0
+    scheduled_count = 0
     for phase in range(phases):
         for column in range(arrivals[phase], arrivals[phase + 1]):
             queues[class_of[column]].append(column)
         last = phase == phases - 1
-        # whose chunk is replaced in the next phase
+        # columns before this one lose their chunk in the next phase
         due = len(chunks) if last else arrivals[max(0, phase + 4 - stages)]
-        # the first phases, too, have something to do
+        # a smaller lag at the start, so that the first phases have work too
         lag = min(_LAG, (phase + 2) / 4)
         pace = total if last else int(total * (phase + 1 - lag) / phases + rounding)
         while (any(queue and queue[0] < due for queue in queues)
-               or (len(steps) < pace and arrivals[phase + 1] - taken >= depth)):
+               or (len(steps) < pace and arrivals[phase + 1] - scheduled_count >= depth)):
             step: list[int] = []
             for _ in range(depth // apart):
                 step += _apart(queues, apart)
-            taken += len(step)
+            scheduled_count += len(step)
             steps.append(step + [-1] * (depth - len(step)))
         ends.append(len(steps))
     return steps, ends
 
 
 def _apart(queues: Sequence[deque[int]], count: int) -> list[int]:
-    """So many columns, of different classes where there are such: else of those with most."""
-    found = [queue.popleft() for queue in queues if queue]
-    while len(found) < count and (queue := max(queues, key=len)):
-        found.append(queue.popleft())
-    return found
+    """Takes `count` columns off the queues: of different classes, then from the longest queues."""
+    columns = [queue.popleft() for queue in queues if queue]
+    while len(columns) < count and (queue := max(queues, key=len)):
+        columns.append(queue.popleft())
+    return columns

@@ -1,4 +1,4 @@
-"""The tables of direct_sparse_mma: where its columns lie in shared memory, and their weights."""
+"""Builds the tables of direct_sparse_mma: where columns lie in shared memory, and their weights."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Weights
 
 ROW_CLASSES = 3
-"""What the class of a pixel's row of shared memory grows by along y: so a window of 3 x 3 has all
-eight."""
-
+"""Increment of the class of a pixel's row of shared memory from one input line to the next: with 3
+a window of 3 x 3 has all eight classes."""
 
 _PARTS: LruCache[dict[str, np.ndarray]] = LruCache(
     2**28, lambda parts: sum(part.nbytes for part in parts.values()))
-"""The tables of layers, whatever the batch."""
+"""The tables of layers, which do not depend on the batch; their size is in bytes."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a layer's input comes into shared memory: `chunk` channels at a time, for each of which
-    `pitch` rows, into one of `stages` parts of `stage_rows` rows. height, width: of the input
-    pixels that a tile's windows cover."""
+    """The staging of a layer's input in shared memory, one chunk of channels at a time.
+
+    height: input lines that the windows of a tile cover.
+    width: input columns that the windows of a tile cover.
+    chunk: channels that are copied at a time.
+    stages: parts of shared memory, each for a chunk, that are filled in turn.
+    """
 
     height: int
     width: int
@@ -37,29 +40,39 @@ class Geometry:
 
     @property
     def pitch(self) -> int:
+        """Rows of shared memory that a channel takes."""
         return self.height * self.width
 
     @property
     def stage_rows(self) -> int:
+        """Rows of shared memory that a chunk takes."""
         return self.chunk * self.pitch
 
     @property
     def nbytes(self) -> int:
-        """Of shared memory: the rows, where one stage's are in the input, and where the tile is."""
+        """Bytes of shared memory: the rows, the sources of one stage's, and the tile's position."""
         return self.stage_rows * (self.stages * 128 + 8) + 16
 
 
 @dataclass(frozen=True)
 class BatchTables:
-    """The tables of a layer: blocks of alike output channels, `tiles` times 16, `together` of which
-    share a work-group, with `turns` warps each.
+    """The tables of a layer, which multiplies its output channels in blocks of similar ones.
 
-    starts: of each block, its first step, and the end of each phase's steps of each kind: with two
-    tiles those of both, of the first and of the second, else one kind. places: of each column of a
-    step, its row of shared memory for the tile's first pixel, times 128, and its class. weights:
-    fragments of 16 channels, four registers for each of 32 lanes; a step has as many as a block has
-    tiles, and as many lots of columns, where each is for one tile alone. channels: of each row of a
-    block, its output channel, or -1. Behind the last step stands one more, to be read ahead.
+    problem: the convolution.
+    weights: its weights.
+    kind: the precision.
+    tiles: tiles of 16 output channels in a block.
+    together: blocks that share a work-group.
+    turns: warps that multiply the same block.
+    geometry: the staging of the input.
+
+    The tables by name: "starts" has for each block its first step and, phase by phase, the end of
+    the steps of each kind (with two tiles: for both, for the first, for the second). "places" has
+    for each column of a step its row of shared memory for the tile's first pixel, times 128, plus
+    its class. "weights" has the fragments of 16 channels, four registers for each of 32 lanes; a
+    step has as many as a block has tiles, and where its columns are for one tile alone as many
+    sets of columns. "channels" has for each row of a block its output channel, or -1. One step more
+    stands behind the last, since kernels read ahead.
     """
 
     problem: Conv2dProblem
@@ -71,14 +84,17 @@ class BatchTables:
     geometry: Geometry
 
     def key(self, part: str) -> str:
+        """Returns the name under which a table is cached with the weights."""
         return (f"{part} of {self.tiles} tiles, {self.together} x {self.turns}, {self.kind}, "
                 f"{self.geometry}")
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+        """Returns a function that packs a layer's arrays into a table."""
         return lambda arrays: self.parts[part]
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
+        """The tables by name."""
         return _PARTS.of((replace(self.problem, batch=1), self.key(""), self.weights.digest),
                          self._parts)
 
@@ -91,21 +107,21 @@ class BatchTables:
         step = 0
         for first in range(0, problem.out_channels, per_group):
             rows = np.arange(first, first + per_group)
-            found = blocks_of(rows, matrix[rows] != 0, self.tiles)
-            for number, block in enumerate(dealt(found, self.together, self.turns)):
-                # of the blocks of one scheduler, not all round their share of a phase alike
+            blocks = blocks_of(rows, matrix[rows] != 0, self.tiles)
+            for number, block in enumerate(dealt(blocks, self.together, self.turns)):
+                # the blocks of one scheduler round their share of a phase differently
                 turn = number % self.together // 4
                 rounding = (turn + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]
-                own = [step]
+                block_starts = [step]
                 for phase in range(phases_of(problem, self.geometry)):
                     for ends, chosen, weights in kinds:
                         span = slice(ends[phase], ends[phase + 1])
                         places.append(chosen[span])
                         values.append(weights[span])
                         step += len(places[-1])
-                        own.append(step)
-                starts.append(own)
+                        block_starts.append(step)
+                starts.append(block_starts)
                 channels.append([np.pad(tile, (0, ROWS - len(tile)), constant_values=-1)
                                  for tile in block.tiles])
         places.append(np.zeros((1, self.tiles, depth), np.int64))
@@ -117,29 +133,30 @@ class BatchTables:
 
     def _steps(self, block: TileBlock, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float
                ) -> tuple[list[int], np.ndarray, np.ndarray]:
-        """Of the columns that exactly these tiles need: the first step of each phase and the end,
-        the places of each step (steps, tiles, depth), and its weights (steps, tiles, 16, depth)."""
+        """Returns the steps for the columns that exactly these tiles need: the first step of each
+        phase and the end, the places (steps, tiles, depth) and the weights (steps, tiles, 16,
+        depth)."""
         depth, columns = self.kind.depth, block.columns(tiles)
-        lots = self.tiles // len(tiles)
+        sets = self.tiles // len(tiles)
         channel, place = self._located(columns)
         steps, ends = scheduled(channel // self.geometry.chunk, place % self.kind.apart,
                                 phases_of(self.problem, self.geometry), self.geometry.stages,
-                                self.kind.apart, lots * depth, rounding)
-        chosen = np.array(steps, np.int64).reshape(-1, lots * depth)
-        of = chosen.reshape(-1)
-        weights = np.zeros((len(tiles), ROWS, of.size), np.float32)
+                                self.kind.apart, sets * depth, rounding)
+        chosen = np.array(steps, np.int64).reshape(-1, sets * depth)
+        flat = chosen.reshape(-1)
+        weights = np.zeros((len(tiles), ROWS, flat.size), np.float32)
         for number, tile in enumerate(tiles):
             members = block.tiles[tile]
-            weights[number, :len(members), of >= 0] = matrix[
-                np.ix_(members, columns[of[of >= 0]])].T
-        # what fills a step up repeats one of its columns
-        filled = place[np.where(chosen < 0, chosen[:, :1], chosen)].reshape(-1, lots, depth)
-        by_lot = weights.reshape(len(tiles), ROWS, -1, lots, depth).transpose(2, 3, 0, 1, 4)
-        return ([0, *ends], np.repeat(filled, self.tiles // lots, axis=1),
-                by_lot.reshape(-1, self.tiles, ROWS, depth))
+            weights[number, :len(members), flat >= 0] = matrix[
+                np.ix_(members, columns[flat[flat >= 0]])].T
+        # unused columns of a step repeat its first one
+        filled = place[np.where(chosen < 0, chosen[:, :1], chosen)].reshape(-1, sets, depth)
+        by_set = weights.reshape(len(tiles), ROWS, -1, sets, depth).transpose(2, 3, 0, 1, 4)
+        return ([0, *ends], np.repeat(filled, self.tiles // sets, axis=1),
+                by_set.reshape(-1, self.tiles, ROWS, depth))
 
     def _located(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each column its channel within the group, and its place in shared memory."""
+        """Returns for each column its channel within the group and its place in shared memory."""
         problem, geometry = self.problem, self.geometry
         channel, tap = np.divmod(columns, problem.kernel[0] * problem.kernel[1])
         row, column = np.divmod(tap, problem.kernel[1])
@@ -151,11 +168,11 @@ class BatchTables:
 
 
 def phases_of(problem: Conv2dProblem, geometry: Geometry) -> int:
-    """How many chunks the channels of a group are."""
+    """Returns how many chunks, each of one phase, the channels of a group make."""
     return -(-(problem.channels // problem.groups) // geometry.chunk)
 
 
 def block_count(problem: Conv2dProblem, tiles: int, together: int) -> int:
-    """Of each group, with those without channels that fill the last work-group."""
+    """Returns the blocks of each group, with the empty ones that fill the last work-group."""
     blocks = -(-(problem.out_channels // problem.groups) // (ROWS * tiles))
     return -(-blocks // together) * together

@@ -1,1 +1,1 @@
-"""Sparse convolution on tensor cores, with output pixels along the instruction's columns."""
+"""Sparse convolution on tensor cores, with output pixels along the columns of an instruction."""

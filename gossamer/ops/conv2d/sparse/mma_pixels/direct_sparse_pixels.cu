@@ -1,36 +1,37 @@
-/* Pruned convolution of few images on tensor cores: output pixels stand side by side, columns that
- * no row of a block needs are left out.
+/* Pruned convolution of few images on tensor cores: output pixels are side by side, and columns
+ * that no row of a block needs are left out.
  *
- * A block is 16 * TILES output channels, its columns the (channel, tap) pairs where one of them has
- * a nonzero, 16 of which make a step. An octet is 8 neighbouring output pixels of a line. A cluster
- * of CLUSTER groups computes BLOCKS blocks for a tile of `lines` lines of `width` octets; each
- * group takes the columns of its own part of the channels.
+ * A block is 16 * TILES output channels. Its columns are the (channel, tap) pairs where one of them
+ * has a nonzero, and 16 of them make a step. An octet is 8 neighbouring output pixels of a line. A
+ * cluster of CLUSTER work-groups computes BLOCKS blocks for a tile of `lines` lines of `width`
+ * octets; each work-group multiplies the columns of its own part of the channels.
  *
- * A group holds its channels in shared memory, once for each of KERNEL_WIDTH taps, as that tap meets
- * them: line by line, the place of an octet holds what its pixels multiply, zeros where that is
- * outside of the image. With a vertical stride lines that one tap meets lie together, first those
- * of even numbers, say, then the others. So the octets of a tile follow one another for each
- * column, in pieces of eight inputs, and where its first piece is, in `offsets`, says all. ldmatrix
- * gathers 16 columns of two octets at once; of floats, which it cannot transpose, a lane loads one
- * pixel of each fourth column.
+ * A work-group holds its channels in shared memory, once for each of KERNEL_WIDTH taps, as that tap
+ * meets them: line by line, the piece of an octet holds the eight inputs that its pixels multiply,
+ * zeros where these are outside of the image. With a vertical stride the lines that one tap meets
+ * lie together: with a stride of 2 first those of even numbers, then the others. So the octets of a
+ * tile follow one another for each column, and the offset of a column's first piece, in `offsets`,
+ * is all that is needed to find them. ldmatrix gathers 16 columns of two octets at once; since it
+ * cannot transpose floats, a lane loads one float of every fourth column in TF32.
  *
- * A warp multiplies a block's steps for OCTETS octets; SIDES warps share a tile, PARTS the steps.
- * What a fragment of sums (a row tile's of one octet) has in all warps and groups is added up by
- * the group whose turn it is, to which the others write it.
+ * A warp multiplies a block's steps for OCTETS octets; SIDES warps share a tile, PARTS warps the
+ * steps. The sums of a fragment (one row tile and one octet) of all warps and work-groups are
+ * written to one of the work-groups, which adds them up; fragments are assigned to these in turn.
  *
- * HALVES    x, y and the epilogue's tensor operands are 16-bit floats, else floats read as TF32
- * DEPTH     steps that are asked for ahead
- * BATCH     inputs of a work-item that are asked for at once
- * STRIDED   whether the vertical stride is not 1 */
+ * HALVES    1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which
+ *           are read as TF32
+ * DEPTH     steps that are loaded ahead
+ * BATCH     inputs that a work-item loads at once
+ * STRIDED   1 where the vertical stride is not 1 */
 
 #define WARPS (BLOCKS * SIDES * PARTS)
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define HOLDERS (CLUSTER * PARTS)
-#define OF_WARP (TILES * OCTETS) /* fragments of sums, a multiple of CLUSTER */
+#define OF_WARP (TILES * OCTETS) /* fragments of sums of a warp, a multiple of CLUSTER */
 #define SHARE (BLOCKS * SIDES * OF_WARP / CLUSTER)
 #define ROWS (BLOCKS * TILES * 16)
-#define WORDS (HALVES ? 1 : 2) /* of 16 bytes, of a piece */
-/* Code that runs but once is fetched as it runs: loops of few turns stay loops. */
+#define WORDS (HALVES ? 1 : 2) /* words of 16 bytes in a piece */
+/* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
 #define ONCE_EACH _Pragma("unroll 1")
 
 #if CLUSTER > 1
@@ -47,19 +48,19 @@
 #define CLUSTER_BARRIER() BARRIER()
 #endif
 
-/* What a lane multiplies in a step, and where the columns that it fetches are, in bytes. */
-struct ExpressionStep {
+/* The part of a step that a lane loads: its weights, and the offsets of its columns in bytes. */
+struct Step {
 #if HALVES
     uint4 weights[TILES];
-    int offset; /* of column lane % 16, for the warp */
+    int offset; /* offset of column lane % 16, which the lane loads for the warp */
 #else
     uint4 weights[TILES][2];
-    int4 offsets; /* of columns lane % 4, and 4, 8 and 12 behind it */
+    int4 offsets; /* offsets of columns lane % 4, and 4, 8 and 12 behind it */
 #endif
 };
 
 #if HALVES
-/* Of the warp's 16 columns, two octets: x and y of the first, z and w of the second. */
+/* Loads two octets of the warp's 16 columns: x and y hold the first octet, z and w the second. */
 INLINE uint4 gather(uint address)
 {
     uint4 found;
@@ -70,12 +71,12 @@ INLINE uint4 gather(uint address)
 }
 #endif
 
-/* first: the piece of shared memory where the warp's first octet of the first column is. */
-INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const ExpressionStep &step, const REAL *first,
-                          uint lane)
+/* Multiplies a step. first is the piece of the first column and the warp's first octet. */
+INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const Step &step,
+                          const REAL *first, uint lane)
 {
 #if HALVES
-    /* lanes from 16 on fetch the second of two octets */
+    /* lanes from 16 on load the second of two octets */
     uint base = (uint)__cvta_generic_to_shared(first + lane / 16 * 8) + (uint)step.offset;
     uint4 columns[OCTETS / 2];
     UNROLL for (int two = 0; two < OCTETS / 2; two++)
@@ -99,7 +100,8 @@ INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const ExpressionStep 
 #endif
 }
 
-/* Where another group of the cluster has what stands here in the own shared memory. */
+/* Returns the address of the same element in the shared memory of another work-group of the
+ * cluster. */
 INLINE float4 *of_group(float4 *own, int other)
 {
 #if CLUSTER > 1
@@ -124,7 +126,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     DYNAMIC_SHARED(uint4, memory)
     REAL *inputs = (REAL *)memory;
     float4 *partial = (float4 *)(memory + pieces * WORDS);
-    int *numbers = (int *)(partial + HOLDERS * SHARE * 32); /* of the blocks' output channels */
+    int *numbers = (int *)(partial + HOLDERS * SHARE * 32); /* the output channels of the blocks */
     uint lane = (uint)LOCAL_ID(0) % 32, warp = (uint)LOCAL_ID(0) / 32;
     uint block = warp % BLOCKS, side = warp / BLOCKS % SIDES, part = warp / (BLOCKS * SIDES);
     uint rank = (uint)GROUP_ID(0) % CLUSTER, blocks_part = (uint)GROUP_ID(0) / CLUSTER;
@@ -136,8 +138,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     int first_line = GROUP_ID(1) * lines;
     int first_octet = (GROUP_ID(2) - image * tiles_across) * width;
 
-    /* a work-item copies one place of the input of one channel after the other, or, where a tile
-     * has more places than the group work-items, one such place after the other */
+    /* A work-item copies one input of a tile for one channel after the other; where a tile has more
+     * inputs than the work-group has work-items, it copies several inputs in turn. */
     int top = first_line * stride_y - pad_top, left = first_octet * 8 * stride_x - pad_left;
     int first_y = top > 0 ? top : 0, first_x = left > 0 ? left : 0;
     int first_channel = (int)rank * share_channels, own_channels = group_channels - first_channel;
@@ -146,9 +148,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     own_channels = (own_channels < share_channels ? own_channels : share_channels) - own;
     int first_source = (image * all_channels + first_channel + own
                         + (int)QUOTIENT(blocks_part, group_parts) * group_channels) * plane;
-    ExpressionStep steps[DEPTH];
+    Step steps[DEPTH];
     int next, last;
-    auto ask = [&](ExpressionStep &step, int number) {
+    auto ask = [&](Step &step, int number) {
         if (number < last) {
 #if HALVES
             step.offset = offsets[number * 16 + lane % 16];
@@ -187,7 +189,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 source += at_once * plane;
             }
             if (is_first) {
-                /* here and no sooner: the loads before do not wait for these */
+                /* uses start and stop only here, so that the loads above do not wait */
                 asm volatile("" : "+r"(start), "+r"(stop));
                 next = start + (stop - start) * (int)part / PARTS;
                 last = start + (stop - start) * ((int)part + 1) / PARTS;
@@ -195,7 +197,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                     ask(steps[k], next + k);
                 if (LOCAL_ID(0) < ROWS)
                     numbers[LOCAL_ID(0)] = number;
-                ONCE_EACH for (int word = LOCAL_ID(0); word < pieces * WORDS; word += WORK_GROUP_SIZE)
+                ONCE_EACH for (int word = LOCAL_ID(0); word < pieces * WORDS;
+                               word += WORK_GROUP_SIZE)
                     memory[word] = make_uint4(0, 0, 0, 0);
                 BARRIER();
                 is_first = false;
@@ -224,7 +227,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 ask(steps[k], next + k + DEPTH);
             }
 
-    CLUSTER_WAIT(); /* all of the cluster are there and can be written to */
+    CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
     float4 *own_partial = partial + (((rank * PARTS + part) * BLOCKS + block) * SIDES + side)
                                         * (OF_WARP / CLUSTER * 32) + lane;
     UNROLL for (int owner = 0; owner < CLUSTER; owner++) {
@@ -243,7 +246,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
             sum = MAKE4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
         }
         uint of_warp = share % (OF_WARP / CLUSTER) * CLUSTER + rank;
-        uint other = share / (OF_WARP / CLUSTER); /* the warp's block and side */
+        uint other = share / (OF_WARP / CLUSTER); /* block and side of its warp */
         int octet = (int)(other % SIDES * OCTETS + of_warp % OCTETS);
         int in_tile = (int)QUOTIENT(octet, width);
         int out_y = first_line + in_tile;

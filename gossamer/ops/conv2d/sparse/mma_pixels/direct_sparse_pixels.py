@@ -1,10 +1,10 @@
-"""direct_sparse_pixels: pruned convolution of few images on tensor cores, output pixels side by
-side.
+"""The algorithm direct_sparse_pixels computes a pruned convolution of few images on tensor cores,
+with output pixels side by side.
 
 Source: direct sparse convolution (Escoin, 2018) finds the input of a column of weights by shifting
-a window's start; here each horizontal shift is a copy of its own in shared memory, so that eight
-pixels are 16 aligned bytes. Rows are taken together by the tensor cores' tile of 16, as in
-vector-sparse products (Chen et al., 2021), without pruning in blocks.
+a window's start. Here shared memory has a copy of the input for each horizontal shift, so that
+eight pixels are 16 aligned bytes. Rows are multiplied together in the tensor cores' tile of 16, as
+in vector-sparse products (Chen et al., 2021), without pruning in blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import DIALECT, Device, KernelSource, Limits
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
@@ -43,7 +45,7 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}
-"""Steps that are asked for ahead; one of TF32 has twice the registers."""
+"""Steps that are loaded ahead; a step of TF32 takes twice the registers."""
 
 _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
@@ -55,9 +57,13 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
 
 
 class DirectSparsePixels(Algorithm):
-    """In TF32 and float16, with float32 sums. A column that a block of 16 or 32 output channels
-    needs is multiplied for all of them: a NaN or infinity of the input reaches each of these, even
-    where only zeros meet it. Of TF32 inputs the bits beyond are dropped."""
+    """Computes a convolution of few images on tensor cores in TF32 or float16 with float32 sums:
+    blocks of similar output channels are multiplied by octets of neighbouring pixels.
+
+    A column that one of a block of 16 or 32 output channels needs is multiplied for all of them: a
+    NaN or infinity of the input reaches each of these, even where only zeros meet it. In TF32
+    inputs are truncated.
+    """
 
     op = "conv2d"
     name = "direct_sparse_pixels"
@@ -84,8 +90,8 @@ class DirectSparsePixels(Algorithm):
             return
         fitting = {precision: _fitting(problem, precision, device.limits)
                    for precision in ("tf32", "fp16")}
-        for shape in fitting["tf32"] + [each for each in fitting["fp16"]
-                                        if each not in fitting["tf32"]]:
+        for shape in fitting["tf32"] + [shape for shape in fitting["fp16"]
+                                        if shape not in fitting["tf32"]]:
             for precision, shapes in fitting.items():
                 if shape in shapes:
                     yield _variant(problem, shape, precision)
@@ -131,15 +137,15 @@ def _runnable(limits: Limits) -> list[PixelTile]:
 
 
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
-    """The shapes that the device can run, those expected to be fastest first. The sizes of
-    clusters take turns: what a cluster costs is the device's to say."""
+    """Returns the shapes that the device can run, those expected to be fastest first. The sizes of
+    clusters take turns, since the cost of a cluster is only known by measuring."""
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = PixelTiling(problem, shape, precision)
         if divided.unfit(limits) is None:
             by_size[shape.cluster].append(divided)
-    in_order = (sorted(each, key=lambda divided: cycles(divided, limits))
-                for each in by_size.values())
+    in_order = (sorted(of_size, key=lambda divided: cycles(divided, limits))
+                for of_size in by_size.values())
     return [divided.shape for in_turn in zip_longest(*in_order) for divided in in_turn if divided]
 
 
@@ -152,39 +158,45 @@ def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Varian
 
 @dataclass(frozen=True)
 class _PixelTables:
-    """The tables of a layer: of each block the columns of each part of the channels.
+    """The tables of a layer, which list the columns of each block and part of the channels.
 
-    starts: of each block and part, the first of its steps, and behind the last. offsets: of each
-    column of a step, the bytes of its first octet behind those of the first column. weights: of
-    each step, tile and instruction (float16: one, TF32: two of eight columns), four registers for
-    each of 32 lanes. channels: of each row of a
-    block, its output channel, or -1.
+    divided: the division of the layer among work-groups.
+    weight: its weights.
+
+    The tables by name: "starts" has for each block and part its first step, and the end. "offsets"
+    has for each column of a step the bytes from the first column's first octet to its own.
+    "weights" has for each step, tile and instruction (float16: one, TF32: two of eight columns)
+    four registers for each of 32 lanes. "channels" has for each row of a block its output channel,
+    or -1.
     """
 
     divided: PixelTiling
     weight: np.ndarray
 
     def key(self, part: str) -> str:
+        """Returns the name under which a table is cached with the weights."""
         d = self.divided
         places = (d.residue_pieces, d.tap_pieces, d.channel_pieces, d.width)
         return (f"{part} of {d.shape.rows} rows, {d.shape.blocks} by {d.shape.cluster}, {places}, "
                 f"{d.precision}")
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+        """Returns a function that packs a layer's arrays into a table."""
         return lambda arrays: self.parts[part]
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
+        """The tables by name."""
         divided, problem, shape = self.divided, self.divided.problem, self.divided.shape
         matrix = np.asarray(self.weight, np.float32).reshape(problem.out_channels, -1)
         per_group = problem.out_channels // problem.groups
         blocks: list[np.ndarray] = []
         for group in range(problem.groups):
             rows = np.arange(group * per_group, (group + 1) * per_group)
-            found = [rows[each] for each in cluster(matrix[rows] != 0, shape.rows)]
-            found += [rows[:0]] * (divided.blocks - len(found))
-            blocks += _dealt(found, [int(matrix[each].any(axis=0).sum()) for each in found],
-                             shape.blocks)
+            group_blocks = [rows[members] for members in cluster(matrix[rows] != 0, shape.rows)]
+            group_blocks += [rows[:0]] * (divided.blocks - len(group_blocks))
+            lengths = [int(matrix[members].any(axis=0).sum()) for members in group_blocks]
+            blocks += _dealt(group_blocks, lengths, shape.blocks)
         channels = np.full((len(blocks), shape.rows), -1, np.int32)
         starts, offsets, values = [0], [], []
         part_columns = divided.channels * math.prod(problem.kernel)
@@ -192,32 +204,32 @@ class _PixelTables:
             channels[index, :len(members)] = members
             columns = np.flatnonzero(matrix[members].any(axis=0))
             for part in range(shape.cluster):
-                own = columns[columns // part_columns == part]
-                order, places = self._spread(own - part * part_columns)
+                in_part = columns[columns // part_columns == part]
+                order, places = self._spread(in_part - part * part_columns)
                 offsets.append(places)
                 value = np.zeros((shape.rows, len(places)), np.float32)
                 used = order >= 0
-                value[:len(members), used] = matrix[np.ix_(members, own[order[used]])]
+                value[:len(members), used] = matrix[np.ix_(members, in_part[order[used]])]
                 values.append(value)
                 starts.append(starts[-1] + len(places) // DEPTH)
-        # a table without an entry would have no address
+        # an empty table would have no address
         if not starts[-1]:
             offsets.append(np.zeros(DEPTH, np.int32))
             values.append(np.zeros((shape.rows, DEPTH), np.float32))
-        # tile, row, step, instruction, column
+        # axes: tile, row, step, instruction, column
         depth = DEPTH if divided.precision == "fp16" else DEPTH // 2
-        apart = np.concatenate(values, axis=1).reshape(shape.tiles, ROWS, -1, DEPTH // depth, depth)
+        split = np.concatenate(values, axis=1).reshape(shape.tiles, ROWS, -1, DEPTH // depth, depth)
         places = np.concatenate(offsets)
         if divided.precision == "tf32":
             places = np.ascontiguousarray(places.reshape(-1, 4, 4).swapaxes(1, 2))
         return {"starts": np.array(starts, np.int32), "offsets": places,
-                "weights": fragments(apart.transpose(2, 0, 3, 1, 4), divided.precision),
+                "weights": fragments(split.transpose(2, 0, 3, 1, 4), divided.precision),
                 "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The order in which columns fill steps, -1 for none, and their offsets in bytes. So many
-        of a step as there are banks are loaded at once: what is in one bank is dealt out to all of
-        these sets."""
+        """Returns the order in which columns fill steps, with -1 for none, and their offsets in
+        bytes. A step loads sets of as many columns as there are banks at once; the columns of one
+        bank are dealt out to different sets."""
         divided = self.divided
         channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
         row, column = np.divmod(tap, divided.problem.kernel[1])
@@ -226,15 +238,15 @@ class _PixelTables:
         order = np.full(sets * divided.banks, -1)
         order[:len(columns)] = np.argsort(places % divided.banks, kind="stable")
         order = order.reshape(divided.banks, sets).T.reshape(-1)
-        # what is loaded twice costs no more: where there is none, what its set has first
-        instead = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
-        filled = np.where(order >= 0, order, np.maximum(instead, 0))
+        # an unused column loads the first one of its set, since loading it twice costs no more
+        fillers = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
+        filled = np.where(order >= 0, order, np.maximum(fillers, 0))
         return order, (divided.piece_bytes * places[filled]).astype(np.int32)
 
 
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
-    """The blocks in an order in which so many that follow one another are about as long in all as
-    any others: from the longest on they go to groups to and fro."""
+    """Returns the blocks in an order in which every `together` successive ones have about the same
+    total length: from the longest on they go to the work-groups in turn, back and forth."""
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]

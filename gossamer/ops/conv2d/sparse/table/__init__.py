@@ -1,1 +1,1 @@
-"""Sparse convolution over tables of blocks of output channels."""
+"""Sparse convolution with weights in tables of blocks of output channels."""

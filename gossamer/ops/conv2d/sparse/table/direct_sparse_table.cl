@@ -1,24 +1,24 @@
-/* Sparse convolution from tables, several output channels at once: a block is ROWS channels, its
+/* Sparse convolution from tables, several output channels at once. A block is ROWS channels; its
  * columns are those where any of them has a weight, and the input that a column meets is loaded
- * once for all of them. columns holds how far a column's input lies from where a window starts,
- * values its ROWS weights, zero where a channel has none; both go in fours, the last ones of a
- * block filled up with columns of zeros.
+ * once for all of them. columns holds for each column the offset of its input from the start of a
+ * window, and values its ROWS weights, zero where a channel has none. Both are read in fours;
+ * columns with zero weights fill the last four of a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
- * multiple of ROWS, share the columns of a block and add up at the end; BLOCKS blocks share a
- * work-group, and so what is read of the input.
+ * multiple of ROWS, share the columns of a block and add up their sums at the end. BLOCKS blocks
+ * share a work-group, and so the input that it reads.
  *
- * Output points are counted over (lines, places, images): in LINEAR, places are as many as an input
- * line has, those past the last output are computed and not stored, and windows start at the number
- * of their point. Otherwise every point's window is worked out.
+ * Output points are counted over (lines, places, images). In LINEAR a line has as many places as an
+ * input line; those past the last output are computed and not stored, and the window of a point
+ * starts at the number of the point. Otherwise the start of every point's window is computed.
  *
- * MASKED    x has no padding: sides holds for each column the bits of its tap's row (the number of
- *           the row) and column (16 and more), of which a point has those set that are outside of
- *           x for it, and reads zeros there
- * VECTOR    neighbouring points that are loaded and stored at once: 1, or 4 images
- * DISTANCE  from a work-item's point (or vector) to its next one; LANES * VECTOR, or less where
- *           that would be past the last point
- * HALVES    x, y and the epilogue's tensor operands are 16-bit floats */
+ * MASKED     1: x has no padding. sides holds for each column a bit for the row of its tap (bits 0
+ *            to 15) and one for the column of its tap (bits 16 to 31). A point has those bits set
+ *            whose taps are outside of x, and reads zeros for them
+ * VECTOR     neighbouring points that are loaded and stored at once: 1, or 4 images
+ * DISTANCE   points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less
+ *            where that would be past the last point
+ * HALVES     1: x, y and the epilogue's tensor operands are 16-bit floats */
 
 #define SET_COUNT (BLOCKS * SPLITS)
 #define WORK_GROUP_SIZE (LANES * SET_COUNT)
@@ -64,8 +64,8 @@
     int place = (int)QUOTIENT(in_line, images);         \
     int image = in_line - place * images;
 
-/* A work-item's k-th point, which is one to be read from; and whether no other work-item or point
- * of a work-item has it. */
+/* POINT is a work-item's k-th point, from which it can read; IS_OWN tells whether it is the only
+ * one, of all work-items, that computes this point. */
 #if LINEAR && !MASKED
 #define POINT(k) (base + (k) * DISTANCE)
 #define IS_OWN(k)                                               \
@@ -127,7 +127,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void direct_sparse_table(
     int plane = (int)QUOTIENT(rest, tiles);
     int first = (rest - plane * tiles) * SPAN;
 #if SPLITS > 1
-    int channel = channels[block * ROWS + split % ROWS]; /* that this set adds up */
+    int channel = channels[block * ROWS + split % ROWS]; /* the channel that this set adds up */
 #endif
 
     int x_first = plane * x_plane + x_start;
@@ -169,7 +169,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void direct_sparse_table(
     int start = starts[block], length = starts[block + 1] - start;
     int four = start + length * split / SPLITS;
     int end = start + length * (split + 1) / SPLITS;
-    int4 next = columns[four]; /* one more than all blocks have is there */
+    int4 next = columns[four]; /* four more stand behind the last block */
 #if MASKED
     int4 next_sides = sides[four];
 #endif

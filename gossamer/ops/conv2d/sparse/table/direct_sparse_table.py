@@ -1,8 +1,10 @@
-"""direct_sparse_table: pruned convolution with weights in tables, for several channels at once.
+"""The algorithm direct_sparse_table computes a pruned convolution with weights in tables, for
+several output channels at once.
 
 Source: direct sparse convolution on GPUs (Escoin, 2018), whose table form loads an input for every
-multiply-add. Here output channels with weights in like places form a block that loads it once, its
-sums in registers, and sets of work-items share the columns of a block where points are few.
+multiply-add. Here output channels with weights in similar positions form a block that loads an
+input once and has its sums in registers; where points are few, several sets of work-items share the
+columns of a block.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Argument, Device, KernelSource
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.csr import SURE_WORK_GROUP, cannot_index
@@ -42,7 +45,9 @@ _EMPTY = TableForm(1, 1, 32)
 
 
 class DirectSparseTable(Algorithm):
-    """Nothing is generated for the weights: a kernel serves every layer of its form.
+    """Computes a convolution from tables of weights: a block of output channels loads the input of
+    each of its columns once and multiplies it by one weight per channel. The kernel does not depend
+    on the weights.
 
     Columns that no channel of a block has are skipped. A column that one of them has is multiplied
     by zero for the others, so that a NaN or infinity of the input reaches all channels of a block
@@ -58,8 +63,8 @@ class DirectSparseTable(Algorithm):
         if (reason := cannot_index(problem, device)) is not None:
             return reason
         if not fitting(device.limits):
-            return (f"{device.name} runs at most {device.limits.work_group_size} work-items a group "
-                    f"with {device.limits.shared_bytes} bytes of shared memory")
+            return (f"{device.name} runs at most {device.limits.work_group_size} work-items a "
+                    f"group with {device.limits.shared_bytes} bytes of shared memory")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -69,7 +74,7 @@ class DirectSparseTable(Algorithm):
         # the layouts of one image are the same memory
         layouts = _LAYOUTS if problem.batch > 1 else _LAYOUTS[:1]
         offered = sorted((_offered(problem, device, layout) for layout in layouts),
-                         key=lambda each: each[0])
+                         key=lambda layout_offer: layout_offer[0])
         for in_turn in zip_longest(*(variants for _, variants in offered)):
             for variant in in_turn:
                 if variant is not None:
@@ -113,8 +118,8 @@ class DirectSparseTable(Algorithm):
 
 def _offered(problem: Conv2dProblem, device: Device,
              layout: str) -> tuple[tuple[bool, float], list[Variant]]:
-    """The expected cost of the first, behind whether it may be too large, and all in that
-    order."""
+    """Returns the variants of a layout, the one expected to be fastest first, and the key of that
+    one: whether its work-group may be too large, and its expected cost."""
     x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
     costs = {form: (device.api == "opencl" and form.work_group > SURE_WORK_GROUP, cost)
              for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
@@ -125,24 +130,25 @@ def _offered(problem: Conv2dProblem, device: Device,
 
 
 def _workspace(problem: Conv2dProblem, x: TensorSpec, form: TableForm) -> int:
-    """Bytes of the padded input; none where x itself is read."""
+    """Returns the bytes of the padded input, or 0 where x itself is read."""
     read = as_read(x, problem, form)
     return 0 if read == x else read.nbytes
 
 
 def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
             x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
-    """The kernel's table of the weights, which go into blocks once for all input sizes, columns
-    as offsets in the input x as it is read; and what makes the table of the columns' sides."""
+    """Returns the kernel's tables of the weights, with columns as offsets in the input x as it is
+    read, and a function that returns the table of the columns' sides. Weights are put into blocks
+    once for all input sizes."""
     @cache
-    def made() -> Table:
+    def blocks() -> Table:
         return table(weights.arrays["weight"], problem.groups, rows)
 
     def pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-        return lambda arrays: getattr(made(), part)
+        return lambda arrays: getattr(blocks(), part)
 
     def places() -> tuple[np.ndarray, ...]:
-        channel, tap = np.divmod(made().columns, problem.kernel[0] * problem.kernel[1])
+        channel, tap = np.divmod(blocks().columns, problem.kernel[0] * problem.kernel[1])
         return (channel, *np.divmod(tap, problem.kernel[1]))
 
     def sides(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

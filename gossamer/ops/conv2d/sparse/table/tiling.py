@@ -1,20 +1,26 @@
-"""In which ways direct_sparse_table divides a convolution, and what each is expected to cost."""
+"""Lists the ways in which direct_sparse_table divides a convolution, with their expected costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from gossamer.device.base import Limits
+from gossamer.device.limits import Limits
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.tensor import TensorSpec
 
 
 @dataclass(frozen=True)
 class TableForm:
-    """rows: output channels of a block. points: output points of a work-item. lanes: work-items
-    that go over a block's columns together. blocks: of a work-group. splits: sets of work-items
-    that share a block's columns, 1 or a multiple of rows. masked: 1 where the input is read as it
-    is and what lies outside of it is left out, 0 where its padding is stored first."""
+    """A form of the kernel.
+
+    rows: output channels of a block.
+    points: output points of a work-item.
+    lanes: work-items of a set, which multiply a block's columns together.
+    blocks: blocks of a work-group.
+    splits: sets of work-items that share a block's columns: 1 or a multiple of rows.
+    masked: 1 where the input is read without padding and taps outside of it are masked, 0 where its
+    padding is stored first.
+    """
 
     rows: int
     points: int
@@ -25,14 +31,17 @@ class TableForm:
 
     @property
     def work_group(self) -> int:
+        """Work-items of a work-group."""
         return self.lanes * self.blocks * self.splits
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
         return 4 * self.work_group * self.rows * self.points if self.splits > 1 else 0
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
+        """The form as the config of a variant."""
         return tuple((field.name, getattr(self, field.name)) for field in fields(self))
 
 
@@ -57,17 +66,24 @@ FORMS = (
     TableForm(2, 8, 64, blocks=8),
     TableForm(4, 8, 64, blocks=4),
 )
-"""The first works for every problem: its work-items have one point, its groups fit any device."""
+"""The first form works for every problem: its work-items have one point each, and its work-groups
+fit any device."""
 
 
 @dataclass(frozen=True)
 class OutputPlanes:
-    """The output points of one channel, plane by plane: (lines, places, images) in the order of
-    memory, a plane being an image, or all of them where these lie innermost.
+    """The output points of one channel, plane by plane, indexed by (lines, places, images) in the
+    order of memory. A plane is one image, or all of them where these are innermost.
 
-    line: points of a line; where windows start one element further from point to point (linear),
-    places of an input line, else of an output line, times images. start: where the first window
-    begins. in_x, in_y: how far a step along planes, lines and places moves window and result.
+    planes: number of planes.
+    count: points of a plane.
+    line: points of a line: images times the places of an input line where the points are linear,
+    else images times the places of an output line.
+    images: images of a place.
+    linear: true where windows start one element further from point to point.
+    start: offset in x of the first window.
+    in_x: elements by which a step along planes, lines and places moves the window in x.
+    in_y: elements by which a step along planes, lines and places moves the result in y.
     """
 
     planes: int
@@ -81,7 +97,7 @@ class OutputPlanes:
 
     @staticmethod
     def of(problem: Conv2dProblem, form: TableForm, x: TensorSpec, y: TensorSpec) -> OutputPlanes:
-        """x: the input as it is read."""
+        """Returns the points of a problem; x is the input as it is read."""
         innermost = y.layout == "CHWN"
         images = problem.batch if innermost else 1
         linear = problem.stride == (1, 1) and x.strides[2] >= problem.out_width * images
@@ -92,81 +108,89 @@ class OutputPlanes:
         if form.masked:
             start = -(problem.pads[0] * x.strides[2] + problem.pads[1] * x.strides[3])
         return OutputPlanes(planes, count, line, images, linear, start,
-                    (x.strides[0], problem.stride[0] * x.strides[2],
-                     problem.stride[1] * x.strides[3]),
-                    (y.strides[0], y.strides[2], y.strides[3]))
+                            (x.strides[0], problem.stride[0] * x.strides[2],
+                             problem.stride[1] * x.strides[3]),
+                            (y.strides[0], y.strides[2], y.strides[3]))
 
 
 @dataclass(frozen=True)
 class TableTiling:
-    """A form applied to a walk."""
+    """A form applied to the output points of a problem.
+
+    form: the form of the kernel.
+    walk: the output points of one channel.
+    """
 
     form: TableForm
     walk: OutputPlanes
 
     @property
     def vector(self) -> int:
-        """Images that are loaded at once."""
+        """Images that a work-item loads at once."""
         return 4 if self.walk.images % 4 == 0 and self.form.points % 4 == 0 else 1
 
     @property
     def width(self) -> int:
-        """Neighbouring points that the lanes have at once."""
+        """Neighbouring points that the lanes of a set compute with one vector each."""
         return self.form.lanes * self.vector
 
     @property
     def vectors(self) -> int:
+        """Vectors of a work-item."""
         return self.form.points // self.vector
 
     @property
     def distance(self) -> int:
-        """From a work-item's point (or vector) to its next; 0 where the plane has too few points
-        for all that are read to lie within, or for a work-item to have all of its own. Two may
-        cover a smaller plane by overlapping."""
+        """Points from a work-item's point (or vector) to its next one; 0 where the form does not
+        suit the plane, since points that are read would be outside of it or work-items would have
+        none. Two vectors may cover a smaller plane by overlapping."""
         if self.form.masked:
             return self.width if self.walk.count > (self.vectors - 1) * self.width else 0
         if not self.walk.linear or self.walk.count >= self.vectors * self.width:
             return self.width
-        over = self.walk.count - self.width
-        return over if self.vectors == 2 and over > 0 else self.width * (self.vectors == 1)
+        rest = self.walk.count - self.width
+        return rest if self.vectors == 2 and rest > 0 else self.width * (self.vectors == 1)
 
     @property
     def tiles(self) -> int:
-        """Of a plane."""
+        """Work-groups along a plane."""
         return -(-self.walk.count // (self.width + (self.vectors - 1) * self.distance))
 
 
 def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
                    limits: Limits) -> dict[TableForm, float]:
-    """The forms that fit the device and the planes, with what they are expected to cost. x: the
-    input as it is given."""
+    """Returns the expected costs of the forms that fit the device and the planes; x is the input as
+    it is given."""
     masked = [0]
     if any(problem.pads):
         masked = [1, 0] if max(problem.kernel) <= _MASK_BITS else [0]
-    found = {}
-    for form in (replace(each, masked=bit) for each in fitting(limits) for bit in masked):
+    costs = {}
+    for form in (replace(form, masked=bit) for form in fitting(limits) for bit in masked):
         source = as_read(x, problem, form)
         division = TableTiling(form, OutputPlanes.of(problem, form, source, y))
         if division.distance:
-            found[form] = _cost(problem, division, source, limits)
-    return found
+            costs[form] = _cost(problem, division, source, limits)
+    return costs
 
 
 def as_read(x: TensorSpec, problem: Conv2dProblem, form: TableForm) -> TensorSpec:
-    """The input with its padding stored, unless the form needs none."""
+    """Returns the spec of the input as a form reads it: padded, unless the form masks."""
     return x if form.masked else replace(x, border=problem.pads)
 
 
 def fitting(limits: Limits) -> list[TableForm]:
+    """Returns the forms that the device can run."""
     return [form for form in FORMS
-            if form.work_group <= limits.work_group_size and form.shared_bytes <= limits.shared_bytes]
+            if form.work_group <= limits.work_group_size
+            and form.shared_bytes <= limits.shared_bytes]
 
 
 def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: Limits) -> float:
-    """Expected cycles, from counts and not from measurements. Columns are reckoned as if weights
-    lay anywhere. Four columns cost a multiprocessor a set's instructions, four a cycle, or the
-    words of input and table that its cache gives out, one of every lane of a warp a cycle; what a
-    work-group reads comes into that cache once; and no set is faster than waiting for it allows."""
+    """Returns the expected cycles, from counts and not from measurements, as if weights were at
+    random positions. Four columns cost a multiprocessor the instructions of a set, at four per
+    cycle, or the words of input and table from its L1 cache, at one per lane of a warp and cycle.
+    What a work-group reads is loaded into that cache once, and latency bounds the speed of a
+    set."""
     form, walk, vectors = division.form, division.walk, division.vectors
     warps, itemsize = form.lanes / 32, x.stored_dtype.itemsize
     columns = _columns(problem, form.rows)
@@ -179,54 +203,54 @@ def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: 
                     + converted + _LOOP)
     copied = 0.0
     if any(problem.pads) and not form.masked:
-        copied = _START + 2 * x.nbytes / (_BYTES_A_CYCLE * max(limits.compute_units, 1))
+        copied = _START + 2 * x.nbytes / (_BYTES_PER_CYCLE * max(limits.compute_units, 1))
     store = form.rows * vectors * warps * (_STORE + form.splits * division.vector)
     blocks = -(-problem.out_channels // problem.groups // form.rows) * problem.groups
     groups = -(-blocks // form.blocks) * division.tiles * walk.planes
     read = itemsize * min(
         form.lanes * form.points * _columns(problem, form.rows * form.blocks),
         problem.channels // problem.groups * (form.lanes * form.points + _halo(problem, walk)))
-    a_group = max(form.blocks * form.splits * fours * warps * max(instructions / 4, words),
-                  read / _BYTES_A_CYCLE) + form.blocks * store / 4
+    per_work_group = max(form.blocks * form.splits * fours * warps * max(instructions / 4, words),
+                  read / _BYTES_PER_CYCLE) + form.blocks * store / 4
     units = max(limits.compute_units, 1)
-    rounds = -(-groups // (units * max(1, _BLOCKS_PER_UNIT // form.work_group)))
-    busy = groups / units * a_group
-    alone = rounds * (_START + store) + (rounds - 1 + _LONGEST) * fours * _LATENCY
-    return copied + max(busy, alone) + min(busy, alone) / 4
+    rounds = -(-groups // (units * max(1, _WORK_ITEMS_PER_UNIT // form.work_group)))
+    busy = groups / units * per_work_group
+    waiting = rounds * (_START + store) + (rounds - 1 + _LONGEST) * fours * _LATENCY
+    return copied + max(busy, waiting) + min(busy, waiting) / 4
 
 
 def _columns(problem: Conv2dProblem, rows: int) -> float:
-    """Expected columns where any of so many channels has a weight."""
+    """Returns the expected number of columns where any of `rows` channels has a weight."""
     return float(problem.depth * (1 - (1 - problem.weights_info.density)**rows))
 
 
 def _halo(problem: Conv2dProblem, walk: OutputPlanes) -> int:
-    """Points of the input that windows reach beyond their start."""
+    """Returns the points of the input by which a window extends beyond its start."""
     down, across = ((taps - 1) * step for taps, step in
                     zip(problem.kernel, problem.dilation, strict=True))
     return down * walk.in_x[1] + across * walk.images
 
 
 _MASK_BITS = 16
-"""For the rows of a window, and for its columns."""
+"""Bits of a mask for the rows of a window, and as many for its columns."""
 
 _LOOP = 10
-"""Instructions of a loop's turn that are not for its columns."""
+"""Instructions of a turn of the loop that do not depend on its columns."""
 
 _STORE = 30
-"""Instructions of a stored point."""
+"""Instructions that storing one point takes."""
 
 _START = 1500
-"""Cycles to find a block, its first columns and where they lie, and to store."""
+"""Cycles to look up a block and its first columns, and to store results."""
 
 _LATENCY = 300
-"""Cycles from a column's number to its input, mostly out of the second cache."""
+"""Cycles from loading a column's offset to having its input, mostly from the L2 cache."""
 
 _LONGEST = 2
-"""Columns of the longest block, which begins first, over the mean: 1.1 to 3.4 in real layers."""
+"""Columns of the longest block, which starts first, over the mean: 1.1 to 3.4 in real layers."""
 
-_BLOCKS_PER_UNIT = 1024
-"""Work-items of a multiprocessor, by the registers that most forms need."""
+_WORK_ITEMS_PER_UNIT = 1024
+"""Work-items of a multiprocessor, as limited by the registers that most forms need."""
 
-_BYTES_A_CYCLE = 32
-"""From the second cache into a multiprocessor's."""
+_BYTES_PER_CYCLE = 32
+"""Bytes that a multiprocessor loads from the L2 cache in a cycle."""

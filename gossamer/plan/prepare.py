@@ -1,4 +1,4 @@
-"""A variant made ready, with the time that takes and the memory it keeps."""
+"""Preparing a variant: packed weights and compiled kernels, with the time and memory they take."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from gossamer.ops.weights import Pack, Packed, Weights, build_clock
 
 @dataclass(frozen=True)
 class Build:
-    """What preparing a variant took: packing weights, generating and compiling kernels.
+    """The cost of preparing a variant: packing weights, generating and compiling kernels.
 
-    seconds: a packed form that another variant had made counts as much as it took then; a kernel
-    that this process had compiled already takes none. Waiting for others that are built at the
-    same time is left out. from_cache: whether a kernel was read from
-    the disk cache instead of compiled. nbytes: packed weights and, where it is known, the code of
-    kernels; None on the host. What a vendor's library keeps for itself is not known.
+    seconds: the time it takes. A packed form that another variant made before counts with the time
+    that it took then; a kernel that this process had compiled already counts nothing. Time spent
+    waiting for variants that are built at the same time is left out. from_cache: whether a kernel
+    was read from the disk cache instead of compiled. nbytes: bytes of packed weights and, where it
+    is known, of the code of kernels; None on the host. Memory that a vendor's library allocates
+    for itself is not known.
     """
 
     seconds: float
@@ -30,7 +31,7 @@ class Build:
 
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device) -> tuple[State, Build]:
-    """algorithm.prepare(...), and what that took."""
+    """Returns the state that algorithm.prepare() makes, and the cost of that."""
     watched = _Watched(weights, device)
     start = build_clock(device)
     state = algorithm.prepare(watched, problem, variant, device)
@@ -39,37 +40,42 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
     kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()
     seconds += max((kernel.apart_seconds for kernel in kernels), default=0.0)
     return state, Build(seconds, any(kernel.from_cache for kernel in kernels),
-                        _kept(state, watched) if device.compiles else None)
+                        _device_bytes(state, watched) if device.compiles else None)
 
 
-Made = tuple[State, Build]
+Prepared = tuple[State, Build]
+"""The state of a variant, and the cost of preparing it."""
 
 
-def side_by_side(device: Device, makers: Sequence[Callable[[], Made]],
-                 vendors: Sequence[bool]) -> Sequence[Callable[[], Made]]:
-    """For each maker what gives what it makes, or raises what came of that: the maker itself, but
-    where the device builds side by side. There all have been called when this returns, our own on
-    as many processors as the process may use, those of vendors' libraries one after another
-    meanwhile."""
+def side_by_side(device: Device, makers: Sequence[Callable[[], Prepared]],
+                 vendors: Sequence[bool]) -> Sequence[Callable[[], Prepared]]:
+    """Returns for each maker a function that returns what the maker makes, or raises its error.
+
+    Where the device does not build side by side these are the makers themselves. Else all makers
+    have been called when this returns: those of gossamer's own algorithms on as many processors as
+    the process may use, and meanwhile those of vendors' libraries one after another. vendors:
+    whether each maker belongs to a vendor's library.
+    """
     if not device.builds_side_by_side:
         return makers
     pool = ThreadPoolExecutor(processors())
     try:
-        ahead = {index: pool.submit(make) for index, make in enumerate(makers)
-                 if not vendors[index]}
+        futures = {index: pool.submit(make) for index, make in enumerate(makers)
+                   if not vendors[index]}
         for index, make in enumerate(makers):
             if vendors[index]:
-                ahead[index] = _outcome(make)
-        wait(ahead.values())
+                futures[index] = _outcome(make)
+        wait(futures.values())
     finally:
-        # not for builds that an interrupt made vain
+        # after an interrupt nobody needs the builds that are not done
         pool.shutdown(wait=False, cancel_futures=True)
-    return [ahead[index].result for index in range(len(makers))]
+    return [futures[index].result for index in range(len(makers))]
 
 
-def _outcome(make: Callable[[], Made]) -> Future[Made]:
-    """What came of a call; what ends the program alone passes through."""
-    outcome: Future[Made] = Future()
+def _outcome(make: Callable[[], Prepared]) -> Future[Prepared]:
+    """Calls a maker and returns its result or error as a future; errors that end the program, such
+    as an interrupt, are raised."""
+    outcome: Future[Prepared] = Future()
     try:
         outcome.set_result(make())
     except Exception as error:
@@ -77,7 +83,8 @@ def _outcome(make: Callable[[], Made]) -> Future[Made]:
     return outcome
 
 
-def _kept(state: State, watched: _Watched) -> int:
+def _device_bytes(state: State, watched: _Watched) -> int:
+    """Returns the bytes of packed weights, other buffers and code that a state uses."""
     buffers = [packed.buffer for packed in watched.forms.values()]
     buffers += [argument for launch in state.launches for argument in launch.arguments
                 if isinstance(argument, Buffer)]
@@ -86,7 +93,7 @@ def _kept(state: State, watched: _Watched) -> int:
 
 
 class _Watched(Weights):
-    """Constants that note which of their packed forms are asked for, and how long that took."""
+    """Weights that record which packed forms are asked for, and the time spent waiting for them."""
 
     def __init__(self, weights: Weights, device: Device) -> None:
         self.arrays = weights.arrays

@@ -1,4 +1,4 @@
-"""The shapes of well-known networks' layers, as published."""
+"""Tables of the published layer shapes of well-known networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """A square convolution of a square image, bias and ReLU behind it."""
+    """A square convolution of a square image, followed by bias and ReLU."""
 
     name: str
     channels: int
@@ -30,7 +30,11 @@ class ConvLayer:
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """rows: of the input where the work is one product of this size; None: the batch."""
+    """A fully connected layer.
+
+    rows: number of rows of the input where the work is one product of this size; None where it is
+    the batch size.
+    """
 
     name: str
     depth: int
@@ -41,36 +45,44 @@ class LinearLayer:
 
 
 def distinct_convolutions() -> list[ConvLayer]:
-    """Those of ResNet-50, GoogLeNet (without the heads that only training has) and CaffeNet, each
-    shape once, named after the first layer that has it."""
-    found: dict[object, ConvLayer] = {}
+    """Returns the convolutions of ResNet-50, GoogLeNet (without the auxiliary classifiers) and
+    CaffeNet, each shape once and named after the first layer that has it."""
+    layers: dict[object, ConvLayer] = {}
     for layer in (*resnet50(), *googlenet(), *CAFFENET):
-        found.setdefault((layer.channels, layer.size, layer.out_channels, layer.kernel,
-                          layer.stride, layer.pad, layer.groups), layer)
-    return list(found.values())
+        layers.setdefault((layer.channels, layer.size, layer.out_channels, layer.kernel,
+                           layer.stride, layer.pad, layer.groups), layer)
+    return list(layers.values())
 
 
 def resnet50(halving: int = 1) -> Iterator[ConvLayer]:
-    """He et al. 2015. Where a stage halves the image, the 1x1 convolution of the shortcut does, and
-    of the others the first 1x1 (halving: 1) or, as in later versions, the 3x3 (halving: 3)."""
+    """Yields the convolutions of ResNet-50.
+
+    halving: kernel size of the convolution that halves the image at the start of a stage, beside
+    that of the shortcut: 1 for the first 1x1 convolution, or 3 for the 3x3 one as in later
+    versions.
+
+    Kaiming He, Xiangyu Zhang, Shaoqing Ren and Jian Sun: Deep Residual Learning for Image
+    Recognition. CVPR 2016.
+    """
     yield ConvLayer("resnet50/conv1", 3, 224, 64, 7, 2, 3)
     channels, size = 64, 56
     for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 2):
         for block in range(blocks):
             name = f"resnet50/res{stage}{'abcdef'[block]}_branch"
             stride = 2 if block == 0 and stage > 2 else 1
-            halved = size // stride
+            out_size = size // stride
             first, second = (stride, 1) if halving == 1 else (1, stride)
             if block == 0:
                 yield ConvLayer(f"{name}1", channels, size, 4 * width, 1, stride)
             yield ConvLayer(f"{name}2a", channels, size, width, 1, first)
             yield ConvLayer(f"{name}2b", width, size // first, width, 3, second, 1)
-            yield ConvLayer(f"{name}2c", width, halved, 4 * width, 1)
-            channels, size = 4 * width, halved
+            yield ConvLayer(f"{name}2c", width, out_size, 4 * width, 1)
+            channels, size = 4 * width, out_size
 
 
 INCEPTIONS = (
-    # name, channels, image size; channels of 1x1, 3x3_reduce, 3x3, 5x5_reduce, 5x5, pool_proj
+    # name, input channels, image size; output channels of 1x1, 3x3_reduce, 3x3, 5x5_reduce, 5x5
+    # and pool_proj
     ("3a", 192, 28, 64, 96, 128, 16, 32, 32),
     ("3b", 256, 28, 128, 128, 192, 32, 96, 64),
     ("4a", 480, 14, 192, 96, 208, 16, 48, 64),
@@ -84,12 +96,17 @@ INCEPTIONS = (
 
 
 def googlenet() -> Iterator[ConvLayer]:
-    """Szegedy et al. 2014."""
+    """Yields the convolutions of GoogLeNet without the auxiliary classifiers.
+
+    Christian Szegedy, Wei Liu, Yangqing Jia, Pierre Sermanet, Scott Reed, Dragomir Anguelov,
+    Dumitru Erhan, Vincent Vanhoucke and Andrew Rabinovich: Going Deeper with Convolutions. CVPR
+    2015.
+    """
     yield ConvLayer("googlenet/conv1/7x7_s2", 3, 224, 64, 7, 2, 3)
     yield ConvLayer("googlenet/conv2/3x3_reduce", 64, 56, 64, 1)
     yield ConvLayer("googlenet/conv2/3x3", 64, 56, 192, 3, 1, 1)
-    for part, channels, size, one, reduce3, three, reduce5, five, pool in INCEPTIONS:
-        name = f"googlenet/inception_{part}"
+    for module, channels, size, one, reduce3, three, reduce5, five, pool in INCEPTIONS:
+        name = f"googlenet/inception_{module}"
         yield ConvLayer(f"{name}/1x1", channels, size, one, 1)
         yield ConvLayer(f"{name}/3x3_reduce", channels, size, reduce3, 1)
         yield ConvLayer(f"{name}/3x3", reduce3, size, three, 3, 1, 1)
@@ -99,7 +116,8 @@ def googlenet() -> Iterator[ConvLayer]:
 
 
 CAFFENET = (
-    # AlexNet on one GPU, as Caffe's reference model has it
+    # AlexNet on one GPU, as in Caffe's reference model. Alex Krizhevsky, Ilya Sutskever and
+    # Geoffrey Hinton: ImageNet Classification with Deep Convolutional Neural Networks. NIPS 2012
     ConvLayer("caffenet/conv1", 3, 227, 96, 11, 4),
     ConvLayer("caffenet/conv2", 96, 27, 256, 5, 1, 2, 2),
     ConvLayer("caffenet/conv3", 256, 13, 384, 3, 1, 1),

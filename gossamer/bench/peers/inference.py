@@ -1,81 +1,31 @@
-"""Who does the same work: every contender, made ready to be timed."""
+"""The peers of inference: ONNX Runtime, PyTorch in its modes, and the libraries of vendors."""
 
 from __future__ import annotations
 
 import gc
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from gossamer.bench.contender import (
+    AbsentError,
+    Alternative,
+    Peer,
+    PeerNetwork,
+    ReadyContender,
+)
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.measure import Work
-from gossamer.model.graph import Graph
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.ops.registry import OPS
-
-OWN = "gossamer"
-
-
-class AbsentError(Exception):
-    """A contender that cannot take part here; the message says why, and what would help."""
-
-
-@dataclass(frozen=True)
-class PeerNetwork:
-    """One network as each contender takes it.
-
-    torch: from the graph's constants to a torch.nn.Module, None where nobody wrote it down.
-    torch_fused: likewise, by a call that computes all at once and that only CUDA has.
-    onnx: its file's content; None where to_onnx makes it.
-    is_layer: it is one layer, so short that a call from Python would count.
-    """
-
-    name: str
-    graph: Graph
-    torch: Callable[[Mapping[str, np.ndarray]], Any] | None = None
-    torch_fused: Callable[[Mapping[str, np.ndarray]], Any] | None = None
-    onnx: Callable[[], bytes] | None = None
-    is_layer: bool = False
-
-
-@dataclass(frozen=True)
-class ReadyContender:
-    """A contender with its input in place. work queues `runs` executions on the stream that
-    `device` gives it; output(count) is what an execution computed for the first `count` images or
-    rows. captured: work may be recorded in a graph."""
-
-    contender: str
-    device: Device
-    work: Work
-    output: Callable[[int], np.ndarray]
-    layout: str
-    config: str
-    precision: str = "fp32"
-    runs: int = 1
-    captured: bool = False
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """One way to run a contender; of each precision the fastest stands for it. make may raise
-    AbsentError."""
-
-    label: str
-    make: Callable[[], ReadyContender]
-
-
-Peer = Callable[[PeerNetwork, np.ndarray, Device, Sequence[str]], list[Alternative]]
-"""The alternatives for a network and an input on a device in these precisions. Raises
-AbsentError."""
 
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
                 precisions: Sequence[str]) -> list[Alternative]:
+    """Returns ONNX Runtime on all cores of the processor. Raises AbsentError."""
     if device.api == "cuda" and network.is_layer:
         raise AbsentError("one layer is compared on the processor only: --device host")
     if "fp32" not in precisions:
@@ -90,7 +40,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
         options = runtime.SessionOptions()
         options.intra_op_num_threads = host.limits.compute_units
         options.log_severity_level = 3
-        # its threads must not go on spinning into the next contender's turn
+        # otherwise its threads still spin while the next contender is timed
         options.add_session_config_entry("session.force_spinning_stop", "1")
         model = (to_onnx(network.graph).SerializeToString() if network.onnx is None
                  else network.onnx())
@@ -103,16 +53,16 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
             session.run_with_iobinding(binding)
 
         return ReadyContender("onnxruntime", host, work,
-                     lambda count: binding.copy_outputs_to_cpu()[0][:count],
-                     "NCHW" if x.ndim == 4 else "row",
-                     f"CPU, {host.limits.compute_units} threads, default optimisation")
+                              lambda count: binding.copy_outputs_to_cpu()[0][:count],
+                              "NCHW" if x.ndim == 4 else "row",
+                              f"CPU, {host.limits.compute_units} threads, default optimisation")
 
     return [Alternative("CPU", make)]
 
 
 def release() -> None:
-    """Gives back what dropped contenders held: graphs and modules hold device memory in cycles,
-    and torch keeps what it freed."""
+    """Frees the memory of contenders that are no longer referenced: graphs and modules hold device
+    memory in reference cycles, and torch caches the memory that it frees."""
     if "gossamer.bench.peers.torch_peers" in sys.modules:
         sys.modules["gossamer.bench.peers.torch_peers"].forget()
     gc.collect()
@@ -121,6 +71,7 @@ def release() -> None:
 
 
 def _torch(name: str) -> Peer:
+    """The peer of this name in torch_peers, which is imported when it is first used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device,
              precisions: Sequence[str]) -> list[Alternative]:
         if network.torch is None:
@@ -144,15 +95,18 @@ PEERS: dict[str, Peer] = {
 
 
 def vendors() -> list[str]:
-    """The algorithms that run a vendor's library."""
+    """Returns the names of the algorithms that run a vendor's library."""
     return list(dict.fromkeys(algorithm.name for op in OPS.values()
                               for algorithm in op.algorithms if algorithm.vendor))
 
 
 def defaults(api: str, layers: bool) -> list[str]:
-    """The peers and vendors' algorithms that are compared on a kind of device where none are
-    named. max-autotune searches for many minutes. Of single layers torch.compile is left out: it
-    takes seconds to compile each, to call what torch-graph calls."""
+    """Returns the peers and vendors' algorithms that are compared on a kind of device where the
+    user names none.
+
+    max-autotune is left out because it searches for many minutes. torch.compile is left out for
+    single layers: it takes seconds to compile each, and then calls what torch-graph calls.
+    """
     if api != "cuda":
         return ["torch-eager", "onnxruntime"]
     slow = ("torch-compile:max-autotune", *(["torch-compile"] if layers else []))

@@ -1,4 +1,4 @@
-"""How a network comes in: files and the zoo become graphs."""
+"""Loads networks from files and from the zoo."""
 
 from __future__ import annotations
 
@@ -8,13 +8,33 @@ from gossamer.errors import InputError
 from gossamer.model.graph import Graph
 
 FORMATS = (".onnx", ".onnx.gz")
+"""Suffixes of the files that can be loaded."""
 
 
 def load(model: str | Path) -> Graph:
-    """The graph of a model file, or of a network of the zoo where there is no suffix.
+    """Load a network from a file or from the zoo.
 
-    Raises InputError for an absent file, an unknown format or an unknown name; ModelError for
-    a file that cannot be read or computed.
+    Parameters
+    ----------
+    model : str or Path
+        An ONNX file (.onnx or .onnx.gz), or the name of a network of the zoo.
+
+    Returns
+    -------
+    Graph
+        The network, as the file describes it.
+
+    Raises
+    ------
+    InputError
+        If the file is absent, or the format or the name is unknown.
+    ModelError
+        If the file cannot be read, or holds what gossamer does not compute.
+
+    Examples
+    --------
+    >>> import gossamer
+    >>> graph = gossamer.load("mobilenet_v2")
     """
     name = str(model)
     if name.lower().endswith(FORMATS):

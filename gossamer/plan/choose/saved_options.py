@@ -1,4 +1,4 @@
-"""The choices of a program as plain data, and a program from them: nothing is measured."""
+"""The choices of a program as JSON values, and programs that are built from them again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
-from gossamer.plan.choose.eligibility import first_in_order
+from gossamer.plan.eligibility import first_in_order
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import layout_text, libraries, problem_key, source_hash
 from gossamer.plan.store.tuning_file import candidate_key
 from gossamer.tensor import TensorSpec, default_spec
 
 Stored = Mapping[str, Any]
+"""The choice of one step, with the keys that _stored() writes."""
 
 
 def stored(programs: Mapping[int, Program], device: Device) -> dict[str, list[dict[str, Any]]]:
-    """One dict a step, in order, by batch size."""
+    """Returns the choices of programs by batch size, one dict for each step in order."""
     return {str(batch): [_stored(step, device) for step in programs[batch].steps]
             for batch in sorted(programs)}
 
@@ -40,13 +41,13 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 
 
 def used_algorithms(plain: Mapping[str, Sequence[Stored]], device: Device) -> dict[str, Any]:
-    """Of each algorithm that stored choices take and that is there, by op and name: its source
-    hash, and the versions of the libraries that it calls on the device."""
-    taken = {(each["op"], each["algorithm"]) for steps in plain.values() for each in steps}
+    """Returns for each algorithm that stored choices take and that exists, by op and name, its
+    source hash and the versions of the libraries that it calls on the device."""
+    used = {(step["op"], step["algorithm"]) for steps in plain.values() for step in steps}
     return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
                                        "libraries": libraries(algorithm, device)}
-            for op in sorted({op for op, _ in taken}) for algorithm in OPS[op].algorithms
-            if (op, algorithm.name) in taken}
+            for op in sorted({op for op, _ in used}) for algorithm in OPS[op].algorithms
+            if (op, algorithm.name) in used}
 
 
 class StoredChoices:
@@ -55,41 +56,43 @@ class StoredChoices:
     def __init__(self, path: Path, plain: Mapping[str, Sequence[Stored]]) -> None:
         self.path = path
         self.plain = plain
-        self._choices = {int(batch): {(each["layer"], each["inserted"]): each for each in steps}
+        self._choices = {int(batch): {(step["layer"], step["inserted"]): step for step in steps}
                          for batch, steps in plain.items()}
         if not self._choices:
             raise ValueError("it has no choices")
 
     @property
     def batches(self) -> list[int]:
+        """The batch sizes that have choices of their own."""
         return list(self._choices)
 
     def program(self, layers: Iterable[Layer], batch: int, inputs: Mapping[str, TensorSpec],
                 outputs: Mapping[str, TensorSpec], constants: Mapping[str, np.ndarray],
                 device: Device) -> tuple[Program, list[str]]:
-        """The program of a batch size, and what the user should know of it.
+        """Returns the program of a batch size, and sentences for the user about it.
 
-        A batch size that was not planned gets the choices of the nearest one (by ratio). Where
-        one does not fit the layer, another config of the algorithm is taken, else the first
-        algorithm that supports it. Raises InputError where a choice that was planned cannot be
-        used.
+        A batch size that was not planned gets the choices of the nearest one (by ratio). Where a
+        choice does not fit the layer, another config of its algorithm is taken, else the first
+        algorithm that supports the layer. Raises InputError where a choice that was planned cannot
+        be used.
         """
         planned = batch in self._choices
-        nearest = min(sorted(self._choices), key=lambda each: _ratio(each, batch))
+        nearest = min(sorted(self._choices), key=lambda other: _ratio(other, batch))
         choices = self._choices[nearest]
         unfit: list[str] = []
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-            each = choices.get((layer.name, layer.inserted))
-            found = _restored(each, layer, device, exact=planned) if each else "it was not planned"
-            if isinstance(found, LayerChoice):
-                return found
+            step = choices.get((layer.name, layer.inserted))
+            restored = (_restored(step, layer, device, exact=planned) if step
+                        else "it was not planned")
+            if isinstance(restored, LayerChoice):
+                return restored
             if planned:
                 raise InputError(f"{self.path}: {layer.source or layer.name} cannot be computed "
-                                 f"as planned: {found}; compile the network again")
+                                 f"as planned: {restored}; compile the network again")
             if not layer.inserted:
                 unfit.append(layer.name)
-            return _first(layer, device, each["algorithm"] if each else "")
+            return _first(layer, device, step["algorithm"] if step else "")
 
         builder = ProgramBuilder(batch, inputs, constants, decide)
         for layer in layers:
@@ -108,37 +111,38 @@ def _ratio(a: int, b: int) -> float:
     return high / low
 
 
-def _restored(each: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
-    """The stored choice of a layer, or why there is none. exact: for the very same problem."""
+def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
+    """Returns the stored choice of a layer, or the reason why it cannot be used. exact: whether it
+    may be used for the very same problem only."""
     assert layer.problem is not None
-    if exact and each["problem"] != problem_key(layer.problem):
+    if exact and step["problem"] != problem_key(layer.problem):
         return f"it is {layer.problem.describe()}, which is not what was planned"
-    layer_device = find("host") if each["on_host"] else device
+    layer_device = find("host") if step["on_host"] else device
     for algorithm in OPS[layer.op].algorithms:
-        if algorithm.name != each["algorithm"]:
+        if algorithm.name != step["algorithm"]:
             continue
         reason = algorithm.supports(layer.problem, layer_device)
         if reason is not None:
             return f"{algorithm.name}: {reason}"
         for variant in algorithm.variants(layer.problem, layer_device):
-            if _matches(each, algorithm, variant, exact=exact):
-                return LayerChoice(algorithm, variant, layer_device, dict(each["rejected"]))
-        return f"{algorithm.name} has no config {each['config']!r} for these layouts"
-    return f"there is no algorithm {each['algorithm']!r}"
+            if _matches(step, algorithm, variant, exact=exact):
+                return LayerChoice(algorithm, variant, layer_device, dict(step["rejected"]))
+        return f"{algorithm.name} has no config {step['config']!r} for these layouts"
+    return f"there is no algorithm {step['algorithm']!r}"
 
 
-def _matches(each: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
-    """Whether a variant is what was chosen. At another batch size a layout that lay in memory as
-    the default does stands for the default: of one image, CHWN is NCHW."""
+def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
+    """Whether a variant is the stored choice. At another batch size, a layout that was the same
+    memory as the default layout counts as the default: for one image CHWN is the same as NCHW."""
     name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
-    if (name, config, precision) != (each["algorithm"], each["config"], each["precision"]):
+    if (name, config, precision) != (step["algorithm"], step["config"], step["precision"]):
         return False
-    layouts = [*each["inputs"], *each["outputs"]]
+    layouts = [*step["inputs"], *step["outputs"]]
     if exact:
         return layouts == [*inputs, *outputs]
     return all(_is_default(spec) if default else layout_text(spec) == layout
                for spec, layout, default in zip((*variant.inputs, *variant.outputs), layouts,
-                                                each["default_layouts"], strict=True))
+                                                step["default_layouts"], strict=True))
 
 
 def _is_default(spec: TensorSpec) -> bool:
@@ -146,14 +150,15 @@ def _is_default(spec: TensorSpec) -> bool:
 
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
-    """The first variant of the preferred algorithm, else of the first that supports the layer; on
-    the host where the device has none."""
+    """Returns the first variant of the preferred algorithm, else of the first one that supports the
+    layer; on the host where the device has none."""
     assert layer.problem is not None
     rejected: dict[str, str] = {}
-    algorithms = sorted(OPS[layer.op].algorithms, key=lambda each: each.name != preferred)
+    algorithms = sorted(OPS[layer.op].algorithms, key=lambda algorithm: algorithm.name != preferred)
     for layer_device in (device, find("host")):
-        reasons = {each.name: each.supports(layer.problem, layer_device) for each in algorithms}
-        able = [each for each in algorithms if reasons[each.name] is None]
+        reasons = {algorithm.name: algorithm.supports(layer.problem, layer_device)
+                   for algorithm in algorithms}
+        able = [algorithm for algorithm in algorithms if reasons[algorithm.name] is None]
         if able:
             algorithm, variants = first_in_order(layer, able, layer_device)
             return LayerChoice(algorithm, variants[0], layer_device, rejected)

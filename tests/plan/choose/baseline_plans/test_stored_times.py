@@ -1,4 +1,4 @@
-"""The plan that was taken and the times of whole programs are kept."""
+"""The plan that was taken and the times of programs are stored."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ def test_programs_are_replayed_where_the_device_has_graphs(
     tuner = Tuner(graphs, "quick", cache=TuningCache(graphs, tmp_path / "tuning"))
     times = baseline_plans.end_to_end("small", programs, graphs, tuner)
     assert graphs.captures == 2  # one for each that differs
-    assert all(each.timing and each.timing.median_us > 0 for each in times)
+    assert all(time.timing and time.timing.median_us > 0 for time in times)
     again = baseline_plans.end_to_end("small", programs, graphs, tuner)
-    assert again == [EndToEnd(each.timing, cached=True) for each in times]
+    assert again == [EndToEnd(time.timing, cached=True) for time in times]
     assert graphs.captures == 2
 
 
 def difference(tmp_path: Path, inputs: Sequence[str], prefix: str = "") -> Program:
-    """x and y, made by equal layers, one taken from the other."""
+    """Returns a program that subtracts two values, which equal layers compute from x and y."""
     node = helper.make_node
     proto = model([node("Relu", ["x"], [prefix + "a"], prefix + "first"),
                    node("Relu", ["y"], [prefix + "b"], prefix + "second"),
                    node("Softmax", [prefix + "a"], [prefix + "c"]),
                    node("Softmax", [prefix + "b"], [prefix + "d"]),
-                   node("Sub", [prefix + each for each in inputs], ["z"])],
+                   node("Sub", [prefix + name for name in inputs], ["z"])],
                   {"x": [2, 3], "y": [2, 3]}, {"z": 2})
     (folder := tmp_path / "difference").mkdir(exist_ok=True)
     return compiled(proto, find("host"), folder).program(1)

@@ -1,0 +1,76 @@
+"""What takes part in a contest: networks as contenders take them, and work ready to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.measure import Work
+from gossamer.model.graph import Graph
+
+OWN = "gossamer"
+"""Name of gossamer among the contenders."""
+
+
+class AbsentError(Exception):
+    """A contender that cannot take part here; the message says why, and what would help."""
+
+
+@dataclass(frozen=True)
+class PeerNetwork:
+    """A network in the forms that the contenders take.
+
+    torch: function from the graph's constants to a torch.nn.Module, None where the network is not
+    written in PyTorch. torch_fused: the same with a module that computes the whole layer in one
+    call, which only CUDA has. onnx: function that returns the content of the network's file, None
+    where to_onnx makes it. is_layer: True for a single layer, which is so short that the time of
+    a call from Python matters.
+    """
+
+    name: str
+    graph: Graph
+    torch: Callable[[Mapping[str, np.ndarray]], Any] | None = None
+    torch_fused: Callable[[Mapping[str, np.ndarray]], Any] | None = None
+    onnx: Callable[[], bytes] | None = None
+    is_layer: bool = False
+
+
+@dataclass(frozen=True)
+class ReadyContender:
+    """A contender with its input in its memory.
+
+    work: queues `runs` executions on the stream that `device` gives it. output: function from a
+    count to the result of an execution for the first `count` images or rows. captured: True where
+    the work may be recorded in a graph.
+    """
+
+    contender: str
+    device: Device
+    work: Work
+    output: Callable[[int], np.ndarray]
+    layout: str
+    config: str
+    precision: str = "fp32"
+    runs: int = 1
+    captured: bool = False
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to run a contender, like a memory layout; the row of the contender in a precision is
+    that of its fastest alternative.
+
+    make: prepares the contender; may raise AbsentError.
+    """
+
+    label: str
+    make: Callable[[], ReadyContender]
+
+
+Peer = Callable[[PeerNetwork, np.ndarray, Device, Sequence[str]], list[Alternative]]
+"""Function that returns the alternatives for a network and an input on a device in these
+precisions. Raises AbsentError."""

@@ -1,0 +1,46 @@
+"""The verb `inspect`: the nodes of a network's file, with shapes, parameters and FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from gossamer.cli.arguments import load_graph
+from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption
+from gossamer.io import terminal
+from gossamer.io.text import human
+from gossamer.model.infer.resolve import resolve
+from gossamer.plan.report.summary import summarise
+
+
+def inspect(
+    model: ModelArgument,
+    batch: Annotated[int, typer.Option(min=0, help="Images at once.")] = 1,
+    shape: ShapeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the nodes of a network's file: shapes, parameters, FLOPs and density."""
+    graph = load_graph(model, shape)
+    rows = [asdict(row) for row in summarise(resolve(graph, batch))]
+    totals = {"parameters": sum(row["parameters"] for row in rows),
+              "flops": sum(row["flops"] for row in rows)}
+    if as_json:
+        terminal.print_json({"model": model, "batch": batch, **totals, "rows": rows})
+        return
+    _print_nodes(rows)
+    print(f"{len(rows)} nodes, {human(totals['parameters'])} parameters, "
+          f"{human(totals['flops'])} FLOPs at batch {batch}")
+
+
+def _print_nodes(rows: Iterable[Mapping[str, Any]]) -> None:
+    cells = [{**row, "output_shape": "x".join(map(str, row["output_shape"])),
+              "parameters": str(row["parameters"] or ""),
+              "flops": human(row["flops"]) if row["flops"] else "",
+              "density": None if row["density"] is None else f"{row['density']:.1%}"}
+             for row in rows]
+    terminal.print_table({"name": "node", "op": "op", "output_shape": "output",
+                          "parameters": "parameters", "flops": "FLOPs", "density": "density"},
+                         cells)

@@ -1,0 +1,191 @@
+"""From the options about photos to their preprocessing, checked against the network's input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.cli.arguments import input_names
+from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.io.images import LONGEST, PRESETS, Preprocessing, load_image
+from gossamer.io.text import shape_text
+from gossamer.model import zoo
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph, ValueInfo
+
+
+@dataclass(frozen=True)
+class PhotoOptions:
+    """The options that say how photos are prepared, as they stand on the command line."""
+
+    preprocess: str | None = None
+    size: str | None = None
+    resize: int | None = None
+    scale: float | None = None
+    mean: str | None = None
+    std: str | None = None
+    bgr: bool = False
+    grey: bool = False
+
+    @property
+    def channels(self) -> str | None:
+        """The order of the channels that --bgr or --grey asks for."""
+        return "bgr" if self.bgr else "grey" if self.grey else None
+
+    def names(self) -> list[str]:
+        """Returns the names of the options that were given."""
+        return [f"--{name}" for name, value in vars(self).items()
+                if value is not None and value is not False]
+
+
+def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
+    """Returns the preprocessing that the options ask for; else what the zoo or the model's file
+    knows; else ImageNet's, with a notice.
+
+    The size is that of the network's input unless an option gives it. Raises InputError where
+    photos prepared like this do not fit the network.
+    """
+    if len(graph.inputs) > 1:
+        raise InputError(f"{model}: takes the inputs {input_names(graph)}, and photos are one; "
+                         "give --input NAME=X.npy for each")
+    input_shape = graph.inputs[0].shape
+    size = _checked_size(options, model, input_shape)
+    fields = _number_fields(options)
+    base = _base(options, model, graph, bool(fields))
+    _check_channels(options.channels or base.channels, model, input_shape)
+    if options.channels:
+        fields = _in_channel_order(base, options, model, fields)
+    try:
+        prepare = replace(base, **fields)
+        prepare = prepare.fitted((None, None, *size) if size else input_shape)
+        _check_photos_fit(prepare, model, graph.inputs[0])
+        prepare = prepare if options.resize is None else replace(prepare, resize=options.resize)
+    except InputError as error:
+        # the preprocessing does not know which options asked for it
+        text = str(error)
+        for option in ("mean", "std", "resize"):
+            if text.startswith(f"{option} "):
+                text = f"--{text}"
+        raise InputError(text) from None
+    if base is PRESETS["imagenet"] and options.preprocess is None and model not in zoo.MODELS:
+        terminal.notice("photos are prepared as for ImageNet (RGB, mean and deviation normalised), "
+                        "and the results mean nothing if the network was trained otherwise; "
+                        "--preprocess and --mean, --std, --scale, --bgr, --grey choose otherwise")
+    return prepare
+
+
+def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
+                  input_shape: Sequence[int | None]) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields the prepared photos, `batch` at a time, in the shape that the network's input has."""
+    for start in range(0, len(paths), batch):
+        photos = prepare.batch([load_image(path) for path in paths[start : start + batch]])
+        if len(input_shape) == 2 and photos[0].size == input_shape[1]:
+            photos = photos.reshape(len(photos), -1)
+        yield (photos,)
+
+
+def _checked_size(options: PhotoOptions, model: str,
+                  input_shape: Sequence[int | None]) -> tuple[int, int] | None:
+    """Returns the height and width of --size, and checks --resize too."""
+    size = _size(options.size) if options.size is not None else None
+    if size and len(input_shape) == 4 and any(
+            network_length not in (None, length)
+            for network_length, length in zip(input_shape[2:], size, strict=True)):
+        raise InputError(f"--size {options.size}: {model} takes {shape_text(input_shape[2:])}")
+    if size and max(size) > LONGEST:
+        raise InputError(f"--size {options.size}: lengths are 1 to {LONGEST}")
+    if options.resize is not None and options.resize < 1:
+        raise InputError(f"--resize {options.resize}: expected 1 or more")
+    return size
+
+
+def _size(text: str) -> tuple[int, int]:
+    try:
+        lengths = [int(part) for part in text.split("x")]
+        height, width = lengths * 2 if len(lengths) == 1 else lengths
+    except ValueError:
+        raise InputError(f"--size {text}: expected 224 or 224x320 (height x width)") from None
+    if min(height, width) < 1:
+        raise InputError(f"--size {text}: lengths are 1 or more")
+    return height, width
+
+
+def _number_fields(options: PhotoOptions) -> dict[str, Any]:
+    """Returns the fields of Preprocessing that --scale, --mean and --std give."""
+    fields: dict[str, Any] = {"scale": options.scale, "mean": _numbers("mean", options.mean),
+                              "std": _numbers("std", options.std)}
+    if options.scale is not None and not math.isfinite(options.scale):
+        raise InputError(f"--scale {options.scale}: expected a finite number")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = (math.nan,)
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(f"--{option} {text}: expected finite numbers like 0.5 or 104,117,123")
+    return numbers
+
+
+def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
+    """Returns the preprocessing that the other options change. has_numbers: whether --scale,
+    --mean or --std is given."""
+    preset = options.preprocess
+    if preset is not None and preset not in PRESETS:
+        raise InputError(f"--preprocess {preset}: expected one of {', '.join(PRESETS)}")
+    if preset is not None:
+        return PRESETS[preset]
+    if model in zoo.MODELS:
+        return zoo.MODELS[model].preprocessing
+    if graph.metadata.picture:
+        return Preprocessing(graph.metadata.picture, channels="grey")
+    return PRESETS["none" if has_numbers or options.channels else "imagenet"]
+
+
+def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
+                      fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields with the channels that the options ask for, and with the base's mean and
+    standard deviation in their order."""
+    channels = options.channels
+    if channels == "grey" and base.channels != "grey":
+        for name, values in (("mean", base.mean), ("std", base.std)):
+            if len(values) > 1 and name not in fields:
+                raise InputError(f"--grey: the preparation {options.preprocess or model} has one "
+                                 f"number a colour; give --{name} too, or another --preprocess")
+    step = -1 if {base.channels, channels} == {"rgb", "bgr"} else 1
+    return {"mean": base.mean[::step], "std": base.std[::step], **fields, "channels": channels}
+
+
+def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None:
+    channels = 1 if order == "grey" else 3
+    if len(shape) == 4 and shape[1] not in (None, channels):
+        advice = {1: "; --grey makes one", 3: "; leave --grey out"}.get(shape[1] or 0, "")
+        reason = "--grey: a photo has 1 channel" if channels == 1 else "a photo has 3 channels"
+        raise InputError(f"{reason}, {model} takes {shape[1]}{advice}")
+
+
+def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
+    """Raises InputError, before any photo is scaled, where the network takes other sizes."""
+    shape = info.shape
+    channels = 1 if prepare.channels == "grey" else 3
+    if len(shape) == 2 and shape[1]:
+        if prepare.size and math.prod(prepare.size) * channels == shape[1]:
+            return
+        side = math.isqrt(shape[1])
+        advice = f"; try --grey --size {side}" if side * side == shape[1] else ""
+        photo_shape = shape_text((channels, *(prepare.size or ("?", "?"))))
+        raise InputError(f"{model}: takes {shape[1]} numbers, a photo as it is prepared now has "
+                         f"{photo_shape}{advice}")
+    if len(shape) != 4:
+        raise InputError(f"{model}: input {info.name!r} has shape {shape_text(shape)} and takes "
+                         "no photos; give --input X.npy")

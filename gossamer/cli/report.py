@@ -1,0 +1,31 @@
+"""A plan's report as a table of layers, and as plain data for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from gossamer.io import terminal
+
+
+def print_report(report: Any) -> None:
+    """Prints the layers of a profiled plan's report, and the time from end to end."""
+    rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+             "median_us": f"{row['median_us']:.1f}", "share": f"{row['share']:.1%}"}
+            for row in report.rows]
+    terminal.print_table(
+        {"layer": "layer", "op": "op", "problem": "problem", "density": "density",
+         "algorithm": "algorithm", "config": "config", "device": "device", "median_us": "us",
+         "share": "share"}, rows, spare=("config", "op", "device", "problem", "density"))
+    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
+    if report.shares:
+        print(report.shares_line)
+
+
+def report_dict(report: Any) -> dict[str, Any]:
+    """Returns a plan's report as plain data."""
+    return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
+            "end_to_end_cached": report.end_to_end_cached, "shares": dict(report.shares),
+            "build_s": report.build_s, "device_bytes": report.device_bytes,
+            "accuracy": None if report.accuracy is None else asdict(report.accuracy),
+            "notes": list(report.notes), "plans": list(report.plans), "rows": list(report.rows)}

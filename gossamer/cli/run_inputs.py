@@ -1,0 +1,96 @@
+"""The inputs of the verb `run`: photos or arrays, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gossamer.cli import arguments, photo_options
+from gossamer.cli.photo_options import PhotoOptions
+from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.model.batch_axis import mixing_node
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph, ModelMetadata
+
+_WHITE = 255.0
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """The inputs that a network runs on.
+
+    names: one name for each input, for messages and results.
+    batch: number of inputs that run at once.
+    batches: the arrays of each execution, in the order of the graph's inputs.
+    are_photos: whether they were read from photos.
+    """
+
+    names: Sequence[str]
+    batch: int
+    batches: Iterator[tuple[np.ndarray, ...]]
+    are_photos: bool
+
+
+def photo_inputs(network: str, graph: Graph, photos: list[str], options: PhotoOptions,
+                 batch: int | None) -> RunInputs:
+    """Returns the photos in batches. network: its name, by which the zoo knows how photos are
+    prepared. Raises InputError where they do not fit the network."""
+    prepare = photo_options.preprocessing(network, graph, options)
+    size = _batch_size(graph, batch, len(photos), 1)
+    batches = photo_options.photo_batches(photos, size, prepare, graph.inputs[0].shape)
+    return RunInputs(photos, size, batches, True)
+
+
+def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptions,
+                 batch: int | None) -> RunInputs:
+    """Returns the arrays of the --input options in batches. Raises InputError where they do not
+    fit the network."""
+    if options.names():
+        terminal.notice(f"{', '.join(options.names())}: for photos only; --input is taken as it "
+                        "is")
+    arrays = arguments.read_inputs(texts, graph)
+    if arguments.has_batch(graph):
+        rows = next(len(values) for values, info in zip(arrays, graph.inputs, strict=True)
+                    if info.shape[:1] == (None,))
+        names = [f"{texts[0]}[{index}]" for index in range(rows)]
+        size = _batch_size(graph, batch, rows, rows)
+    elif batch is not None:
+        raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+    else:
+        names, size = [", ".join(texts)], 1
+    return RunInputs(names, size, arguments.array_batches(arrays, graph, len(names), size), False)
+
+
+def _batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
+    """Returns how many rows run at once. batch: the value of --batch. Raises InputError when it
+    would change the numbers."""
+    size = min(batch or default, rows)
+    if size >= rows:
+        return rows
+    mixing = mixing_node(graph, size)
+    if mixing is None:
+        return size
+    if batch is None:
+        return rows
+    raise InputError(f"--batch {batch}: the numbers of this network depend on what runs "
+                     f"together ({mixing}); leave --batch out, so that all {rows} inputs run at "
+                     "once")
+
+
+def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
+    """Returns the names of the pictures that are dark on light where the network was trained on
+    light on dark, or the other way round.
+
+    Only brightness tells: no picture is named where the training data were neither dark nor
+    light. pictures: grey levels, one picture for each of the first names.
+    """
+    if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
+        return []
+    means = pictures.reshape(len(pictures), -1).mean(axis=1)
+    nearer = np.abs(_WHITE - means - metadata.brightness) < np.abs(means - metadata.brightness)
+    return [name for name, negative in zip(names, nearer, strict=False) if negative]

@@ -1,0 +1,114 @@
+"""The results of the verb `run`: the best classes of each input, and summaries of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.cli.report import print_report, report_dict
+from gossamer.cli.run_inputs import RunInputs
+from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.io.labels.reader import class_names
+from gossamer.io.text import one_line, shape_text
+from gossamer.model import outputs as network_outputs
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph
+    from gossamer.plan.plan import Plan
+
+_MOST_ANSWERS = 20
+"""Number of rows of an array whose classes are printed."""
+
+
+def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
+                 labels: Path | None, top: int) -> list[dict[str, Any]] | None:
+    """Returns the best classes of each input, or None where the first output does not score
+    classes; warns of outputs with NaN or infinity.
+
+    An input whose scores are not all finite has no best classes. Raises InputError when labels
+    are given and do not fit.
+    """
+    first, metadata = graph.outputs[0].name, graph.metadata
+    scores = outputs[first]
+    classify = bool(inputs.are_photos or labels or metadata.classes) and (
+        network_outputs.is_class_scores(scores, len(inputs.names)))
+    if labels and not classify:
+        raise InputError(f"--labels {labels}: output {first!r} is {shape_text(scores.shape)} "
+                         f"{scores.dtype}: no score for each class; leave --labels out")
+    broken = _warn_of_broken_numbers(outputs, inputs.names, classify).get(first, ())
+    if not classify:
+        return None
+    names = class_names(labels, scores.shape[1], metadata.classes)
+    return [{"input": name, "top": [] if index in broken else
+             network_outputs.best_classes(row, top, names, metadata.scores)}
+            for index, (name, row) in enumerate(zip(inputs.names, scores, strict=True))]
+
+
+def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[str],
+                            classify: bool) -> dict[str, list[int]]:
+    """Warns of outputs with NaN or infinity, and returns the rows that hold some, by output."""
+    broken = {}
+    for output, values in outputs.items():
+        if network_outputs.is_finite(values):
+            continue
+        rows = network_outputs.broken_rows(values, len(names))
+        input_name = names[rows[0]] if rows else ", ".join(names[:1])
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        consequence = "; no class is named" if classify else ""
+        terminal.notice(f"{input_name}{more}: output {output!r} has NaN or infinite "
+                        f"numbers{consequence}", "warning")
+        broken[output] = rows
+    return broken
+
+
+def print_results(plan: Plan, report: Any, inputs: RunInputs, outputs: Mapping[str, np.ndarray],
+                  answers: list[dict[str, Any]] | None, table: bool) -> None:
+    """Prints what ran where, the best classes, and a line on each output that scores none.
+    table: whether the report has the times of the layers, which are printed too."""
+    print(f"device: {plan.device.name} ({plan.device.description})")
+    print(*report.notes, sep="\n")
+    if table:
+        print_report(report)
+    _print_answers(answers or [], None if inputs.are_photos else _MOST_ANSWERS)
+    scored = plan.graph.outputs[0].name if answers is not None else None
+    for name, values in outputs.items():
+        if name != scored:
+            print(_output_line(name, network_outputs.summary(values)))
+
+
+def print_json(model: str, plan: Plan, report: Any, inputs: RunInputs,
+               outputs: Mapping[str, np.ndarray], answers: list[dict[str, Any]] | None,
+               table: bool) -> None:
+    """Prints the same as print_results(), and the number of every class, as JSON."""
+    results: dict[str, Any] = {
+        "model": model, "device": plan.device.name,
+        "description": plan.device.description, "batch": inputs.batch, "notes": report.notes,
+        "results": answers or [],
+        "outputs": {name: network_outputs.summary(values) for name, values in outputs.items()}}
+    if table:
+        results["report"] = report_dict(report)
+    terminal.print_json(results)
+
+
+def _print_answers(answers: Sequence[Mapping[str, Any]], most: int | None) -> None:
+    """Prints the best classes of the first `most` inputs."""
+    for answer in answers[:most]:
+        print(f"\n{one_line(answer['input'])}")
+        for line in answer["top"]:
+            name = line["name"] or f"class {line['class']}"
+            number = (f"score {line['score']:.4f}" if "score" in line
+                      else f"{line['probability']:8.2%}")
+            print(f"{number}  {one_line(name)}")
+    if most is not None and len(answers) > most:
+        print(f"\nand {len(answers) - most} more inputs: --json prints all")
+
+
+def _output_line(name: str, summary: Mapping[str, Any]) -> str:
+    text = f"{one_line(name)}: {shape_text(summary['shape'])} {summary['dtype']}"
+    if summary["min"] is not None:
+        text += f", {summary['min']:.6g} to {summary['max']:.6g}"
+    return text

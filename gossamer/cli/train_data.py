@@ -1,0 +1,198 @@
+"""The samples of the verb `train`: read, compared with the network's sizes, and prepared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.train import MLP
+from gossamer.train.data import sources
+from gossamer.train.data.dataset import Dataset, prepared, split
+from gossamer.train.data.preparation import WHITE, Preparation
+from gossamer.train.data.samples import found_classes
+
+EXAMPLES = 16
+"""Number of unprepared samples that the demo writes, to run the network on."""
+_FAR = 16
+"""Magnitude above which numbers are far beyond 1."""
+_UNLIKE = 10
+"""Ratio of magnitudes above which two sets of samples are unlike each other."""
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The options that say which samples are read and how they are prepared.
+
+    source: file or folder of the samples.
+    validation: value of --validation, a file or a fraction of the samples.
+    label: column of the labels in a .csv file.
+    limit: the most samples that are read.
+    seed: seed of the split into samples to train on and to test on.
+    scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
+    threshold: number from which on --binarise makes 1; None without --binarise.
+    pad: height and width that pictures are padded to.
+    """
+
+    source: str
+    validation: str | None
+    label: str
+    limit: int | None
+    seed: int
+    scale: bool | None
+    threshold: float | None
+    pad: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Prepared samples.
+
+    training: the samples to train on.
+    held_out: samples to test on, None where there are none.
+    preparation: the steps that prepared them.
+    examples: some samples before their preparation.
+    """
+
+    training: Dataset
+    held_out: Dataset | None
+    preparation: Preparation
+    examples: np.ndarray
+
+    @property
+    def tested(self) -> Dataset:
+        """The samples on which the trained network is tested."""
+        return self.training if self.held_out is None else self.held_out
+
+
+def read(options: DataOptions) -> TrainingData:
+    """Returns the samples that the options name, prepared. Raises InputError."""
+    training, held_out = _read(options)
+    scaled = training.pixels if options.scale is None else options.scale
+    _tell_of_ranges(training, held_out, options.scale, scaled)
+    grey = training.shape is not None and (scaled or training.pixels)
+    preparation = Preparation(scaled, options.threshold, options.pad, training.shape, grey,
+                              float(training.x.mean()) if grey else None)
+    examples = (training if held_out is None else held_out).x[:EXAMPLES]
+    return TrainingData(prepared(training, preparation),
+                        None if held_out is None else prepared(held_out, preparation),
+                        preparation, examples)
+
+
+def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
+    """Returns the samples to train on, and the samples to test on: those that --validation names,
+    else those that the data keep apart."""
+    validation, label, limit = options.validation, options.label, options.limit
+    training, held_out = sources.load(options.source, label=label, limit=limit)
+    if validation is None:
+        return training, held_out
+    fraction = _fraction(validation)
+    if fraction is not None:
+        return split(training, fraction, options.seed)
+    samples, test_samples = sources.load(validation, label=label, limit=limit)
+    held_out = test_samples or samples
+    if training.y.dtype.kind == "U":  # labels of the other file may all look like numbers
+        held_out = replace(held_out, y=held_out.y.astype(str))
+    return training, held_out
+
+
+def _fraction(validation: str) -> float | None:
+    """Returns the number that --validation gives; None where it names a file."""
+    try:
+        fraction: float | None = float(validation)
+    except ValueError:
+        fraction = None if validation else 0.0
+    if fraction is not None and not 0 < fraction < 1:
+        raise InputError(f"--validation {validation}: expected a share of the samples, above 0 "
+                         "and below 1, or a file")
+    return fraction
+
+
+def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
+                    scaled: bool) -> None:
+    """Prints a notice where numbers stay far beyond 1 though nobody asked for that, and where the
+    numbers of the samples to test on are unlike those trained on. scale: what was asked for.
+    scaled: what is done to both."""
+    least, greatest = float(training.x.min()), float(training.x.max())
+    reach = f"{training.source}: its numbers reach from {least:g} to {greatest:g}"
+    if scale is None and not scaled and max(-least, greatest) > _FAR:
+        advice = ("--scale takes 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
+                  "bring them nearer to 0 (--scale only takes 0..255 to 0..1)")
+        terminal.notice(f"{reach} and are not scaled, from which a network may learn little; "
+                        f"{advice}, --no-scale leaves them as they are")
+    if held_out is None:
+        return
+    sizes = [_root_mean_square(data.x) for data in (training, held_out)]
+    if max(sizes) > _UNLIKE * min(sizes):
+        terminal.notice(f"{held_out.source}: its numbers reach from {held_out.x.min():g} to "
+                        f"{held_out.x.max():g}, those of {training.source} from {least:g} to "
+                        f"{greatest:g}; both are "
+                        + ("taken from 0..255 to 0..1" if scaled else "taken as they are"))
+
+
+def _root_mean_square(x: np.ndarray) -> float:
+    with np.errstate(over="ignore"):
+        return math.sqrt(float(np.vdot(x, x)) / x.size)
+
+
+def check(mlp: MLP, data: TrainingData) -> None:
+    """Raises InputError where the samples do not fit the network, or the held-out samples do not
+    fit the others; prints a notice about outputs without samples, and about samples whose order
+    is bad for training."""
+    training, sizes = data.training, mlp.sizes
+    text = ",".join(map(str, sizes))
+    if len(training.names) == 1:
+        raise InputError(f"{training.source}: the label of all {len(training.y)} samples that are "
+                         f"trained on is {training.names[0]!r}; expected two classes or more")
+    if sizes[-1] == 1:
+        raise InputError(f"--sizes {text}: ends in 1; expected an output for each class, of which "
+                         f"{training.source} has {len(training.names)}")
+    for dataset in (training, data.held_out):
+        if dataset is not None and dataset.x.shape[1] != sizes[0]:
+            raise InputError(_inputs_text(sizes, dataset))
+    _check_classes(mlp, training, data.held_out)
+    changes = int((training.y[1:] != training.y[:-1]).sum())
+    if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
+        terminal.notice(f"{training.source}: the samples are sorted by class, from which a network "
+                        "learns little; --shuffle mixes them")
+
+
+def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
+    """Returns the message that the samples do not have as many numbers as the network has
+    inputs."""
+    text = ",".join(map(str, sizes))
+    shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
+    side = math.isqrt(sizes[0])
+    hint = (f", or --pad {side}x{side}" if dataset.shape and side * side == sizes[0]
+            and side >= max(dataset.shape) else "")
+    return (f"--sizes {text}: begins with {sizes[0]} inputs, a sample of {dataset.source} has "
+            f"{dataset.x.shape[1]} numbers{shape}; give --sizes "
+            f"{dataset.x.shape[1]},{text.partition(',')[2]}{hint}")
+
+
+def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
+    """Raises InputError where there are more classes than outputs, or where a held-out sample has
+    a label of its own; prints a notice where there are fewer classes than outputs."""
+    sizes, count = mlp.sizes, len(training.names)
+    text, before = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))
+    try:
+        classes = found_classes(training.y, sizes[-1])
+    except InputError:
+        hint = ("; of a .csv file --label says which column they are in"
+                if count > sizes[-1] else "")
+        raise InputError(f"--sizes {text}: ends in {sizes[-1]} outputs, {training.source} has "
+                         f"samples of {count} classes: --sizes {before},{count}{hint}") from None
+    if held_out is not None:
+        foreign = [name for name in held_out.names if name not in map(str, classes)]
+        if foreign:
+            raise InputError(f"{held_out.source}: has the label {foreign[0]!r}, which no sample of "
+                             f"{training.source} has")
+    if count < sizes[-1]:
+        hint = f", --sizes {text},{count} hidden units too" if len(sizes) == 2 else ""
+        terminal.notice(f"--sizes {text}: ends in {sizes[-1]} outputs, {training.source} has "
+                        f"samples of {count} classes; --sizes {before},{count} has an output for "
+                        f"each{hint}")

@@ -1,0 +1,72 @@
+"""The capabilities of a device, and the facts that are listed of each device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The capabilities of a device, by which kernels are selected and sized.
+
+    Attributes
+    ----------
+    compute_units : int
+        Number of OpenCL compute units, CUDA multiprocessors or host processors.
+    memory_bytes : int
+        Bytes of the device's memory.
+    shared_bytes : int
+        Bytes of shared memory that a work-group can use.
+    shared_bytes_opt_in : int
+        The same where the kernel asks for more than CUDA's default limit.
+    work_group_size : int
+        Largest number of work-items in a work-group.
+    subgroup_size : int
+        Number of work-items that execute in lockstep (a warp), 1 where unknown.
+    cache_bytes : int
+        Bytes of the cache that all compute units share, 0 where unknown.
+    graph : bool
+        Whether `Device.capture` records graphs.
+    mma : bool
+        Whether CUDA's matrix multiply-accumulate instructions (mma, from sm_80 on) exist.
+    cluster : int
+        Largest number of work-groups that can access one another's shared memory.
+    """
+
+    compute_units: int
+    memory_bytes: int
+    shared_bytes: int
+    shared_bytes_opt_in: int
+    work_group_size: int
+    subgroup_size: int
+    cache_bytes: int = 0
+    graph: bool = False
+    mma: bool = False
+    cluster: int = 1
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One device of this machine, and whether it can be used.
+
+    Attributes
+    ----------
+    name : str
+        Name that `find` takes, such as cuda:0.
+    description, driver : str
+        Names of the hardware and of the driver.
+    compute_units : int
+        Number of compute units; 0 where the device cannot be used.
+    memory_bytes : int
+        Bytes of its memory; 0 where the device cannot be used.
+    problem : str or None
+        One line that says why the device cannot be used; None where it built and ran a one-line
+        kernel.
+    """
+
+    name: str
+    description: str
+    driver: str
+    compute_units: int
+    memory_bytes: int
+    problem: str | None

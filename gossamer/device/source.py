@@ -1,0 +1,77 @@
+"""The source of a kernel function: its file, headers and macros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DIALECT = tuple(Path(__file__).parent / "dialect" / f"{name}.h"
+                for name in ("opencl", "cuda", "common"))
+"""The headers that make one source valid OpenCL C and CUDA C++, in the order in which they
+precede a kernel."""
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One kernel function of one file, specialised by macros.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The `.cl` or `.cu` file; the headers of DIALECT precede the text of a `.cl` file.
+    function : str
+        Name of the kernel function.
+    defines : tuple of (str, str)
+        Names and values of macros, in order; a value may be any C text.
+    architectures : tuple of (str, str)
+        The oldest and the newest CUDA architecture for which the kernel is built.
+    dynamic_shared : bool
+        Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
+    headers : tuple of pathlib.Path
+        Files that several kernels share; they precede the kernel's own file.
+    """
+
+    path: Path
+    function: str
+    defines: tuple[tuple[str, str], ...] = ()
+    architectures: tuple[str, str] = ("sm_75", "sm_100")
+    dynamic_shared: bool = False
+    headers: tuple[Path, ...] = ()
+
+    @staticmethod
+    def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
+           **options: Any) -> KernelSource:
+        """Return a source whose macros are given as a mapping.
+
+        Parameters
+        ----------
+        path : pathlib.Path
+            The kernel's file.
+        function : str
+            Name of the kernel function.
+        defines : mapping of str to object, optional
+            Values of the macros; each is converted by `str`.
+        **options : Any
+            Further attributes of KernelSource.
+
+        Returns
+        -------
+        KernelSource
+            The source.
+        """
+        items = tuple((name, str(value)) for name, value in (defines or {}).items())
+        return KernelSource(path, function, items, **options)
+
+    def text(self) -> str:
+        """Return the full translation unit: macros, headers and the kernel's file."""
+        lines = [f"#define {name} {_one_line(value)}" for name, value in self.defines]
+        if self.path.suffix == ".cl":
+            lines += [header.read_text() for header in DIALECT]
+        lines += [path.read_text() for path in (*self.headers, self.path)]
+        return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " \\\n")

@@ -1,0 +1,44 @@
+"""Reads the names of a network's classes from text files with one name a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gossamer.errors import InputError
+
+IMAGENET = Path(__file__).with_name("imagenet.txt")
+
+
+def class_names(path: Path | None, classes: int,
+                network_names: Sequence[str] = ()) -> Sequence[str] | None:
+    """Returns one name a class, from a text file with one name a line.
+
+    Where path is None, these are the network's own names, else the ImageNet names where the
+    network has 1000 classes, else None. Raises InputError when the file cannot be read or has
+    another number of names.
+    """
+    if path is None and len(network_names) == classes:
+        return network_names
+    if path is None and classes != 1000:
+        return None
+    names = read_names(path or IMAGENET)
+    if len(names) != classes:
+        raise InputError(f"--labels {path}: has {len(names)} names, one a line; the "
+                         f"network has {classes} classes")
+    return names
+
+
+def read_names(path: Path) -> list[str]:
+    """Returns the lines of the file that --labels names. Raises InputError when it cannot be
+    read."""
+    try:
+        names = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"--labels {path}: is no text in UTF-8, expected one name a line"
+                         ) from None
+    except OSError as error:
+        raise InputError(f"--labels {path}: {error.strerror}") from None
+    while names and not names[-1].strip():
+        names.pop()
+    return names

@@ -1,0 +1,110 @@
+"""Prints tables and JSON on stdout and notices on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.io.text import one_line
+
+_PIPE_WIDTH = 500
+_LEAST_WIDTH = 6
+"""Characters that are left of a column that is cut."""
+_LEAST_SPARE = 12
+"""Characters that are left of a cut column that could be left out instead."""
+
+
+def notice(message: object, kind: str = "notice") -> None:
+    """Prints one line on stderr."""
+    print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON document; numbers that JSON lacks (NaN, infinity) become null."""
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
+                spare: Sequence[str] = ()) -> None:
+    """Prints rows by key under headings; a column in which every cell is a number is
+    right-aligned.
+
+    Where a terminal is too narrow, the spare columns are left out, in their order, and named
+    below; where that is not enough, cells are cut."""
+    lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
+    # a pipe has no width: lines must not be cut as if it had 80 columns
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    cells = {key: [line[key] for line in lines if line[key]] for key in columns}
+    widths = _widths({key: max(map(cell_len, [heading, *cells[key]]))
+                      for key, heading in columns.items()},
+                     [key for key in columns if not _numeric(cells[key])], spare, console.width)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for key, width in widths.items():
+        table.add_column(columns[key], justify="right" if _numeric(cells[key]) else "left",
+                         no_wrap=True, overflow="ellipsis", max_width=width)
+    for line in lines:
+        table.add_row(*(Text(line[key]) for key in widths))
+    with console.capture() as captured:
+        console.print(table)
+    for printed in captured.get().splitlines():
+        print(printed.rstrip())
+    if left_out := [heading for key, heading in columns.items() if key not in widths]:
+        print(f"(left out in a narrow terminal: {', '.join(left_out)}; a pipe gets all, "
+              "such as | less -S)")
+
+
+def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
+            available: int) -> dict[str, int]:
+    """Returns the widths of the columns that are shown, which stand two characters apart.
+
+    The widest column that may be cut is cut first: a spare one, or any where no spare one is
+    left. (rich would take as much from each.)"""
+    widths, spare_left = dict(full_widths), [key for key in spare if full_widths[key]]
+    while (excess := sum(widths.values()) + 2 * (len(widths) - 1) - available) > 0:
+        least = _LEAST_SPARE if spare_left else _LEAST_WIDTH
+        cuttable = [key for key in spare_left or widths if key in may_cut and widths[key] > least]
+        if excess <= sum(widths[key] - least for key in cuttable):
+            for _ in range(excess):
+                widths[max(cuttable, key=widths.__getitem__)] -= 1
+        elif spare_left:
+            del widths[spare_left.pop(0)]
+        else:
+            widths.update(dict.fromkeys(cuttable, least))
+            break
+    return widths
+
+
+def _numeric(cells: Sequence[str]) -> bool:
+    return all(cell.rstrip("%TGMkB i").replace(".", "", 1).isdigit() for cell in cells)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, tuple | list):
+        return "x".join(map(str, value))
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Returns the value in types that JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,34 @@
+"""Counts, sizes and shapes as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def one_line(text: str) -> str:
+    """Returns the text with line breaks and other control characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
+                   for c in text)
+
+
+def human(count: float) -> str:
+    """Returns a count in thousands, millions or billions: 3.50 M."""
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(count) >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:g}"
+
+
+def bytes_text(count: int) -> str:
+    """Returns a number of bytes in binary units: 13.5 MiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} TiB"
+
+
+def shape_text(shape: Iterable[int | str | None]) -> str:
+    """Returns a shape as 1x3x224x224, with N for an open dimension."""
+    return "x".join("N" if size is None else str(size) for size in shape) or "scalar"

@@ -1,0 +1,94 @@
+"""ShapesByBatch: the shapes of a graph's values at two batch sizes, which show what holds at
+every batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gossamer.errors import GossamerError
+from gossamer.model.graph import Graph
+from gossamer.model.infer.shape_rules import visit
+from gossamer.model.infer.state import InferenceState, Shape
+
+
+class ShapesByBatch:
+    """What holds of a graph's values whatever the batch size is.
+
+    Shapes follow the batch (and open dimensions) linearly, so that shapes that are equal at two
+    sizes are equal at all. Nothing is known where the graph cannot be resolved.
+
+    states: finished inference of the graph, one at each batch size.
+    data_dependent: names of the values that depend on the data, not on shapes alone.
+    """
+
+    def __init__(self, states: Sequence[InferenceState], data_dependent: set[str]) -> None:
+        self._states = states
+        self._data_dependent = data_dependent
+
+    def depends_on_data(self, name: str) -> bool:
+        """Returns whether the data decide the value. resolve() may turn a value that follows from
+        shapes alone into a constant, which is another one at another batch size."""
+        return name in self._data_dependent
+
+    def shapes(self, name: str) -> list[Shape]:
+        """Returns the shape of a value at each batch size."""
+        return [state.shapes[name] for state in self._states if name in state.shapes]
+
+    def rank(self, name: str) -> int | None:
+        shapes = self.shapes(name)
+        return len(shapes[0]) if shapes else None
+
+    def dtype(self, name: str) -> str:
+        return self._states[0].dtypes.get(name, "") if self._states else ""
+
+    def equal(self, first: str, second: str) -> bool:
+        """Returns whether two values certainly have the same shape at every batch size."""
+        shapes = self.shapes(first)
+        return len(shapes) == len(self._states) > 0 and shapes == self.shapes(second)
+
+    def broadcast_to(self, output: str, operands: Sequence[str],
+                     constants: dict[str, np.ndarray]) -> bool:
+        """Returns whether the operands broadcast to the output's shape at every batch size.
+        constants: values by name, which may be newer than the inferred shapes."""
+        for state in self._states:
+            shapes = [constants[name].shape if name in constants else state.shapes[name]
+                      for name in operands]
+            if np.broadcast_shapes(*shapes) != state.shapes[output]:
+                return False
+        return bool(self._states)
+
+
+def shapes_by_batch(graph: Graph) -> ShapesByBatch:
+    """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256
+    in the first and 384 in the second."""
+    data_dependent = _data_dependent(graph)
+    batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
+    states: list[InferenceState] = []
+    for index, batch in enumerate(batches):
+        inputs = []
+        for info in graph.inputs:
+            shape = [256 + 128 * index if size is None and axis else size
+                     for axis, size in enumerate(info.shape)]
+            inputs.append(replace(info, shape=tuple(shape)))
+        state = InferenceState(replace(graph, inputs=inputs), batch,
+                               states[0] if states and graph.fixed_batch else None)
+        try:
+            for node in graph.nodes:
+                visit(state, node)
+        except GossamerError:
+            # a file that cannot leave its own batch size is known by that one
+            return ShapesByBatch(states if graph.fixed_batch else [], data_dependent)
+        states.append(state)
+    return ShapesByBatch(states, data_dependent)
+
+
+def _data_dependent(graph: Graph) -> set[str]:
+    """Returns the names of the values that the data decide."""
+    names = {info.name for info in graph.inputs}
+    for node in graph.nodes:
+        if node.op != "shape" and names.intersection(node.inputs):
+            names.update(node.outputs)
+    return names

@@ -1,0 +1,59 @@
+"""What a network's outputs say: whether they score classes, the best classes, and summaries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def is_class_scores(output: np.ndarray, rows: int) -> bool:
+    """Returns whether an output can be read as one score a class for each of the rows: floats of
+    shape (rows, classes[, 1, 1]), two classes or more."""
+    return (output.ndim >= 2 and len(output) == rows and output.shape[1] > 1
+            and math.prod(output.shape[2:]) == 1 and np.issubdtype(output.dtype, np.floating))
+
+
+def best_classes(scores: np.ndarray, count: int, names: Sequence[str] | None,
+                 independent: bool = False) -> list[dict[str, Any]]:
+    """Returns the `count` classes of highest score of one input, best first; among equal scores
+    the first class comes first.
+
+    Each class is a dict of its number ("class"), its "name" and its "probability", which is the
+    softmax of the scores unless they are probabilities already; or its "score" where the scores
+    are independent of each other.
+    """
+    scores = scores.reshape(-1).astype(np.float64)
+    probabilities = scores
+    if not independent and not (scores.min() >= 0 and abs(scores.sum() - 1) < 1e-3):
+        powers = np.exp(scores - scores.max())
+        probabilities = powers / powers.sum()
+    order = np.argsort(-scores, kind="stable")[:count]
+    return [{"class": int(index), "name": names[index] if names else None,
+             "score" if independent else "probability": float(probabilities[index])}
+            for index in order]
+
+
+def summary(output: np.ndarray) -> dict[str, Any]:
+    """Returns an output's shape, dtype, and least and greatest number (None where it has no
+    numbers)."""
+    has_numbers = output.size and output.dtype != np.bool_
+    return {"shape": list(output.shape), "dtype": str(output.dtype),
+            "min": output.min() if has_numbers else None,
+            "max": output.max() if has_numbers else None}
+
+
+def is_finite(output: np.ndarray) -> bool:
+    """Returns whether an output holds neither NaN nor infinity."""
+    return not np.issubdtype(output.dtype, np.floating) or bool(np.isfinite(output).all())
+
+
+def broken_rows(output: np.ndarray, rows: int) -> list[int]:
+    """Returns the rows of a floating-point output that hold NaN or infinity; none where the
+    output does not have one row for each of the `rows` inputs."""
+    if not output.ndim or len(output) != rows:
+        return []
+    finite = np.isfinite(output.reshape(len(output), -1)).all(axis=1)
+    return np.flatnonzero(~finite).tolist()

@@ -1,0 +1,48 @@
+"""A candidate of a layer, and why another was taken."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from gossamer.measure import SLACK
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.store.tuning_file import Measurement
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant of an algorithm that may compute a layer, with its measurement."""
+
+    algorithm: Algorithm
+    variant: Variant
+    measured: Measurement
+
+    @property
+    def cost(self) -> float:
+        """The time in microseconds; infinite where the candidate is excluded."""
+        time = self.measured.median_us
+        return math.inf if self.measured.failure or time is None else time
+
+    def excluded(self, reason: str) -> Candidate:
+        """Returns the same candidate, excluded for a reason."""
+        return replace(self, measured=replace(self.measured, failure=reason))
+
+    def reason(self, taken: Candidate) -> str:
+        """Returns why the candidate `taken` was taken instead of this one."""
+        if self.measured.failure:
+            return self.measured.failure
+        text = f"{self.cost:.1f} us against {taken.cost:.1f} us"
+        if self.cost >= taken.cost:
+            return text
+        if taken.cost <= self.cost * (1 + SLACK):
+            return f"{text}: within {SLACK:.0%}, which counts as equal"
+        return f"{text}, but its layouts cost more elsewhere"
+
+
+def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
+    """Returns why a candidate was not taken for a layer. why: that of Comparison, where the plan is
+    not the measured choice."""
+    if why and candidate.cost < taken.cost:
+        return f"{candidate.cost:.1f} us against {taken.cost:.1f} us, but {why}"
+    return candidate.reason(taken)
