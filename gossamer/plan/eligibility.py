@@ -89,7 +89,8 @@ def _sparse_or_dense(able: list[Algorithm], sparsity: float, threshold: float,
                      reasons: dict[str, str]) -> list[Algorithm]:
     """Returns the algorithms that skip zeros for a sparsity above the threshold, else the dense
     ones; all where there are only sparse or only dense ones. Adds the reasons for the rest. This
-    is the rule with which direct sparse convolution was published (Escoin, 2018)."""
+    is the rule with which direct sparse convolution was published (X. Chen, "Escoin: efficient
+    sparse convolutional neural network inference on GPUs", arXiv 1802.10280, 2018)."""
     dense = [algorithm for algorithm in able if algorithm.dense]
     sparse = [algorithm for algorithm in able if not algorithm.dense]
     if not dense or not sparse:

@@ -1,8 +1,8 @@
 """The algorithm direct_sparse_table computes a pruned convolution with weights in tables, for
 several output channels at once.
 
-Source: direct sparse convolution on GPUs (Escoin, 2018), whose table form loads an input for every
-multiply-add. Here output channels with weights in similar positions form a block that loads an
+Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
+inference on GPUs", arXiv 1802.10280, 2018), whose table form loads an input for every multiply-add. Here output channels with weights in similar positions form a block that loads an
 input once and has its sums in registers; where points are few, several sets of work-items share the
 columns of a block.
 """
