@@ -2,9 +2,10 @@
 input, without an im2col matrix.
 
 Source: X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
-1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for the nonzero of channel c and tap (r, s), the column (c*H + r)*W + s,
-and an output is the product of that row with the input from the start of its window on. Here the
-sum uses the strides of the input, which allows for layouts, dilation and groups.
+1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for the nonzero
+of channel c and tap (r, s), the column (c*H + r)*W + s, and an output is the product of that row
+with the input from the start of its window on. Here the sum uses the strides of the input, which
+allows for layouts, dilation and groups.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@ columns that a block of output channels does not need.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018), whose stretched columns here address rows of images in
-shared memory. Output channels are multiplied together in the tensor cores' tile of 16, as
-in vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels
-for structured sparsity under reduced precision", SC 2021), but weights need not be pruned in blocks: a column
-that one of 16 channels needs costs as much as one that all need.
+shared memory. Output channels are multiplied together in the tensor cores' tile of 16, as in
+vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured
+sparsity under reduced precision", SC 2021), but weights need not be pruned in blocks: a column that
+one of 16 channels needs costs as much as one that all need.
 """
 
 from __future__ import annotations

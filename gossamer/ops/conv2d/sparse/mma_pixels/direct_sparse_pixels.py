@@ -3,10 +3,10 @@ with output pixels side by side.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018) finds the input of a column of weights by shifting a
-window's start. Here shared memory has a copy of the input for each horizontal shift, so that
-eight pixels are 16 aligned bytes. Rows are multiplied together in the tensor cores' tile of 16, as
-in vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels
-for structured sparsity under reduced precision", SC 2021), without pruning in blocks.
+window's start. Here shared memory has a copy of the input for each horizontal shift, so that eight
+pixels are 16 aligned bytes. Rows are multiplied together in the tensor cores' tile of 16, as in
+vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured
+sparsity under reduced precision", SC 2021), without pruning in blocks.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 several output channels at once.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018), whose table form loads an input for every multiply-add. Here output channels with weights in similar positions form a block that loads an
-input once and has its sums in registers; where points are few, several sets of work-items share the
-columns of a block.
+inference on GPUs", arXiv 1802.10280, 2018), whose table form loads an input for every multiply-add.
+Here output channels with weights in similar positions form a block that loads an input once and has
+its sums in registers; where points are few, several sets of work-items share the columns of a
+block.
 """
 
 from __future__ import annotations
