@@ -13,9 +13,10 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
+from gossamer.plan import prepare
 from gossamer.plan.prepare import Build, build
 from gossamer.plan.store.tuning_file import Measurement
-from gossamer.plan.tune import prepare, tuner
+from gossamer.plan.tune import tuner
 from tests.ops.recording import RecordingDevice
 
 
