@@ -67,6 +67,7 @@ FUNCTIONS: dict[str, Function] = {
     "sqrt": Function(1, np.sqrt, "sqrt({0})", 2),
     "tanh": Function(1, np.tanh, "tanh({0})", 6),
     "floor": Function(1, np.floor, "floor({0})"),
+    "round": Function(1, np.rint, "rint({0})"),
     "sigmoid": Function(1, _sigmoid, "SIGMOID({0})", 6),
     "sign": Function(1, np.sign, "(({0} > ZERO) ? ONE : (({0} < ZERO) ? -ONE : {0}))"),
     "relu": Function(1, lambda x: np.maximum(x, 0), "MAXIMUM({0}, ZERO)"),

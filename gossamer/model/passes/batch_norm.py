@@ -13,7 +13,7 @@ from gossamer.model.infer.shape_rules import AFFINE, batch_norm_constants
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 _DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and", "or",
-                  "not", "floor"}
+                  "not", "floor", "round"}
 """Functions whose result jumps where their argument is rounded to the other side of a limit."""
 _CARRIERS = {"identity", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "pad", "slice",
              "split", "concat", "expand", "gather", "resize", "elementwise", "batch_norm", "pool",

@@ -16,13 +16,20 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError, first_line
 from gossamer.measure import CpuContention, Task, prepared, sampled
 from gossamer.ops import lru_cache
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import Build, Prepared, build, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.check import GUARD, error_of
+from gossamer.plan.tune.discontinuity import (
+    MOST_DOUBTFUL,
+    Bounds,
+    bounds,
+    continuous_parts,
+    has_jumps,
+)
 from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import TensorSpec
 
@@ -40,6 +47,8 @@ _HOPELESS = 4.0
 layout that it gives to other layers could make up for it."""
 _DIGITS = 16
 """Number of hexadecimal digits of a digest of weights."""
+_DRAWS = 8
+"""How often inputs are drawn at most, where many results lie within rounding of a jump."""
 _FILLED_AT_ONCE = 2**24
 """Bytes of an output that are filled with the guard byte by one copy."""
 
@@ -59,6 +68,14 @@ class _CheckedCandidate:
     build: Build
 
 
+@dataclass(frozen=True)
+class _ContinuousPart:
+    """A problem that decides a jump, and the reference's outputs for it."""
+
+    problem: Problem
+    expected: list[np.ndarray]
+
+
 class CandidateSet:
     """The candidates of a layer, which run on the same inputs with the layer's own constants."""
 
@@ -71,8 +88,16 @@ class CandidateSet:
         self._weights = Weights(layer.weights, device, layer.name)
         self.digest = self._weights.digest[:_DIGITS]
         self._examples = Examples(device) if examples is None else examples
-        self._arrays = self._examples.of(self.problem)
-        self._images, self._expected = self._reference(layer.weights)
+        self._constants = layer.weights
+        self._few, self._images = self._compared()
+        self._arrays, self._drawn = self._examples.of(self.problem), False
+        self._parts: list[_ContinuousPart] = []
+        self._bounds: dict[str, list[Bounds]] = {}
+        if has_jumps(self.problem):
+            self._draw_inputs()
+            self._parts = [_ContinuousPart(part, self._reference(few)) for part, few in zip(
+                continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
+        self._expected = self._reference(self._few)
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
         self._targets: dict[tuple[int, TensorSpec], Buffer] = {}
         self._clean: Buffer | None = None
@@ -137,22 +162,45 @@ class CandidateSet:
     def _failed(self, algorithm: Algorithm, variant: Variant, failure: str) -> Measurement:
         return Measurement.of(algorithm, variant, failure=failure, weights=self.digest)
 
-    @_QUIET
-    def _reference(self, weights: Mapping[str, np.ndarray]
-                   ) -> tuple[list[int] | None, list[np.ndarray]]:
-        """Returns the images that are compared, the first and the last among them, and the
-        reference's outputs for them. The images are None for all, where outputs do not consist of
-        images."""
+    def _compared(self) -> tuple[Problem, list[int] | None]:
+        """Returns the problem of the images that are compared, and which these are, the first and
+        the last among them; the whole problem and None where images are not apart."""
         one = self.problem.first_images(1)
         if one == self.problem:
-            return None, OPS[one.op].reference(one, self._arrays, weights)
+            return one, None
         work = one.flops + sum(spec.size for spec in one.outputs)
         few = self.problem.first_images(max(_CHECKED_IMAGES, _CHECKED // max(work, 1)))
         count, total = few.outputs[0].shape[0], self.problem.outputs[0].shape[0]
-        images = [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]
-        arrays = [array[images] if array.shape != spec.shape else array
-                  for array, spec in zip(self._arrays, few.inputs, strict=True)]
-        return images, OPS[few.op].reference(few, arrays, weights)
+        return few, [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]
+
+    def _compared_arrays(self) -> list[np.ndarray]:
+        """Returns the inputs of the images that are compared."""
+        if self._images is None:
+            return list(self._arrays)
+        return [array[self._images] if array.shape != spec.shape else array
+                for array, spec in zip(self._arrays, self._few.inputs, strict=True)]
+
+    @_QUIET
+    def _reference(self, few: Problem) -> list[np.ndarray]:
+        """Returns the reference's outputs for the images that are compared."""
+        return OPS[few.op].reference(few, self._compared_arrays(), self._constants)
+
+    @_QUIET
+    def _bounds_of(self, precision: str) -> list[Bounds]:
+        """Returns where right candidates of a precision may differ from the reference."""
+        if precision not in self._bounds:
+            self._bounds[precision] = bounds(self._few, self._compared_arrays(), self._constants,
+                                             precision)
+        return self._bounds[precision]
+
+    def _draw_inputs(self) -> None:
+        """Draws inputs again where too many results lie within rounding of a jump."""
+        for seed in range(1, _DRAWS):
+            if all(each.share <= MOST_DOUBTFUL for each in self._bounds_of("fp32")):
+                return
+            self._bounds.clear()
+            self._arrays = self.problem.example_inputs(np.random.default_rng(seed))
+            self._drawn = True
 
     def _share_workspace(self, variants: Sequence[Variant]) -> None:
         """Allocates the largest workspace of any candidate for which there is memory; all share
@@ -194,7 +242,26 @@ class CandidateSet:
     def _checked(self, algorithm: Algorithm, variant: Variant,
                  state: State) -> tuple[Work, float]:
         """Runs a candidate once and returns it as work, with its error: infinite where it wrote
-        outside its output or left a part of the output unwritten."""
+        outside its output or left a part of the output unwritten.
+
+        A candidate whose results jump is also compared with the jumps left out, where the
+        algorithm can compute that in the same variant.
+        """
+        limits = self._bounds_of(variant.precision) if has_jumps(self.problem) else None
+        work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
+        for part in self._parts if error <= LARGEST_ERROR[variant.precision] else ():
+            try:
+                other, _ = build(algorithm, self._weights, part.problem, variant, self.device)
+            except Exception:  # an epilogue of its own kind, such as a vendor's fused one
+                continue
+            _, off = self._compared_work(algorithm, variant, other, part.expected, None)
+            error = max(error, off)
+        return work, error
+
+    def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
+                       expected: Sequence[np.ndarray],
+                       limits: Sequence[Bounds] | None) -> tuple[Work, float]:
+        """Returns a prepared problem as work, and its error against these outputs."""
         device = self.device
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = device.alignment
@@ -210,8 +277,10 @@ class CandidateSet:
         try:
             work(None)
             device.synchronize()
-            error = max(error_of(buffer, spec, expected, self._images) for buffer, spec, expected
-                        in zip(guarded, variant.outputs, self._expected, strict=True))
+            error = max(error_of(buffer, spec, right, self._images,
+                                 None if limits is None else limits[index])
+                        for index, (buffer, spec, right) in enumerate(
+                            zip(guarded, variant.outputs, expected, strict=True)))
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
                 # a wrong candidate may have written over its inputs, too
@@ -238,7 +307,9 @@ class CandidateSet:
     def _source(self, index: int, spec: TensorSpec) -> Buffer:
         buffers = self._sources.setdefault(spec, {})
         if index not in buffers:
-            buffers[index] = self._examples.buffer(self.problem, index, self._arrays[index], spec)
+            array = self._arrays[index]
+            buffers[index] = (self._examples.uploaded(array, spec) if self._drawn
+                              else self._examples.buffer(self.problem, index, array, spec))
         return buffers[index]
 
     def _guarded(self, index: int, spec: TensorSpec) -> Buffer:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gossamer.device.base import Buffer
+from gossamer.plan.tune.discontinuity import Bounds
 from gossamer.tensor import TensorSpec, from_memory
 
 GUARD = 0xFF
@@ -23,13 +24,13 @@ _AT_ONCE = 2**17
 
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
-             images: Sequence[int] | None) -> float:
+             images: Sequence[int] | None, limits: Bounds | None = None) -> float:
     """Returns the error of an output that lies between guards of the device's alignment: infinite
     where a guard was written over, or a part of the output was not written.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
     only tested for being written. None: `expected` is the whole output, which does not consist of
-    images.
+    images. limits: where right results may differ from `expected`, for results that jump.
     """
     margin = buffer.device.alignment
     end = margin + spec.nbytes
@@ -41,11 +42,12 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     if images is None or spec.layout == "CHWN" or size < _SEPARATE_BYTES or len(images) == count:
         result = from_memory(_bytes(buffer, margin, end).view(spec.stored_dtype), spec)
         if images is None:
-            return difference(result, expected, max(result.shape[:1], default=1))
+            return _outside(result, expected, limits, max(result.shape[:1], default=1))
         # as a float the guard is a NaN; an integer may happen to equal it
         if floats and len(images) < count and _has_unwritten(result):
             return math.inf
-        return difference(result if len(images) == count else result[images], expected, together)
+        return _outside(result if len(images) == count else result[images], expected, limits,
+                        together)
     # images lie one after another in memory, and only those that are compared are read back
     for image in range(count):
         start = margin + image * size
@@ -56,7 +58,22 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     result = np.concatenate([
         from_memory(_bytes(buffer, start, start + size).view(spec.stored_dtype), one)
         for start in (margin + image * size for image in images)])
-    return difference(result, expected, together)
+    return _outside(result, expected, limits, together)
+
+
+def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
+             together: int) -> float:
+    """Returns the error of what no jump is near; infinite where a number that must be exact is
+    another."""
+    if limits is None:
+        return difference(result, expected, together)
+    right = expected.astype(result.dtype)
+    same = result == right
+    if result.dtype.kind == "f":
+        same |= np.isnan(right) & np.isnan(result)
+    if (~same & limits.exact & ~limits.doubtful).any():
+        return math.inf
+    return difference(np.where(limits.doubtful, right, result), expected, together)
 
 
 def _bytes(buffer: Buffer, start: int, end: int) -> np.ndarray:

@@ -46,24 +46,25 @@ class Examples:
     def buffer(self, problem: Problem, index: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns an input that of() gave, on the device in the layout of a spec."""
         if not _are_normal(problem):
-            return self._uploaded(array, spec)
+            return self.uploaded(array, spec)
         key = (sum(math.prod(other.shape) for other in problem.inputs[:index]), spec)
         if key in self._buffers:
             self._buffers.move_to_end(key)
             return self._buffers[key]
         most = min(self._device.limits.memory_bytes // _SHARE, _MOST_BYTES)
         if spec.nbytes > most:
-            return self._uploaded(array, spec)
+            return self.uploaded(array, spec)
         while spec.nbytes + sum(buffer.nbytes for buffer in self._buffers.values()) > most:
             self._buffers.popitem(last=False)
-        self._buffers[key] = self._uploaded(array, spec)
+        self._buffers[key] = self.uploaded(array, spec)
         return self._buffers[key]
 
     def forget(self) -> None:
         """Frees the inputs on the device, which may have been overwritten."""
         self._buffers.clear()
 
-    def _uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
+    def uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
+        """Returns an array on the device as a spec says, kept for nobody else."""
         memory = to_memory(array, spec)
         try:
             return self._device.upload(memory, "a candidate's input")

@@ -160,7 +160,7 @@ ELEMENTWISE: dict[str, Converter] = {
         "LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
         "Equal": "equal", "And": "and", "Or": "or", "Not": "not", "Where": "where",
         "Neg": "neg", "Abs": "abs", "Exp": "exp", "Log": "log", "Sqrt": "sqrt",
-        "Tanh": "tanh", "Floor": "floor", "Sigmoid": "sigmoid", "Sign": "sign",
+        "Tanh": "tanh", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign",
         "Relu": "relu",
     }.items()},
     **{op: partial(_composed, formula=partial(_variadic, function=function))
