@@ -88,6 +88,11 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+DISCONTINUOUS = frozenset({"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and",
+                           "or", "not", "floor", "round"})
+"""Functions whose result jumps where an argument is rounded to the other side of a limit."""
+
+
 @dataclass(frozen=True)
 class ExpressionStep:
     """One function applied to earlier values.

@@ -1,7 +1,8 @@
 """Applies the map of tools/renames.toml: moves modules and files, and rewrites what names them.
 
 Usage: `python tools/rename.py modules` moves files and rewrites imports; `python tools/rename.py
-words` replaces identifiers. Each is one commit of its own. It needs libcst and a git checkout.
+words [TABLE]` replaces identifiers by the table `words` or another. Each is one commit of its own.
+It needs libcst and a git checkout.
 """
 
 from __future__ import annotations
@@ -208,13 +209,13 @@ def move_modules() -> None:
                     print(f"{name} says nothing of itself")
 
 
-def replace_words() -> None:
-    """Replaces the patterns of the table `words`, one after another, in the files they are for."""
+def replace_words(table: str = "words") -> None:
+    """Replaces the patterns of a table, one after another, in the files they are for."""
     files = [path for path in tracked(".py", ".md", ".cl", ".cu", ".h", ".c", ".toml", "Makefile")
              if path.name != "CHANGELOG.md"]
     texts = {path: path.read_text() for path in files}
     before = dict(texts)
-    for entry in MAP["words"]:
+    for entry in MAP[table]:
         globs = entry.get("files", "**").split()
         without = entry.get("without", "").split()
         pattern, count = re.compile(entry["old"], re.MULTILINE), 0
@@ -237,4 +238,4 @@ def _matches(name: Path, globs: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    {"modules": move_modules, "words": replace_words}[sys.argv[1]]()
+    {"modules": move_modules, "words": replace_words}[sys.argv[1]](*sys.argv[2:])

@@ -44,7 +44,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
         return None
     names = class_names(labels, scores.shape[1], metadata.classes)
     return [{"input": name, "top": [] if index in broken else
-             network_outputs.best_classes(row, top, names, metadata.scores)}
+             network_outputs.best_classes(row, top, names, metadata.independent_scores)}
             for index, (name, row) in enumerate(zip(inputs.names, scores, strict=True))]
 
 

@@ -66,7 +66,7 @@ class Kernel(abc.ABC):
         Size of the binary, where it is known.
     from_cache : bool
         Whether the binary was read from the disk cache.
-    apart_seconds : float
+    subprocess_seconds : float
         Seconds that another process took to build the kernel.
     """
 
@@ -76,7 +76,7 @@ class Kernel(abc.ABC):
     spill_bytes: int | None = None
     code_bytes: int | None = None
     from_cache: bool = False
-    apart_seconds: float = 0.0
+    subprocess_seconds: float = 0.0
 
 
 Argument = Buffer | int | float | np.generic | None

@@ -40,7 +40,7 @@ batch_norm, which becomes elementwise
 auto_pad "SAME_UPPER" | "SAME_LOWER" on conv2d, conv_transpose2d and pool, output_shape on
 conv_transpose2d, flatten (True: one softmax over all axes from `axis` on) on softmax, and
 allowzero (True: 0 in the shape is 0, not the input's size) on reshape
-attributes named in PARAMETERS may come as inputs after the first instead, in that order; a
+attributes named in ATTRIBUTE_INPUTS may come as inputs after the first instead, in that order; a
 negative axis counts from the end; reduce's axes may be "spatial": all but the first two
 
 A conv2d or gemm's `epilogue` attribute is an Expression whose input 0 is the result; the
@@ -55,7 +55,7 @@ from typing import Any
 
 import numpy as np
 
-PARAMETERS: dict[str, tuple[str, ...]] = {
+ATTRIBUTE_INPUTS: dict[str, tuple[str, ...]] = {
     "reshape": ("shape",),
     "expand": ("shape",),
     "slice": ("starts", "ends", "axes", "steps"),
@@ -105,15 +105,15 @@ class ModelMetadata:
     """The meaning of a network's numbers, where its file tells it.
 
     classes: name of the class of each column of the first output.
-    scores: whether that output holds one score a class, none of which depends on the others; else
-    it holds probabilities, or numbers that softmax turns into probabilities.
+    independent_scores: whether that output holds one score a class, none of which depends on the
+    others; else it holds probabilities, or numbers that softmax turns into probabilities.
     picture: height and width of the grey picture that a row of the first input holds, with
     numbers from 0 (black) to 255 (white).
     brightness: mean of the pictures that the network was trained on.
     """
 
     classes: tuple[str, ...] = ()
-    scores: bool = False
+    independent_scores: bool = False
     picture: tuple[int, int] | None = None
     brightness: float | None = None
 
@@ -172,10 +172,10 @@ def unused_name(names: set[str], name: str) -> str:
     return name
 
 
-def absorb_parameters(node: Node, constants: dict[str, np.ndarray]) -> bool:
+def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
     """Turns the parameter inputs of a node into attributes if the values of all are known, and
     returns whether it has."""
-    names = PARAMETERS.get(node.op, ())
+    names = ATTRIBUTE_INPUTS.get(node.op, ())
     values = node.inputs[1:]
     if not names or any(name and name not in constants for name in values):
         return False

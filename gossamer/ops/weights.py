@@ -22,12 +22,12 @@ class WeightsInfo:
     ----------
     density : float
         Nonzero weights as a share of all, from 0 to 1.
-    pattern : str
+    mask_hash : str
         Hash of the positions of the nonzero weights; empty when no weight is zero.
     """
 
     density: float = 1.0
-    pattern: str = ""
+    mask_hash: str = ""
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]

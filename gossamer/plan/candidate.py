@@ -24,7 +24,7 @@ class Candidate:
         time = self.measured.median_us
         return math.inf if self.measured.failure or time is None else time
 
-    def excluded(self, reason: str) -> Candidate:
+    def with_exclusion(self, reason: str) -> Candidate:
         """Returns the same candidate, excluded for a reason."""
         return replace(self, measured=replace(self.measured, failure=reason))
 

@@ -17,16 +17,16 @@ UNMEASURED_SECONDS = 60.0
 """Processor seconds that building a variant may be expected to take where nothing is measured."""
 
 
-def refusal(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
+def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
     """Returns why an algorithm cannot compute a problem in strict float32 without taking long to
     build; None where it can. A change of precision may compute in the float16 of its own specs."""
     has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-    return nothing_allowed((variant for variant in algorithm.variants(problem, layer_device)
+    return reason_not_allowed((variant for variant in algorithm.variants(problem, layer_device)
                             if variant.precision == "fp32" or has_half), UNMEASURED_SECONDS,
                            "without an effort")
 
 
-def nothing_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
+def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
     """Returns why none of the variants, all of precisions that are allowed, may be taken; None
     where one may. seconds: processor seconds that building may take. why: the words that say where
     this limit comes from."""
@@ -38,25 +38,25 @@ def nothing_allowed(variants: Iterable[Variant], seconds: float, why: str) -> st
             shortest = variant
     if shortest is None:
         return "has nothing to offer in a precision that is allowed"
-    return too_long(shortest, seconds, why)
+    return reason_build_too_long(shortest, seconds, why)
 
 
-def too_long(variant: Variant, seconds: float, why: str) -> str:
+def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
     """Returns the reason why a variant that takes long to build is left out."""
     return (f"would take about {variant.build_seconds:.0f} s to build, {why} at most "
             f"{seconds:.0f} s are allowed")
 
 
 def eligibility(layer: Layer, device: Device, only: str | None = None,
-                sparse_threshold: float | None = None, refusal: Refusal = refusal
+                sparse_threshold: float | None = None, refusal_reason: Refusal = refusal_reason
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """Returns the algorithms that can compute the layer on the device, else those of the host;
     the device of these; and the reason for each of the device's other algorithms.
 
     only: the name of an algorithm that alone is returned where it is among them.
     sparse_threshold: a sparsity above which only algorithms that skip zeros are returned, and up
-    to which only dense ones. refusal: called with an algorithm, returns why none of its variants
-    is allowed, None where one is.
+    to which only dense ones. refusal_reason: called with an algorithm, returns why none of its
+    variants is allowed, None where one is.
 
     Raises UnsupportedError where no algorithm can compute the layer.
     """
@@ -67,7 +67,7 @@ def eligibility(layer: Layer, device: Device, only: str | None = None,
         for algorithm in OPS[layer.op].algorithms:
             reason = algorithm.supports(layer.problem, layer_device)
             if reason is None:
-                reason = refusal(algorithm, layer.problem, layer_device)
+                reason = refusal_reason(algorithm, layer.problem, layer_device)
             if reason is None:
                 able.append(algorithm)
             elif layer_device is device:

@@ -13,7 +13,7 @@ from gossamer.ops.weights import Pack, Packed, Weights, build_clock
 
 
 @dataclass(frozen=True)
-class Build:
+class BuildCost:
     """The cost of preparing a variant: packing weights, generating and compiling kernels.
 
     seconds: the time it takes. A packed form that another variant made before counts with the time
@@ -30,20 +30,20 @@ class Build:
 
 
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device) -> tuple[State, Build]:
+          device: Device) -> tuple[State, BuildCost]:
     """Returns the state that algorithm.prepare() makes, and the cost of that."""
-    watched = _Watched(weights, device)
+    watched = _RecordingWeights(weights, device)
     start = build_clock(device)
     state = algorithm.prepare(watched, problem, variant, device)
     seconds = build_clock(device) - start - watched.waited
     seconds += sum(packed.seconds for packed in watched.forms.values())
     kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()
-    seconds += max((kernel.apart_seconds for kernel in kernels), default=0.0)
-    return state, Build(seconds, any(kernel.from_cache for kernel in kernels),
+    seconds += max((kernel.subprocess_seconds for kernel in kernels), default=0.0)
+    return state, BuildCost(seconds, any(kernel.from_cache for kernel in kernels),
                         _device_bytes(state, watched) if device.compiles else None)
 
 
-Prepared = tuple[State, Build]
+Prepared = tuple[State, BuildCost]
 """The state of a variant, and the cost of preparing it."""
 
 
@@ -83,7 +83,7 @@ def _outcome(make: Callable[[], Prepared]) -> Future[Prepared]:
     return outcome
 
 
-def _device_bytes(state: State, watched: _Watched) -> int:
+def _device_bytes(state: State, watched: _RecordingWeights) -> int:
     """Returns the bytes of packed weights, other buffers and code that a state uses."""
     buffers = [packed.buffer for packed in watched.forms.values()]
     buffers += [argument for launch in state.launches for argument in launch.arguments
@@ -92,7 +92,7 @@ def _device_bytes(state: State, watched: _Watched) -> int:
     return sum({id(buffer): buffer.nbytes for buffer in buffers}.values()) + sum(code.values())
 
 
-class _Watched(Weights):
+class _RecordingWeights(Weights):
     """Weights that record which packed forms are asked for, and the time spent waiting for them."""
 
     def __init__(self, weights: Weights, device: Device) -> None:

@@ -31,7 +31,7 @@ def smallest_of_each_precision(variants: list[Variant]) -> list[Variant]:
     def size(variant: Variant) -> tuple[int, ...]:
         config = dict(variant.config)
         return tuple(int(config.get(name, 0)) for name in ("threads", "tile_p", "tile_m",
-                                                           "split_k"))
+                                                           "slice_k"))
 
     variants_by_precision: dict[str, Variant] = {}
     for variant in sorted(variants, key=size):

@@ -14,7 +14,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.plan import prepare
-from gossamer.plan.prepare import Build, build
+from gossamer.plan.prepare import BuildCost, build
 from gossamer.plan.store.tuning_file import Measurement
 from gossamer.plan.tune import tuner
 from tests.ops.recording import RecordingDevice
@@ -77,7 +77,7 @@ def _kernel(code_bytes: int | None, from_cache: bool) -> Kernel:
     return kernel
 
 
-def _built(algorithm: Packer, weights: Weights, device: Device) -> Build:
+def _built(algorithm: Packer, weights: Weights, device: Device) -> BuildCost:
     (variant,) = algorithm.variants(None, device)
     return build(algorithm, weights, None, variant, device)[1]  # type: ignore[arg-type]
 
@@ -85,8 +85,8 @@ def _built(algorithm: Packer, weights: Weights, device: Device) -> Build:
 def test_a_form_that_was_there_counts_as_when_it_was_made(clock: Clock) -> None:
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
-    assert _built(Packer(clock), weights, device) == Build(5, False, 48)
-    assert _built(Packer(clock), weights, device) == Build(5, False, 48)
+    assert _built(Packer(clock), weights, device) == BuildCost(5, False, 48)
+    assert _built(Packer(clock), weights, device) == BuildCost(5, False, 48)
     assert clock.now == 7 and weights.nbytes == 48
 
 
@@ -95,7 +95,7 @@ def test_code_and_tables_count_once(clock: Clock, code: int | None, nbytes: int)
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     cost = _built(Packer(clock, _kernel(code, True)), weights, device)
-    assert cost == Build(5, True, nbytes)
+    assert cost == BuildCost(5, True, nbytes)
 
 
 def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
@@ -105,7 +105,7 @@ def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
     device = SideBySide()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     kernel = _kernel(None, False)
-    kernel.apart_seconds = 7.0
+    kernel.subprocess_seconds = 7.0
     assert _built(Packer(clock, kernel), weights, device).seconds == 100 * 5 + 7
 
 

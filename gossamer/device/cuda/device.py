@@ -127,7 +127,7 @@ class CudaDevice(Device):
 
             kernel = self._loaded(KernelSource(Path(f"{program.name}.ptx"), program.name),
                                   nvjitlink.key(program, self.architecture), build)
-            kernel.apart_seconds = seconds
+            kernel.subprocess_seconds = seconds
             return kernel
 
         with ThreadPoolExecutor(max(len(programs), 1)) as pool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
-from gossamer.model.graph import PARAMETERS, Node, absorb_parameters
+from gossamer.model.graph import ATTRIBUTE_INPUTS, Node, inputs_to_attributes
 from gossamer.model.infer.layout_rules import LAYOUT_RULES
 from gossamer.model.infer.state import MALFORMED, InferenceState
 
@@ -26,7 +26,7 @@ def visit(state: InferenceState, node: Node) -> None:
     for name in node.inputs:
         if name and name not in state.shapes:
             raise state.error(node, f"reads {name!r}, which nothing provides")
-    if node.op in PARAMETERS and not absorb_parameters(node, state.known):
+    if node.op in ATTRIBUTE_INPUTS and not inputs_to_attributes(node, state.known):
         unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
         raise state.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
                                 "gossamer needs shapes that follow from the input's shape")

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gossamer.expression import apply
+from gossamer.expression import DISCONTINUOUS, apply
 from gossamer.model.graph import Graph, Node, add_constant
 from gossamer.model.infer.shape_rules import AFFINE, batch_norm_constants
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
-_DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and", "or",
-                  "not", "floor", "round"}
-"""Functions whose result jumps where their argument is rounded to the other side of a limit."""
 _CARRIERS = {"identity", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "pad", "slice",
              "split", "concat", "expand", "gather", "resize", "elementwise", "batch_norm", "pool",
              "reduce", "softmax"}
@@ -88,7 +85,7 @@ def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
         seen.add(name)
         for node in users.get(name, ()):
             steps = node.attributes["expression"].steps if node.op == "elementwise" else ()
-            if node.op == "cast" or any(step.function in _DISCONTINUOUS for step in steps):
+            if node.op == "cast" or any(step.function in DISCONTINUOUS for step in steps):
                 return True
             if node.op in _CARRIERS:
                 pending.extend(node.outputs)

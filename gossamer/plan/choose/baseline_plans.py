@@ -165,7 +165,7 @@ class _KnownCandidates:
 
     def __init__(self, tuner: Tuner, chosen: Program) -> None:
         self.precision = tuner.precision
-        self.refusal = tuner.refusal
+        self.refusal_reason = tuner.refusal_reason
         self._tuner = tuner
         # by layer, not by problem: the tolerance may exclude candidates of one layer, and not of
         # another with the same problem

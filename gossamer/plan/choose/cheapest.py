@@ -10,8 +10,8 @@ from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.builder import LayerChoice, conversion_layer
-from gossamer.plan.choose.elimination import EntangledError
-from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, minimise
+from gossamer.plan.choose.elimination import GraphTooWideError
+from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, minimise
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.tuner import Tuner, usable
@@ -63,21 +63,21 @@ class Cheapest:
     def _candidates_of(self, layer: Layer, only: str | None, sparse_threshold: float | None,
                        less_precise: Collection[str] | None) -> _LayerCandidates:
         able, layer_device, reasons = eligibility(layer, self._device, only, sparse_threshold,
-                                                  self._tuner.refusal)
+                                                  self._tuner.refusal_reason)
         candidates = list(self._tuner.measure(layer, able, layer_device))
         restricted = only is not None or sparse_threshold is not None
         if restricted and all(math.isinf(candidate.cost) for candidate in candidates):
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in candidates}
             able, layer_device, unrestricted_reasons = eligibility(
-                layer, self._device, refusal=self._tuner.refusal)
+                layer, self._device, refusal_reason=self._tuner.refusal_reason)
             able = [algorithm for algorithm in able if algorithm.name not in failures]
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
                 reasons = {**unrestricted_reasons, **failures}
         if less_precise is not None and layer.name not in less_precise:
             candidates = [
-                candidate if candidate.variant.precision == "fp32" else candidate.excluded(
+                candidate if candidate.variant.precision == "fp32" else candidate.with_exclusion(
                     "not in float32, which the tolerance asks for here")
                 for candidate in candidates]
         return _LayerCandidates(layer, layer_device, reasons, candidates)
@@ -105,7 +105,7 @@ class Cheapest:
                 self._leave_out(is_left_out)
             try:
                 return self._minimised()
-            except EntangledError as error:
+            except GraphTooWideError as error:
                 entangled = error
         raise UnsupportedError(str(entangled))
 
@@ -114,14 +114,14 @@ class Cheapest:
             if isinstance(node, Layer):
                 continue
             simpler = [
-                candidate.excluded("the network's graph is too entangled for so many layouts")
+                candidate.with_exclusion("the network's graph is too entangled for so many layouts")
                 if any(map(is_left_out, (*candidate.variant.inputs, *candidate.variant.outputs)))
                 else candidate for candidate in node.candidates]
             if any(math.isfinite(candidate.cost) for candidate in simpler):
                 node.candidates = simpler
 
     def _minimised(self) -> list[tuple[_LayerCandidates, Candidate]]:
-        """Returns the candidate taken for each layer. Raises EntangledError."""
+        """Returns the candidate taken for each layer. Raises GraphTooWideError."""
         nodes = []
         candidates: list[list[Candidate]] = []
         for node in self._nodes:
@@ -129,14 +129,14 @@ class Cheapest:
                 # a reshape leaves the memory as it is, which has to be row-major
                 options = tuple(NodeOption(0.0, (("", dtype),), (("", dtype),))
                                 for dtype in self._dtypes(node.inputs[0]))
-                nodes.append(OptionNode(options, tuple(node.inputs), tuple(node.outputs)))
+                nodes.append(AssignmentNode(options, tuple(node.inputs), tuple(node.outputs)))
                 candidates.append([])
                 continue
             candidates.append(usable(node.layer, node.candidates, node.device))
             options = tuple(NodeOption(candidate.cost, tuple(map(_form, candidate.variant.inputs)),
                                        tuple(map(_form, candidate.variant.outputs)))
                             for candidate in candidates[-1])
-            nodes.append(OptionNode(options, tuple(node.layer.inputs),
+            nodes.append(AssignmentNode(options, tuple(node.layer.inputs),
                                     tuple(node.layer.outputs)))
         assignment = minimise(
             nodes, {name: _form(self._specs[name]) for name in self._fixed}, self._conversion,

@@ -23,14 +23,14 @@ Table = tuple[tuple[int, ...], np.ndarray]
 """Variables, and the cost of each combination of their states, with one axis a variable."""
 
 
-class EntangledError(ValueError):
+class GraphTooWideError(ValueError):
     """Raised for a graph whose layouts cannot be chosen exactly, as a table would be too large."""
 
 
 def check_size(entries: int, width: int) -> None:
-    """Raises EntangledError when a table over `width` variables would be too large."""
+    """Raises GraphTooWideError when a table over `width` variables would be too large."""
     if entries > LARGEST_TABLE:
-        raise EntangledError(
+        raise GraphTooWideError(
             f"the network's graph is too entangled: a table over {width} variables has {entries} "
             f"entries, at most {LARGEST_TABLE} are allowed; give the nodes fewer distinct layouts")
 

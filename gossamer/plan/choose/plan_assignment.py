@@ -47,7 +47,7 @@ class NodeOption:
 
 
 @dataclass(frozen=True)
-class OptionNode:
+class AssignmentNode:
     """A node with its options in order of preference; inputs and outputs are names of values."""
 
     options: tuple[NodeOption, ...]
@@ -68,7 +68,7 @@ class PlanAssignment:
     best: float
 
 
-def minimise(nodes: Sequence[OptionNode], fixed: Mapping[str, Hashable],
+def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
              required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
     """Returns the cheapest plan assignment, where costs that differ by little count as equal. Of
@@ -137,10 +137,10 @@ class _Model:
     consists of some variables and the cost of each combination of their states.
     """
 
-    def __init__(self, nodes: Sequence[OptionNode], fixed: Mapping[str, Hashable],
+    def __init__(self, nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
                  conversion: Callable[[str, Hashable, Hashable], float],
                  required: Mapping[str, Hashable]) -> None:
-        outside = OptionNode(
+        outside = AssignmentNode(
             (NodeOption(0.0, tuple(required.values()), tuple(fixed.values())),),
             tuple(required), tuple(fixed))
         self.nodes = (*nodes, outside)

@@ -120,8 +120,8 @@ def _weights_info(weight: np.ndarray) -> WeightsInfo:
         return WeightsInfo()
     nonzero = weight != 0
     if nonzero.all():
-        density, pattern = 1.0, ""
+        density, mask_hash = 1.0, ""
     else:
         density = float(np.count_nonzero(nonzero)) / weight.size
-        pattern = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
-    return WeightsInfo(density, pattern)
+        mask_hash = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
+    return WeightsInfo(density, mask_hash)

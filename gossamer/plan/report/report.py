@@ -12,7 +12,7 @@ from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
 from gossamer.plan.choose.baseline_plans import DENSE, Comparison, EndToEnd
 from gossamer.plan.choose.calibration import Accuracy
-from gossamer.plan.prepare import Build
+from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.store.tuning_file import counted
 
@@ -165,7 +165,7 @@ def seconds_text(seconds: float) -> str:
 def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
                 end_to_end: EndToEnd | None = None, comparison: Comparison | None = None,
                 accuracy: Accuracy | None = None,
-                builds: Sequence[Build | None] | None = None) -> Report:
+                builds: Sequence[BuildCost | None] | None = None) -> Report:
     """Returns the report of a program.
 
     timings: the times of its steps, where they were profiled. end_to_end: the time of one
@@ -203,7 +203,7 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
     return {name: time / total for name, time in spent.items() if time > 0}
 
 
-def _row(step: Step, why: str, built: Build | None) -> dict[str, Any]:
+def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
     return {
         "layer": step.layer.name,
         "op": step.layer.op,
@@ -228,7 +228,7 @@ def _taken(step: Step) -> Candidate:
     return taken
 
 
-def _built(step: Step, now: Build | None) -> dict[str, Any]:
+def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
     """Returns the columns about preparing a step: those of its measurement where there is one, as
     the kernels are in the cache now."""
     measured = _taken(step).measured if step.candidates else None

@@ -17,7 +17,7 @@ from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import Build, Prepared, build, side_by_side
+from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.memory import Lifetime, place
 from gossamer.plan.run.step_line import step_line
@@ -46,7 +46,7 @@ class Context:
         self._buffers = self._allocate(name)
         self._constants = {value: device.upload(array, f"constant {value!r}")
                            for value, array in program.constants.items()}
-        self.builds: list[Build | None] = []
+        self.builds: list[BuildCost | None] = []
         """The cost of preparing each step; None where there is nothing to compute."""
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(program.steps, weights), strict=True)]

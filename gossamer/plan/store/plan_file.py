@@ -198,7 +198,7 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]
     fields = plain["metadata"]
-    metadata = ModelMetadata(tuple(fields["classes"]), fields["scores"],
+    metadata = ModelMetadata(tuple(fields["classes"]), fields["independent_scores"],
                              fields["picture"] and (fields["picture"][0], fields["picture"][1]),
                              fields["brightness"])
     return Graph(plain["name"], inputs, outputs, nodes,

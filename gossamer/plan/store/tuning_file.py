@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.plan.prepare import Build
+from gossamer.plan.prepare import BuildCost
 from gossamer.plan.store.keys import layout_text
 
 try:
@@ -49,7 +49,7 @@ class Measurement:
     microseconds. cold_us: the median with cold caches. samples: the number of samples. failure:
     why the candidate is excluded. weights: a digest of the constants with which it was checked.
     build_s, build_cached, device_bytes: seconds, use of the disk cache and bytes of preparing it,
-    as in Build; None where they are not known.
+    as in BuildCost; None where they are not known.
     """
 
     algorithm: str
@@ -83,7 +83,7 @@ class Measurement:
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
            cold_us: float | None = None, error: float | None = None,
            failure: str | None = None, weights: str = "",
-           build: Build | None = None) -> Measurement:
+           build: BuildCost | None = None) -> Measurement:
         """Returns the measurement of a variant with a timing, or with a failure."""
         name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
         return Measurement(

@@ -19,7 +19,7 @@ from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import Build, Prepared, build, side_by_side
+from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.check import GUARD, error_of
@@ -65,7 +65,7 @@ class _CheckedCandidate:
     index: int
     work: Work
     error: float
-    build: Build
+    build: BuildCost
 
 
 @dataclass(frozen=True)

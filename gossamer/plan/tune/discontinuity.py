@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gossamer.accuracy import LARGEST_ERROR
-from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
+from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, ExpressionStep
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import operand_arrays
@@ -26,8 +26,6 @@ MOST_DOUBTFUL = 0.05
 drawn."""
 
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
-_OF_ARGUMENT = frozenset({"sign", "floor", "round", "not", "and", "or"})
-_JUMPS = _COMPARISONS | _OF_ARGUMENT
 _EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "div", "neg", "abs", "min", "max", "relu",
                               "clip", "sqrt", "leaky_relu", "prelu", "where"})
 """Functions whose float32 result IEEE 754 settles: the same on every device."""
@@ -69,7 +67,7 @@ def has_jumps(problem: Problem) -> bool:
             return False
         if any(dtype != "float32" for dtype in problem.dtypes):
             return True
-    return any(step.function in _JUMPS or step.function == "where" for step in expression.steps)
+    return any(step.function in DISCONTINUOUS or step.function == "where" for step in expression.steps)
 
 
 def _expression(problem: Problem) -> Expression | None:
@@ -96,7 +94,7 @@ def continuous_parts(problem: Problem) -> list[Problem]:
             jumped.add(value)
             parts[_part(expression, [*expression.steps[:index],
                                      ExpressionStep("sub", step.arguments)])] = None
-        elif step.function in _OF_ARGUMENT or step.function == "where":
+        elif step.function in DISCONTINUOUS or step.function == "where":
             jumped.add(value)
             decisive = step.arguments[:1] if step.function == "where" else step.arguments
             for argument in decisive:
@@ -114,13 +112,13 @@ def _part(expression: Expression, steps: Sequence[ExpressionStep],
     for index in reversed(range(len(steps))):
         if inputs + index in needed:
             needed.update(steps[index].arguments)
-    place = {index: index for index in range(inputs)}
-    kept: list[ExpressionStep] = []
+    moved = {index: index for index in range(inputs)}
+    needed_steps: list[ExpressionStep] = []
     for index, step in enumerate(steps):
         if inputs + index in needed:
-            place[inputs + index] = inputs + len(kept)
-            kept.append(replace(step, arguments=tuple(place[a] for a in step.arguments)))
-    return Expression(inputs, tuple(kept), (place[output],))
+            moved[inputs + index] = inputs + len(needed_steps)
+            needed_steps.append(replace(step, arguments=tuple(moved[a] for a in step.arguments)))
+    return Expression(inputs, tuple(needed_steps), (moved[output],))
 
 
 def _reads_result(expression: Expression) -> bool:
@@ -211,7 +209,7 @@ def _applied(step: ExpressionStep, arguments: Sequence[tuple[np.ndarray, np.ndar
     if step.function == "equal":
         reach = arguments[0][1] + arguments[1][1]
         off = np.where((np.abs(values[0] - values[1]) <= reach) & (reach > 0), 1.0, 0.0)
-    if step.function in _JUMPS:
+    if step.function in DISCONTINUOUS:
         return value, np.zeros(value.shape), doubtful | (off > 0)
     if step.function == "where":
         condition, error, _ = arguments[0]

@@ -14,7 +14,7 @@ from gossamer.errors import GossamerError
 from gossamer.measure import CpuContention, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.eligibility import nothing_allowed, too_long
+from gossamer.plan.eligibility import reason_build_too_long, reason_not_allowed
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.candidates import WRONG, CandidateSet, digest
@@ -105,7 +105,7 @@ class Tuner:
             self.reused += len(buildable)
         return [Candidate(algorithm, variant, stored[candidate_key(algorithm, variant)]
                       if variant.build_seconds <= self.build_seconds else
-                      Measurement.of(algorithm, variant, failure=too_long(
+                      Measurement.of(algorithm, variant, failure=reason_build_too_long(
                           variant, self.build_seconds, self._why)))
                 for algorithm, variant in pairs]
 
@@ -156,7 +156,7 @@ class Tuner:
                 self._cache_of(device).put(
                     layer.problem, [replace(measured, weights=self._digest(layer))])
         failure = self._checked[key]
-        return candidate if failure is None else candidate.excluded(failure)
+        return candidate if failure is None else candidate.with_exclusion(failure)
 
     def release(self) -> None:
         """Frees the memory that holds inputs for the layers to be measured."""
@@ -180,10 +180,10 @@ class Tuner:
             self._caches[device.name] = TuningCache(device, self.cache.path.parent)
         return self._caches[device.name]
 
-    def refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns why an algorithm has no variant whose precision and build time are allowed; None
         where it has one."""
-        return nothing_allowed(self._precise(algorithm, problem, device), self.build_seconds,
+        return reason_not_allowed(self._precise(algorithm, problem, device), self.build_seconds,
                                self._why)
 
     def _within_effort(self, algorithm: Algorithm, problem: Problem,

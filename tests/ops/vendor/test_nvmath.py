@@ -39,7 +39,7 @@ BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
 BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
                               ("channel", "tensor"))
 RESIDUAL = Epilogue(apply("add"), ("tensor",))
-SPARSE = WeightsInfo(density=0.1, pattern="tenth")
+SPARSE = WeightsInfo(density=0.1, mask_hash="tenth")
 
 CONVOLUTIONS = (
     Conv2dProblem(3, 8, 6, 5, 12, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RELU),

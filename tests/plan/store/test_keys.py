@@ -43,7 +43,7 @@ PROBLEM = Conv2dProblem(
     Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",)),
     WeightsInfo(0.125, "0f1e2d3c"))
 # the key of PROBLEM; if keys change, everybody has to measure again
-GOLDEN = "14aeb39e59927cc41e856a6c8e425bac"
+GOLDEN = "beea727c309385043e7ba6e43b28b750"
 
 
 def test_a_key_stays_what_it_was():

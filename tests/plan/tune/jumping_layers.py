@@ -60,12 +60,10 @@ def jumping_layer(seed: int, folder: Path, largest: int = 56) -> Path:
     if kind == 0:
         add("Sign", value)
     elif kind == 1:
-        compared = value
-        add("GreaterOrEqual", compared, constant(0.0))
+        add("GreaterOrEqual", value, constant(0.0))
         add("Where", value, constant(1.0), constant(-1.0))
     elif kind == 2:
-        compared = value
-        add("Greater", compared, constant(0.0))
+        add("Greater", value, constant(0.0))
         add("Cast", value, to=TensorProto.FLOAT)
         add("Mul", value, constant(2.0))
         add("Sub", value, constant(1.0))
@@ -78,7 +76,7 @@ def jumping_layer(seed: int, folder: Path, largest: int = 56) -> Path:
     else:
         add("Sign", value)
         add("Mul", value, constant(rng.random(broadcast) + 0.1))
-        add("Add", value, "skip" if rng.random() < 0 else constant(rng.standard_normal(broadcast)))
+        add("Add", value, constant(rng.standard_normal(broadcast)))
     output = ["N", outputs, None, None] if is_conv else ["N", outputs]
     graph = helper.make_graph(
         nodes, f"layer{seed}", [helper.make_tensor_value_info("x", TensorProto.FLOAT, source)],

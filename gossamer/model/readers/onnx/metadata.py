@@ -32,7 +32,7 @@ def entries(metadata: ModelMetadata) -> Mapping[str, str]:
     texts: dict[str, str] = {}
     if metadata.classes:
         texts[CLASSES] = json.dumps(metadata.classes)
-    if metadata.scores:
+    if metadata.independent_scores:
         texts[OUTPUTS] = _SCORES
     if metadata.picture:
         height, width = metadata.picture

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.expression import Expression
 from gossamer.model.compose import Composer
-from gossamer.model.graph import Graph, Node, absorb_parameters
+from gossamer.model.graph import Graph, Node, inputs_to_attributes
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
@@ -137,7 +137,7 @@ class OnnxNode:
             outputs = [name for name in self.outputs if name]
         suffix = "" if self.outputs[0] in outputs else outputs[0].removeprefix(self.outputs[0])
         node = Node(op, self._name + suffix, list(inputs), list(outputs), attributes, self.source)
-        absorb_parameters(node, self.graph.constants)
+        inputs_to_attributes(node, self.graph.constants)
         self.graph.nodes.append(node)
         return outputs[0]
 

@@ -4,7 +4,7 @@
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
  * A work-group computes TILE_P pixels by TILE_M output channels and a work-item WORK_P by WORK_M of
- * them, from tiles of TILE_K taps in shared memory that are filled one step ahead. With SPLIT_K > 1
+ * them, from tiles of TILE_K taps in shared memory that are filled one step ahead. With SLICE_K > 1
  * that many sets of work-items share a tile's taps, and their sums are added at the end: this gives
  * more parallelism where pixels are few. BLOCKS_PER_UNIT work-groups must fit a multiprocessor at
  * once, which bounds the registers.
@@ -21,14 +21,14 @@
 #define THREADS_P (TILE_P / WORK_P)
 #define THREADS_M (TILE_M / WORK_M)
 #define SET (THREADS_P * THREADS_M)
-#define WORK_GROUP_SIZE (SET * SPLIT_K)
+#define WORK_GROUP_SIZE (SET * SLICE_K)
 #define A_STRIDE (TILE_P + 4)
 #define A_UNITS (TILE_P * TILE_K / VECTOR)
 #define A_LOADS CEIL_DIV(A_UNITS, WORK_GROUP_SIZE)
 #define B_UNITS (TILE_K * TILE_M / 4)
 #define B_LOADS CEIL_DIV(B_UNITS, WORK_GROUP_SIZE)
 #define TILE_WORDS (TILE_K * (A_STRIDE + TILE_M))
-#define SUM_WORDS (SPLIT_K > 1 ? SPLIT_K * TILE_P * TILE_M : 0)
+#define SUM_WORDS (SLICE_K > 1 ? SLICE_K * TILE_P * TILE_M : 0)
 #define SHARED_WORDS (2 * TILE_WORDS > SUM_WORDS ? 2 * TILE_WORDS : SUM_WORDS)
 
 #if PIXELS_FIRST
@@ -205,8 +205,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
         int current = (step & 1) * TILE_WORDS;
         if (step + 1 < steps)
             FETCH((step + 1) * TILE_K)
-        UNROLL for (int k = 0; k < TILE_K / SPLIT_K; k++) {
-            int tap = k * SPLIT_K + set;
+        UNROLL for (int k = 0; k < TILE_K / SLICE_K; k++) {
+            int tap = k * SLICE_K + set;
             int a_row = current + tap * A_STRIDE;
             int b_row = current + TILE_K * A_STRIDE + tap * TILE_M;
             float4 a[WORK_P / 4], b[WORK_M / 4];
@@ -239,7 +239,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
         BARRIER();
     }
 
-#if SPLIT_K > 1
+#if SLICE_K > 1
     UNROLL for (int i = 0; i < WORK_P; i++)
         UNROLL for (int j = 0; j < WORK_M; j += 4) {
             int word = (set * TILE_P + ROW(thread_p, i)) * TILE_M + COLUMN(thread_m, j);
@@ -249,7 +249,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     BARRIER();
     for (int unit = item; unit < TILE_P * TILE_M / 4; unit += WORK_GROUP_SIZE) {
         float4 value = SHARED_LOAD4(tiles + unit * 4);
-        UNROLL for (int other = 1; other < SPLIT_K; other++) {
+        UNROLL for (int other = 1; other < SLICE_K; other++) {
             float4 part = SHARED_LOAD4(tiles + other * TILE_P * TILE_M + unit * 4);
             value.x += part.x;
             value.y += part.y;

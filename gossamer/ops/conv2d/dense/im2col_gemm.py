@@ -36,7 +36,7 @@ class Tile:
     tile_k: taps that shared memory holds at a time.
     work_p: output pixels of a work-item.
     work_m: output channels of a work-item.
-    split_k: sets of work-items that share a tile's taps.
+    slice_k: sets of work-items that share a tile's taps.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     """
 
@@ -45,19 +45,19 @@ class Tile:
     tile_k: int
     work_p: int
     work_m: int
-    split_k: int = 1
+    slice_k: int = 1
     blocks_per_unit: int = 1
 
     @property
     def work_group(self) -> int:
         """Work-items of a work-group."""
-        return self.tile_p // self.work_p * (self.tile_m // self.work_m) * self.split_k
+        return self.tile_p // self.work_p * (self.tile_m // self.work_m) * self.slice_k
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a work-group: two tiles, later the sums of its sets."""
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
-        sums = self.split_k * self.tile_p * self.tile_m if self.split_k > 1 else 0
+        sums = self.slice_k * self.tile_p * self.tile_m if self.slice_k > 1 else 0
         return 4 * max(tiles, sums)
 
 
@@ -69,11 +69,11 @@ TILES = (
     Tile(128, 128, 8, 8, 8, blocks_per_unit=2),
     Tile(128, 96, 16, 8, 8, blocks_per_unit=2),
     Tile(128, 32, 16, 8, 4, blocks_per_unit=2),
-    Tile(64, 32, 16, 4, 4, split_k=2),
-    Tile(32, 32, 32, 4, 4, split_k=4),
-    Tile(32, 32, 16, 4, 4, split_k=2),
-    Tile(16, 32, 32, 4, 4, split_k=4),
-    Tile(16, 16, 64, 4, 4, split_k=16),
+    Tile(64, 32, 16, 4, 4, slice_k=2),
+    Tile(32, 32, 32, 4, 4, slice_k=4),
+    Tile(32, 32, 16, 4, 4, slice_k=2),
+    Tile(16, 32, 32, 4, 4, slice_k=4),
+    Tile(16, 16, 64, 4, 4, slice_k=16),
 )
 
 
@@ -177,16 +177,16 @@ def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
     per_group = problem.out_channels // problem.groups
     groups = -(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
     units = max(limits.compute_units, 1)
-    shared = max(1.0, groups / units)
-    fullest = -(-groups // units) if groups < 4 * units else shared
+    groups_per_unit = max(1.0, groups / units)
+    most_groups_per_unit = -(-groups // units) if groups < 4 * units else groups_per_unit
     steps = -(-problem.depth // tile.tile_k)
-    taps = tile.tile_k / tile.split_k
+    taps = tile.tile_k / tile.slice_k
     arithmetic = tile.work_group / 128 * taps * (tile.work_p * tile.work_m
                                                  + read * (tile.work_p + tile.work_m))
     staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
     waiting = latency + fill * taps * tile.work_p * tile.work_m**0.5
-    return (start + steps * max(waiting, fullest * (arithmetic + staging))
-            + shared * store * tile.tile_p * tile.tile_m)
+    return (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
+            + groups_per_unit * store * tile.tile_p * tile.tile_m)
 
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,

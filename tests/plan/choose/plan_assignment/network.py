@@ -6,7 +6,12 @@ import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAssignment, minimise
+from gossamer.plan.choose.plan_assignment import (
+    AssignmentNode,
+    NodeOption,
+    PlanAssignment,
+    minimise,
+)
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN", "packed32")
 
@@ -15,7 +20,7 @@ LAYOUTS = ("NCHW", "NHWC", "CHWN", "packed32")
 class Network:
     """A graph with its costs. conversions: the cost of each copy by (value, source, target)."""
 
-    nodes: tuple[OptionNode, ...]
+    nodes: tuple[AssignmentNode, ...]
     fixed: dict[str, Hashable]
     required: dict[str, Hashable]
     conversions: dict[tuple[str, Hashable, Hashable], float]
@@ -58,7 +63,7 @@ class Network:
         return next(options for options, cost in costs.items() if cost == least)
 
 
-def counts_as(option: NodeOption, node: OptionNode, slack: float) -> float:
+def counts_as(option: NodeOption, node: AssignmentNode, slack: float) -> float:
     """Returns the cost that an option of the node counts as."""
     same_layouts = [other.cost for other in node.options
                     if (other.needs, other.gives) == (option.needs, option.gives)]

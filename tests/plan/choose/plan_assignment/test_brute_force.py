@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode
+from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption
 from tests.plan.choose.plan_assignment.network import LAYOUTS, Network, counts_as
 
 integer_costs = st.integers(0, 60).map(float)
@@ -32,7 +32,7 @@ def networks(draw: st.DrawFn, costs: st.SearchStrategy[float] = may_be_infinite)
         options = draw(st.lists(st.builds(
             NodeOption, costs, st.tuples(*[layouts] * len(inputs)),
             st.tuples(*[layouts] * len(outputs))), min_size=1, max_size=4))
-        nodes.append(OptionNode(tuple(options), inputs, outputs))
+        nodes.append(AssignmentNode(tuple(options), inputs, outputs))
         values += outputs
     required: dict[str, Hashable] = {
         value: draw(layouts) for value in draw(st.lists(st.sampled_from(values), max_size=3))}

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAssignment
+from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, PlanAssignment
 from tests.plan.choose.plan_assignment.network import Network
 
 
 def test_a_slower_option_is_taken_for_the_conversions_that_it_saves() -> None:
     options = (NodeOption(100.0, ("NHWC",), ("NCHW",)), NodeOption(110.0, ("NCHW",), ("NCHW",)),
                NodeOption(109.0, ("NCHW",), ("NCHW",)))
-    nodes = (OptionNode(options, ("x",), ("y",)),)
+    nodes = (AssignmentNode(options, ("x",), ("y",)),)
     network = Network(nodes, {"x": "NCHW"}, {"y": "NCHW"}, {("x", "NCHW", "NHWC"): 20.0})
     assert network.minimise() == PlanAssignment((1,), 110.0, 109.0)
 
 
 def test_readers_share_one_conversion() -> None:
-    reader = OptionNode((NodeOption(4.0, ("NCHW",), ()), NodeOption(1.0, ("NHWC",), ())),
+    reader = AssignmentNode((NodeOption(4.0, ("NCHW",), ()), NodeOption(1.0, ("NHWC",), ())),
                         ("x",), ())
-    nodes = (OptionNode((NodeOption(1.0, (), ("NCHW",)),), (), ("x",)), *[reader] * 3)
+    nodes = (AssignmentNode((NodeOption(1.0, (), ("NCHW",)),), (), ("x",)), *[reader] * 3)
     network = Network(nodes, {}, {}, {("x", "NCHW", "NHWC"): 5.0})
     assert network.minimise() == PlanAssignment((0, 1, 1, 1), 9.0, 9.0)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode
+from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption
 from tests.plan.choose.plan_assignment.network import Network
 
 
 def _pair(cost: float, conversion: float) -> Network:
-    nodes = (OptionNode((NodeOption(cost, ("NCHW",), ("NCHW",)),), ("x",), ("y",)),
-             OptionNode((NodeOption(1.0, ("NHWC",), ("NHWC",)),), ("y",), ("z",)))
+    nodes = (AssignmentNode((NodeOption(cost, ("NCHW",), ("NCHW",)),), ("x",), ("y",)),
+             AssignmentNode((NodeOption(1.0, ("NHWC",), ("NHWC",)),), ("y",), ("z",)))
     return Network(nodes, {"x": "NCHW"}, {}, {("y", "NCHW", "NHWC"): conversion})
 
 
@@ -26,11 +26,11 @@ def _pair(cost: float, conversion: float) -> Network:
     (replace(_pair(1.0, 1.0), fixed={}), r"node 0 \(writes 'y'\) reads 'x', which is neither"),
     (replace(_pair(1.0, 1.0), required={"w": "NCHW"}), "world outside reads 'w'"),
     (replace(_pair(1.0, 1.0), fixed={"x": "NCHW", "y": "NCHW"}), "'y' is written twice"),
-    (Network((OptionNode((NodeOption(1.0, (), ("NCHW",)),), ("x",), ("y",)),),
+    (Network((AssignmentNode((NodeOption(1.0, (), ("NCHW",)),), ("x",), ("y",)),),
              {"x": "NCHW"}, {}, {}),
      "needs 0 and gives 1 layouts, the node has 1 inputs and 1 outputs"),
-    (Network((OptionNode((), (), ("y",)),), {}, {}, {}), "node 0 .* has no option"),
-    (Network((OptionNode((NodeOption(1.0, ("NCHW",), ("NCHW",)),
+    (Network((AssignmentNode((), (), ("y",)),), {}, {}, {}), "node 0 .* has no option"),
+    (Network((AssignmentNode((NodeOption(1.0, ("NCHW",), ("NCHW",)),
                           NodeOption(1.0, ("NHWC",), ("NCHW",))),
                          ("y",), ("y",)),), {}, {}, {}), "reads its own output 'y'"),
 ])
@@ -44,7 +44,7 @@ def test_options_that_rule_each_other_out() -> None:
     unlike = (NodeOption(1.0, ("NCHW", "NHWC"), ()), NodeOption(1.0, ("NHWC", "NCHW"), ()))
     conversions = {(value, *pair): math.inf
                    for value in "ab" for pair in (("NCHW", "NHWC"), ("NHWC", "NCHW"))}
-    network = Network((OptionNode(alike, (), ("a", "b")), OptionNode(unlike, ("a", "b"), ())),
-                      {}, {}, conversions)
+    nodes = (AssignmentNode(alike, (), ("a", "b")), AssignmentNode(unlike, ("a", "b"), ()))
+    network = Network(nodes, {}, {}, conversions)
     with pytest.raises(ValueError, match="rule each other out"):
         network.minimise()

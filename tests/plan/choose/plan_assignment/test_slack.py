@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAssignment
+from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, PlanAssignment
 from tests.plan.choose.plan_assignment.network import Network
 
 
 def _line(*costs: float) -> Network:
     """Returns one node whose options, all of one layout, have these costs."""
     options = tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs)
-    return Network((OptionNode(options, ("x",), ("y",)),), {"x": "NCHW"}, {"y": "NCHW"}, {})
+    return Network((AssignmentNode(options, ("x",), ("y",)),), {"x": "NCHW"}, {"y": "NCHW"}, {})
 
 
 @pytest.mark.parametrize(("costs", "slack", "index"), [
@@ -31,8 +31,8 @@ def test_the_first_option_within_the_slack_is_taken(costs: tuple[float, ...], sl
 
 def test_the_slack_is_each_nodes_own() -> None:
     """A small node takes no option that is slow for it, however small its share of the total is."""
-    def node(index: int, *costs: float) -> OptionNode:
-        return OptionNode(tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs),
+    def node(index: int, *costs: float) -> AssignmentNode:
+        return AssignmentNode(tuple(NodeOption(cost, ("NCHW",), ("NCHW",)) for cost in costs),
                           (f"v{index}",), (f"v{index + 1}",))
 
     network = Network((node(0, 3.0, 2.0), node(1, 51.0, 50.0), node(2, 5001.0, 5000.0)),
@@ -43,7 +43,7 @@ def test_the_slack_is_each_nodes_own() -> None:
 @pytest.mark.parametrize(("conversion", "index"), [(0.0, 0), (0.5, 1), (20.0, 1)])
 def test_layouts_that_are_converted_are_no_equal_of_others(conversion: float, index: int) -> None:
     options = (NodeOption(101.0, ("NHWC",), ("NCHW",)), NodeOption(100.0, ("NCHW",), ("NCHW",)))
-    nodes = (OptionNode(options, ("x",), ("y",)),)
+    nodes = (AssignmentNode(options, ("x",), ("y",)),)
     network = Network(nodes, {"x": "NCHW"}, {"y": "NCHW"}, {("x", "NCHW", "NHWC"): conversion})
     assert network.minimise().options == (index,)
 

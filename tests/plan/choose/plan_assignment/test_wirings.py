@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, milp
 
 from gossamer.plan.choose import elimination
-from gossamer.plan.choose.plan_assignment import NodeOption, OptionNode, PlanAssignment
+from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, PlanAssignment
 from tests.plan.choose.plan_assignment.network import LAYOUTS, Network
 
 Wiring = list[tuple[tuple[str, ...], str]]
@@ -35,7 +35,7 @@ def _random_network(wiring: Wiring, count: int, seed: int,
             options = [NodeOption(float(random.integers(50, 200)),
                                   tuple(str(random.choice(layouts)) for _ in inputs),
                                   (str(random.choice(layouts)),)) for _ in range(count)]
-        nodes.append(OptionNode(tuple(options), inputs, (output,)))
+        nodes.append(AssignmentNode(tuple(options), inputs, (output,)))
     values = ["x", *(output for _, output in wiring)]
     conversions: dict[tuple[str, Hashable, Hashable], float] = {
         (value, a, b): float(random.integers(1, 60))

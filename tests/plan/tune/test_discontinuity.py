@@ -1,0 +1,167 @@
+"""Candidates whose results jump: right ones pass, wrong ones are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gossamer
+from gossamer.accuracy import LARGEST_ERROR, normalised_error
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
+from gossamer.model.passes.optimise import optimise
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.lower.rules import lower
+from gossamer.plan.program import Layer
+from gossamer.plan.tune.candidates import CandidateSet
+from gossamer.plan.tune.discontinuity import bounds, continuous_parts, has_jumps
+from gossamer.tensor import default_spec
+from tests.conftest import is_slow
+from tests.plan.tune.jumping_layers import jumping_layer
+
+CHECK = Expression(1, (ExpressionStep("constant", (), (0.0,)),
+                       ExpressionStep("greater_equal", (0, 1))))
+
+
+def elementwise(expression: Expression) -> ElementwiseProblem:
+    return ElementwiseProblem((default_spec((2, 3)),) * expression.inputs, expression)
+
+
+@pytest.mark.parametrize(("expression", "expected"), [
+    (apply("sign"), True), (apply("floor"), True), (apply("round"), True), (CHECK, True),
+    (apply("where"), True), (apply("relu"), False), (apply("clip", 0.0, 6.0), False),
+    (apply("leaky_relu", 0.1), False),
+])
+def test_what_jumps(expression: Expression, expected: bool) -> None:
+    assert has_jumps(elementwise(expression)) is expected
+
+
+def test_what_is_cut_to_an_integer_jumps() -> None:
+    assert has_jumps(replace(elementwise(apply("neg")), dtypes=("int32",)))
+    assert not has_jumps(ElementwiseProblem((default_spec((3,), "int32"),), apply("neg"),
+                                            ("int32",)))
+
+
+def test_values_near_a_jump_are_doubtful() -> None:
+    expression = Expression(2, (ExpressionStep("mul", (0, 1)), ExpressionStep("floor", (2,))))
+    x = np.float32([[0.5, 1 / 3, 7.0], [1 / 3, 0.1, 2.5]])
+    y = np.float32([[4.0, 3.0, 1 / 7], [3.1, 0.5, 2.0]])
+    (found,) = bounds(elementwise(expression), [x, y], {}, "fp32")
+    # 0.5 * 4 and 2.5 * 2 are exact on every device; 1/3 * 3 and 7 * 1/7 are rounded at 1
+    assert found.doubtful.tolist() == [[False, True, True], [False, False, False]]
+    assert found.exact.all()
+
+
+def test_what_a_selection_passes_on_keeps_its_error() -> None:
+    expression = Expression(2, (ExpressionStep("exp", (0,)), ExpressionStep("less", (0, 1)),
+                                ExpressionStep("where", (3, 2, 1))))
+    x, y = np.float32([[1.0, 2.0, 3.0]] * 2), np.float32([[2.0, 2.0, 2.0]] * 2)
+    (found,) = bounds(elementwise(expression), [x, y], {}, "fp32")
+    assert not found.doubtful.any()
+    assert found.exact.tolist() == [[False, True, True]] * 2
+
+
+def test_sums_of_zero_weights_are_certain() -> None:
+    problem = Conv2dProblem(1, 2, 4, 4, 2, (3, 3), pads=(1, 1, 1, 1),
+                            epilogue=Epilogue(apply("sign")))
+    weight = np.ones((2, 2, 3, 3), np.float32)
+    weight[1] = 0
+    x = np.random.default_rng(0).standard_normal((1, 2, 4, 4), np.float32)
+    (found,) = bounds(problem, [x], {"weight": weight}, "fp32")
+    assert not found.doubtful[:, 1].any() and found.share < 0.01
+
+
+def test_the_jumps_are_left_out_of_a_problem() -> None:
+    steps = (ExpressionStep("mul", (0, 1)), ExpressionStep("constant", (), (0.0,)),
+             ExpressionStep("greater", (2, 3)), ExpressionStep("neg", (0,)),
+             ExpressionStep("where", (4, 5, 1)))
+    problem = Conv2dProblem(1, 2, 4, 4, 2, (3, 3),
+                            epilogue=Epilogue(Expression(2, steps), ("channel",)))
+    (part,) = continuous_parts(problem)
+    assert [step.function for step in part.epilogue.expression.steps] == [  # type: ignore[attr-defined]
+        "mul", "constant", "sub"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_layers_are_planned(tmp_path: Path, seed: int) -> None:
+    plan = gossamer.compile(str(jumping_layer(seed, tmp_path, 28)), device="host", effort="quick")
+    for step in plan.program(1).steps:
+        failures = [candidate.measured.failure or "" for candidate in step.candidates]
+        assert not any(failure.startswith("wrong") for failure in failures)
+
+
+def _layers(seed: int, folder: Path) -> list[Layer]:
+    graph = optimise(load(str(jumping_layer(seed, folder, 9))))
+    return [layer for layer in lower(resolve(graph, 1))[0] if layer.problem is not None]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) -> None:
+    if seed >= 4 and is_slow(device):
+        pytest.skip("a few layers are enough for a simulator")
+    for layer in _layers(seed, tmp_path):
+        assert layer.problem is not None
+        algorithm = next(algorithm for algorithm in OPS[layer.op].algorithms
+                         if algorithm.supports(layer.problem, device) is None)
+        candidates = CandidateSet(layer, device)
+        variant = next(iter(algorithm.variants(layer.problem, device)))
+        assert candidates.check(algorithm, variant) is None
+
+
+def _without_a_tap(prepare: Callable[..., Any], seed: int) -> Callable[..., Any]:
+    """The algorithm with one weight of each output channel dropped."""
+    def faulty(self: HostIm2col, weights: Any, *rest: Any) -> Any:
+        return prepare(self, _Dropped(weights, seed), *rest)
+    return faulty
+
+
+class _Dropped:
+    """A layer's weights, of which each output channel's row lacks one."""
+
+    def __init__(self, weights: Any, seed: int) -> None:
+        self._weights = weights
+        self.arrays = {**weights.arrays, "weight": dropped(weights.arrays["weight"], seed)}
+
+    def packed(self, key: str, pack: Callable[..., Any]) -> Any:
+        return self._weights.packed(f"{key} without a tap", lambda _: pack(self.arrays))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._weights, name)
+
+
+def dropped(weight: np.ndarray, seed: int) -> np.ndarray:
+    rows = weight.copy().reshape(len(weight), -1)
+    rows[:, seed % rows.shape[1]] = 0
+    return rows.reshape(weight.shape)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                  seed: int) -> None:
+    host = find("host")
+    layers = [layer for layer in _layers(seed, tmp_path) if layer.op == "conv2d"]
+    monkeypatch.setattr(HostIm2col, "prepare", _without_a_tap(HostIm2col.prepare, seed))
+    for layer in layers:
+        problem = layer.problem
+        assert isinstance(problem, Conv2dProblem)
+        candidates = CandidateSet(layer, host)
+        weights = {**layer.weights, "weight": dropped(layer.weights["weight"], seed)}
+        reference = OPS["conv2d"].reference
+        error = max(normalised_error(reference(part, candidates._arrays, weights)[0],
+                                     reference(part, candidates._arrays, layer.weights)[0])
+                    for part in (problem, *continuous_parts(problem)))
+        variant = next(iter(HostIm2col().variants(problem, host)))
+        refused = candidates.check(HostIm2col(), variant)
+        assert (refused is not None) == (error > LARGEST_ERROR["fp32"]), (refused, error)
