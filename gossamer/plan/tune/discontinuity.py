@@ -67,7 +67,7 @@ def has_jumps(problem: Problem) -> bool:
             return False
         if any(dtype != "float32" for dtype in problem.dtypes):
             return True
-    return any(step.function in DISCONTINUOUS or step.function == "where" for step in expression.steps)
+    return any(step.function in (*DISCONTINUOUS, "where") for step in expression.steps)
 
 
 def _expression(problem: Problem) -> Expression | None:
