@@ -221,7 +221,7 @@ def test_readme_is_short():
 
 
 def _imports(path):
-    """The rooms of gossamer that a file imports, within functions too."""
+    """The packages of gossamer that a file imports, within functions too."""
     modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -240,7 +240,7 @@ def test_imports_run_as_the_architecture_says():
     allowed = {name: set() for name in ground}
     for rooms, imports in rows[1:]:
         names = set(re.findall(r"`(\w+)`", imports))
-        names |= ground if "the ground" in imports else set()
+        names |= ground if "the base modules" in imports else set()
         for room in re.findall(r"`(\w+)`", rooms):
             allowed[room] = set(allowed) if imports == "all of these" else names
     wrong = []

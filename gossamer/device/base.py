@@ -61,7 +61,8 @@ class Kernel(abc.ABC):
     registers : int or None
         Registers of each thread, where the compiler reports them.
     spill_bytes : int or None
-        Bytes of each thread in CUDA's off-chip local memory, where the compiler reports them.
+        Bytes of each thread in CUDA's thread-local memory, registers that were spilled included,
+        where the compiler reports them.
     code_bytes : int or None
         Size of the binary, where it is known.
     from_cache : bool

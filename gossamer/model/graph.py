@@ -7,9 +7,10 @@ conv2d            x, weight (M, C/groups, R, S)[, epilogue operands]
 conv_transpose2d  x, weight (C, M/groups, R, S)[, bias]
                   strides, pads, dilations, output_padding (2), groups
 gemm              a, b[, epilogue operands]  trans_a, trans_b, epilogue   (matrices; b need not
-                  be constant; alpha and beta are folded into b and the epilogue)
+                  be constant; a file's alpha is multiplied into a constant b and goes into the
+                  epilogue otherwise; its beta is multiplied into a constant c and goes into a node
+                  of its own otherwise)
 matmul            a, b                       any rank, NumPy broadcasting
-batch_norm        x, gamma, beta, mean, variance   epsilon
 elementwise       operands...                expression (see gossamer.expression); the node has as
                   many outputs as the expression; operands broadcast
 pool              x                          kind "max" | "average", kernel (2), strides, pads,
@@ -36,7 +37,7 @@ gossamer.model.infer.resolve) turns into those above:
 
 identity x; flatten x (axis); squeeze x, unsqueeze x (axes); shape x (start, end);
 constant_of_shape shape (value); range start, limit, delta
-batch_norm, which becomes elementwise
+batch_norm x, gamma, beta, mean, variance (epsilon), which becomes elementwise
 auto_pad "SAME_UPPER" | "SAME_LOWER" on conv2d, conv_transpose2d and pool, output_shape on
 conv_transpose2d, flatten (True: one softmax over all axes from `axis` on) on softmax, and
 allowzero (True: 0 in the shape is 0, not the input's size) on reshape

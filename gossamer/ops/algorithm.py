@@ -249,7 +249,10 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
-        """Pack the weights and compile the kernels, once for each plan and batch size.
+        """Pack the weights and compile the kernels.
+
+        It is called for each candidate and for each context. Each `Weights` caches its packed
+        forms, and the device its kernels.
 
         Parameters
         ----------

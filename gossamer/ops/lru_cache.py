@@ -1,5 +1,5 @@
-"""A cache of data derived from a layer's constants. The same layer is built several times: as a
-candidate, in each plan that is compared, and in each context."""
+"""LruCache, a cache with a limit in bytes that drops the results that were least recently used, and
+digest, the hash of named arrays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 class LruCache(Generic[T]):
     """A cache of results by key that drops the least recently used ones.
 
-    most: bytes that all results together may take. size: returns the bytes of one result.
+    max_bytes: bytes that all results together may take. size: returns the bytes of one result.
     """
 
-    def __init__(self, most: int, size: Callable[[T], int]) -> None:
-        self.most = most
+    def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:
+        self.max_bytes = max_bytes
         self._size = size
         self._results: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class LruCache(Generic[T]):
         with self._lock:
             self._results[key] = result
             self._results.move_to_end(key)
-            while sum(map(self._size, self._results.values())) > self.most:
+            while sum(map(self._size, self._results.values())) > self.max_bytes:
                 self._results.popitem(last=False)
         return result
 

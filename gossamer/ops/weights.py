@@ -70,7 +70,7 @@ def build_clock(device: Device) -> float:
 class Weights:
     """A layer's constants and their packed forms on one device.
 
-    Each form is made once and shared by the plans of every batch size.
+    Each form is made once and shared by the programs of all batch sizes of one plan.
 
     Parameters
     ----------

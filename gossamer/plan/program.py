@@ -15,12 +15,12 @@ from gossamer.tensor import TensorSpec
 
 @dataclass
 class Layer:
-    """A problem of a node of the network.
+    """One unit of lowered work: a problem of a node, an inserted conversion, or a reshape.
 
     op: the name of the op that computes the problem. inputs, outputs: names of values.
-    output_specs: the specs of the outputs. problem: the problem; None where the output is the
-    input's memory under another shape. weights: the problem's constants by name. density: the
-    share of nonzero weights, None without weights. source: the node as messages name it.
+    output_specs: the specs of the outputs. problem: the problem; None for a reshape, whose output
+    is the input's memory under another shape. weights: the problem's constants by name. density:
+    the share of nonzero weights, None without weights. source: the node as messages name it.
     """
 
     name: str

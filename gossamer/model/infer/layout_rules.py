@@ -32,10 +32,10 @@ def _squeeze(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
     axes = node.attributes.get("axes")
     if axes is None:
-        reference_shape = shape
-        if state.reference is not None:
-            reference_shape = state.reference.shapes.get(node.inputs[0], shape)
-        axes = [axis for axis, size in enumerate(reference_shape) if size == 1]
+        other_shape = shape
+        if state.other_batch is not None:
+            other_shape = state.other_batch.shapes.get(node.inputs[0], shape)
+        axes = [axis for axis, size in enumerate(other_shape) if size == 1]
     axes = {state.axis(node, axis, len(shape)) for axis in axes}
     for axis in axes:
         if shape[axis] != 1:
@@ -65,20 +65,20 @@ def _reshape(state: InferenceState, node: Node) -> None:
             if axis >= len(old):
                 raise mismatch
             new[axis] = old[axis]
-    reference_shape: tuple[int, ...] = ()
-    if state.reference is not None:
-        reference_shape = state.reference.shapes.get(node.outputs[0], ())
-    if (state.graph.fixed_batch is not None and reference_shape and new[0] == reference_shape[0]
+    other_shape: tuple[int, ...] = ()
+    if state.other_batch is not None:
+        other_shape = state.other_batch.shapes.get(node.outputs[0], ())
+    if (state.graph.fixed_batch is not None and other_shape and new[0] == other_shape[0]
             and state.follows_batch(node.inputs[0])):
-        new[0] = reference_shape[0] * state.batch // state.graph.fixed_batch
+        new[0] = other_shape[0] * state.batch // state.graph.fixed_batch
     if -1 in new:
         axis = new.index(-1)
         rest = -math.prod(new)
         if rest:
             new[axis] = math.prod(old) // rest
-        elif len(reference_shape) == len(new):
+        elif len(other_shape) == len(new):
             # the product is 0 whatever this size is: only another batch size tells it
-            new[axis] = reference_shape[axis]
+            new[axis] = other_shape[axis]
         else:
             new[axis] = 0
     if math.prod(new) != math.prod(old):

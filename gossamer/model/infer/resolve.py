@@ -31,22 +31,22 @@ def resolve(graph: Graph, batch: int,
     free = any(info.shape[:1] == (None,) for info in graph.inputs)
     if not free or batch == graph.fixed_batch:
         return _run(InferenceState(graph, batch))
-    reference = InferenceState(graph, graph.fixed_batch or (2 if batch != 2 else 3))
+    other_batch = InferenceState(graph, graph.fixed_batch or (2 if batch != 2 else 3))
     try:
-        _run(reference)
+        _run(other_batch)
     except ModelError:
         if graph.fixed_batch is not None:
             raise
         return _run(InferenceState(graph, batch))
     try:
-        static = _run(InferenceState(graph, batch, reference))
+        static = _run(InferenceState(graph, batch, other_batch))
     except ModelError as error:
         if graph.fixed_batch is None:
             raise
         raise ModelError(f"{error}; the file is written for batch {graph.fixed_batch} and does "
                          f"not run at {batch}: export it with a free batch dimension") from None
     if graph.fixed_batch is not None:
-        _check_scaling(static, reference)
+        _check_scaling(static, other_batch)
     return static
 
 
@@ -90,12 +90,12 @@ def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:
     return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
 
 
-def _check_scaling(static: StaticGraph, reference: InferenceState) -> None:
+def _check_scaling(static: StaticGraph, other_batch: InferenceState) -> None:
     """Raises ModelError when an output's first dimension does not follow the batch."""
-    before, now = reference.batch, static.batch
+    before, now = other_batch.batch, static.batch
 
     def follows(name: str) -> bool:
-        old, new = reference.shapes.get(name), static.shapes.get(name)
+        old, new = other_batch.shapes.get(name), static.shapes.get(name)
         return bool(old and new and new[0] * before == old[0] * now and old[0])
 
     for info in static.graph.outputs:

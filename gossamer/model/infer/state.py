@@ -28,7 +28,7 @@ class InferenceState:
     The rules (gossamer.model.infer.shape_rules, layout_rules) go through the nodes in order: they
     check a node, make its attributes concrete and emit what remains of it here.
 
-    reference: the finished state of the same graph at another batch size, from which rules see
+    other_batch: the finished state of the same graph at another batch size, from which rules see
     what the batch changes.
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
@@ -36,10 +36,10 @@ class InferenceState:
     aliases: the value that another name stands for, by that name.
     """
 
-    def __init__(self, graph: Graph, batch: int, reference: InferenceState | None = None) -> None:
+    def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
         self.graph = graph
         self.batch = batch
-        self.reference = reference
+        self.other_batch = other_batch
         self.nodes: list[Node] = []
         self.known: dict[str, np.ndarray] = dict(graph.constants)
         self.shapes: dict[str, Shape] = {n: a.shape for n, a in graph.constants.items()}
@@ -140,8 +140,8 @@ class InferenceState:
 
     def follows_batch(self, name: str) -> bool:
         """Returns whether the first dimension of a value grows with the batch."""
-        if self.reference is None:
+        if self.other_batch is None:
             return False
-        old, new = self.reference.shapes.get(name, ()), self.shapes[name]
+        old, new = self.other_batch.shapes.get(name, ()), self.shapes[name]
         return bool(old and old[0] != new[0]
-                    and old[0] * self.batch == new[0] * self.reference.batch)
+                    and old[0] * self.batch == new[0] * self.other_batch.batch)

@@ -14,7 +14,13 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class Conv2dProblem(Problem):
-    """A convolution: y[n, m] = epilogue(sum over c, r, s of weight[m, c, r, s] * x[n, c, ...]).
+    """A convolution of an image with zeros around it:
+
+    y[n, m, i, j] = epilogue(sum over c, r, s of weight[m, c, r, s] * x[n, first + c, row, column])
+
+    where first is the first input channel of the group of output channel m, c runs over the input
+    channels of that group, row = i * stride[0] + r * dilation[0] - pads[0] and
+    column = j * stride[1] + s * dilation[1] - pads[1].
 
     Its weights are `weight` (M, C/groups, R, S) and the epilogue's channel operands.
 
@@ -29,7 +35,7 @@ class Conv2dProblem(Problem):
     dilation: input rows and columns from one tap to the next.
     groups: groups into which input and output channels are divided.
     epilogue: element-wise computation on the result.
-    weights_info: density and pattern of the nonzero weights.
+    weights_info: density of the weights and hash of their mask.
     """
 
     op: ClassVar[str] = "conv2d"

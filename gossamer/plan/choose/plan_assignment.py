@@ -9,7 +9,7 @@ Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic progr
 elimination: a unifying framework for reasoning", Artificial Intelligence, 1999).
 
 - Options of one node with equal layouts have the same effect on other nodes. They are one state
-  of the node, which is called a signature.
+  of the node.
 - The layouts in which a value is needed are a set. It is gathered reader by reader, the last
   reader first, in variables of its own, so that a value with many readers makes no large table,
   and values read by the same nodes (all inputs of a concatenation) share these variables.
@@ -92,7 +92,7 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
         raise ValueError(f"slack must be 0 or more, got {slack}")
     model = _Model(nodes, fixed, conversion, required)
     tree = BucketTree(model.sizes, [scope for scope, _ in model.tables])
-    estimate = Elimination(tree, model.floors, model.tables).total()
+    estimate = Elimination(tree, model.least_costs, model.tables).total()
     if estimate == math.inf:
         raise ValueError(f"no plan assignment has a finite cost: {model.conflict()}")
 
@@ -105,15 +105,15 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
         return np.round(np.where(costs > limit, np.inf, costs) / unit)
 
     tables = [(scope, in_units(table)) for scope, table in model.tables]
-    best = Elimination(tree, [in_units(floors) for floors in model.floors], tables).total()
-    elimination = Elimination(tree, [in_units(_counted(floors, floors, slack))
-                                     for floors in model.floors], tables)
+    best = Elimination(tree, [in_units(costs) for costs in model.least_costs], tables).total()
+    elimination = Elimination(tree, [in_units(_counted(least_costs, least_costs, slack))
+                                     for least_costs in model.least_costs], tables)
     least = total = elimination.total()
     options = []
     for variable in range(len(nodes)):
         states, costs = model.states[variable], model.costs[variable]
-        floors = np.append(model.floors[variable], np.inf)[states]
-        counted = in_units(_counted(costs, floors, slack))
+        least_costs = np.append(model.least_costs[variable], np.inf)[states]
+        counted = in_units(_counted(costs, least_costs, slack))
         totals = elimination.others(variable)[states] + counted
         option = int(np.flatnonzero(totals <= least)[0])
         elimination.fix(states[option], counted[option])
@@ -122,19 +122,19 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     return PlanAssignment(tuple(options), total * unit, best * unit)
 
 
-def _counted(costs: np.ndarray, floors: np.ndarray, slack: float) -> np.ndarray:
-    """Returns the costs that a node's options count as. floors: for each option, the cost of the
-    cheapest one with the same layouts."""
-    same_layouts = np.where(costs <= floors * (1 + slack), floors, costs)
-    return np.where(costs <= floors.min() * (1 + slack), floors.min(), same_layouts)
+def _counted(costs: np.ndarray, least_costs: np.ndarray, slack: float) -> np.ndarray:
+    """Returns the costs that a node's options count as. least_costs: for each option, the cost of
+    the cheapest one with the same layouts."""
+    same_layouts = np.where(costs <= least_costs * (1 + slack), least_costs, costs)
+    return np.where(costs <= least_costs.min() * (1 + slack), least_costs.min(), same_layouts)
 
 
 class _Model:
     """The network as variables and tables of costs.
 
-    Variables are the nodes (their states are signatures), one more node with a single state that
-    stands for everything outside the network, and the gathered sets of needed layouts. A table
-    consists of some variables and the cost of each combination of their states.
+    Variables are the nodes (whose states are their options of distinct layouts), one more node with
+    a single state that stands for everything outside the network, and the sets of needed layouts. A
+    table consists of some variables and the cost of each combination of their states.
     """
 
     def __init__(self, nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
@@ -147,14 +147,14 @@ class _Model:
         self.conversion = conversion
         self.costs: list[np.ndarray] = []
         self.states: list[list[int]] = []
-        self.signatures: list[list[NodeOption]] = []
-        self.floors: list[np.ndarray] = []
+        self.distinct_options: list[list[NodeOption]] = []
+        self.least_costs: list[np.ndarray] = []
         for index in range(len(self.nodes)):
             self._add_node(index)
-        self.sizes = [len(signatures) for signatures in self.signatures]
+        self.sizes = [len(options) for options in self.distinct_options]
         self.tables: list[Table] = []
         self._values: list[str] = []
-        self._gathered: dict[tuple, tuple[int, tuple[int, ...]]] = {}
+        self._needed_sets: dict[tuple, tuple[int, tuple[int, ...]]] = {}
 
         written = [value for node in self.nodes for value in node.outputs]
         readers: dict[str, list[int]] = {value: [] for value in written}
@@ -173,14 +173,14 @@ class _Model:
 
     def _name(self, index: int) -> str:
         if index == len(self.nodes) - 1:
-            return "the world outside"
+            return "the network outside"
         return f"node {index} (writes {', '.join(map(repr, self.nodes[index].outputs))})"
 
     def _add_node(self, index: int) -> None:
         node = self.nodes[index]
         numbers: dict[tuple, int] = {}
         states: list[int] = []
-        signatures: list[NodeOption] = []
+        distinct: list[NodeOption] = []
         for option in node.options:
             if (len(option.needs), len(option.gives)) != (len(node.inputs), len(node.outputs)):
                 raise ValueError(f"{self._name(index)}: an option needs {len(option.needs)} and "
@@ -193,23 +193,23 @@ class _Model:
                 states.append(-1)
                 continue
             states.append(numbers.setdefault((option.needs, option.gives), len(numbers)))
-            if len(numbers) > len(signatures):
-                signatures.append(option)
-        if not signatures:
+            if len(numbers) > len(distinct):
+                distinct.append(option)
+        if not distinct:
             raise ValueError(f"no plan assignment has a finite cost: {self._name(index)} has no "
                              "option that can be used")
         costs = np.array([option.cost for option in node.options], float)
-        floors = np.full(len(signatures) + 1, np.inf)
-        np.minimum.at(floors, states, costs)
+        least_costs = np.full(len(distinct) + 1, np.inf)
+        np.minimum.at(least_costs, states, costs)
         self.costs.append(costs)
         self.states.append(states)
-        self.signatures.append(signatures)
-        self.floors.append(floors[:-1])
+        self.distinct_options.append(distinct)
+        self.least_costs.append(least_costs[:-1])
 
     def _add_value(self, value: str, writer: int, port: int, readers: list[int]) -> None:
         """Adds the table of a value's conversions, over the states of its writer and the sets of
         layouts in which it is needed."""
-        if writer in readers and len(self.signatures[writer]) > 1:
+        if writer in readers and len(self.distinct_options[writer]) > 1:
             raise ValueError(f"{self._name(writer)} reads its own output {value!r}")
         numbers: dict[Hashable, int] = {}
         variable = len(self.nodes) - 1
@@ -218,10 +218,10 @@ class _Model:
             ports = [i for i, name in enumerate(self.nodes[reader].inputs) if name == value]
             needs = tuple(
                 sum({1 << numbers.setdefault(option.needs[i], len(numbers)) for i in ports})
-                for option in self.signatures[reader])
-            variable, masks = self._gather(variable, masks, reader, needs)
+                for option in self.distinct_options[reader])
+            variable, masks = self._add_needs(variable, masks, reader, needs)
 
-        sources = [option.gives[port] for option in self.signatures[writer]]
+        sources = [option.gives[port] for option in self.distinct_options[writer]]
         copies = {source: np.array([self._conversion(value, source, target)
                                     for target in numbers]) for source in dict.fromkeys(sources)}
         table = np.array([[sum(copies[source][i] for i in range(len(numbers)) if mask >> i & 1)
@@ -237,7 +237,7 @@ class _Model:
                              "expected 0 or more")
         return cost
 
-    def _gather(self, variable: int, masks: tuple[int, ...], reader: int,
+    def _add_needs(self, variable: int, masks: tuple[int, ...], reader: int,
                 needs: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Returns the variable whose states are the unions of the sets `masks` with the layouts
         that one more reader needs, and these unions. A set of layouts is a mask of bits."""
@@ -246,17 +246,17 @@ class _Model:
         if len(masks) == 1:
             return reader, tuple(masks[0] | need for need in needs)
         key = (variable, masks, reader, needs)
-        if key not in self._gathered:
+        if key not in self._needed_sets:
             joined = [[mask | need for need in needs] for mask in masks]
             sets = sorted({union for row in joined for union in row})
             check_size(len(masks) * len(needs) * len(sets), 3)
             target = len(self.sizes)
             self.sizes.append(len(sets))
-            self.floors.append(np.zeros(len(sets)))
+            self.least_costs.append(np.zeros(len(sets)))
             table = np.where(np.array(joined)[..., None] == np.array(sets), 0.0, np.inf)
             self._add_table((variable, reader, target), table, "")
-            self._gathered[key] = target, tuple(sets)
-        return self._gathered[key]
+            self._needed_sets[key] = target, tuple(sets)
+        return self._needed_sets[key]
 
     def _add_table(self, scope: Iterable[int], table: np.ndarray, value: str) -> None:
         variables = tuple(v for v, size in zip(scope, table.shape, strict=True) if size > 1)

@@ -23,10 +23,11 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
            less_precise: Collection[str] | None = None) -> Program:
     """Returns a program for the layers.
 
-    With a tuner every candidate is measured, and the layers' choices together with the changes
-    of layout between them are the cheapest (see plan_assignment.py). Without one, each layer takes
-    the first algorithm that supports the problem, in its first config, with the layouts that move
-    the fewest bytes. A layer that no algorithm of the device supports runs on the host.
+    With a tuner the candidates within its effort are measured, and the layers' choices together
+    with the changes of layout between them are the cheapest (see plan_assignment.py).
+    Without one, each layer takes the first algorithm that supports the problem, in its first
+    config, with the layouts that move the fewest bytes. A layer that no algorithm of the device
+    supports runs on the host.
 
     only: the name of an algorithm that is taken wherever it can be; other layers take others.
     sparse_threshold: a sparsity above which layers take an algorithm that skips zeros, while

@@ -1,5 +1,5 @@
-"""The rules that lower nodes of a graph to problems of ops. Together with those of products.py they
-are the only code that knows both the graph's nodes and the problems."""
+"""The rules that lower nodes of a graph to problems of ops. This module, products.py and state.py
+are the only code that makes problems from nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
     """Returns the layers of a graph in order, and the constants that they read as run-time values.
 
-    known: the density and pattern of weights by node, which are the same at every batch size of a
+    known: the density and mask hash of weights by node, which are the same at every batch size of a
     graph; entries that are missing are added.
     Raises UnsupportedError that names the node for which there is no problem.
     """

@@ -20,7 +20,7 @@ from gossamer.tensor import TensorSpec, default_spec
 class LowerState:
     """The graph that the rules lower, and the layers and constants that they add.
 
-    known: the density and pattern of weights by node; entries that are missing are added.
+    known: the density and mask hash of weights by node; entries that are missing are added.
     """
 
     def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo]) -> None:
@@ -62,7 +62,7 @@ class LowerState:
                                  weights or {}, density, node.source))
 
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
-        """Returns the density and pattern of a node's weights."""
+        """Returns the density and mask hash of a node's weights."""
         if node.name not in self._known:
             self._known[node.name] = _weights_info(weight)
         return self._known[node.name]

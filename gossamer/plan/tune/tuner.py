@@ -81,8 +81,8 @@ class Tuner:
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        """Returns every candidate of the algorithms, in order of preference. Those that would take
-        too long to build are among them as excluded."""
+        """Returns the algorithms' candidates within the effort, in order of preference. Those that
+        would take too long to build are among them as excluded."""
         problem = layer.problem
         assert problem is not None
         key = (problem, device.name, tuple(algorithm.name for algorithm in algorithms))

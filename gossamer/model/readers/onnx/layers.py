@@ -50,10 +50,10 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
     return attributes
 
 
-def _lifted(node: OnnxNode, lift: bool, op: str, inputs: list[str], **attributes: Any) -> None:
-    """Emits a 2-D op; where the file's op is 1-D (lift), a dimension of 1 is inserted before it and
-    removed after it."""
-    if not lift:
+def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attributes: Any) -> None:
+    """Emits a 2-D op; for a 1-D op of the file, a dimension of 1 is inserted before it and removed
+    after it."""
+    if not is_1d:
         node.emit(op, inputs, **attributes)
         return
     flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
@@ -64,11 +64,11 @@ def _lifted(node: OnnxNode, lift: bool, op: str, inputs: list[str], **attributes
 def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
     """Returns the weight of a convolution, and whether the convolution is 1-D."""
     weight = node.constant(1, "the weight")
-    lift = _spatial_rank(node, weight.ndim - 2)
+    is_1d = _spatial_rank(node, weight.ndim - 2)
     kernel = node.attribute("kernel_shape", weight.shape[2:])
     if tuple(kernel) != weight.shape[2:]:
         raise node.error(f"kernel_shape is {list(kernel)} but the weight is {list(weight.shape)}")
-    return weight, lift
+    return weight, is_1d
 
 
 def _bias(node: OnnxNode, index: int, channels: int) -> str:
@@ -81,23 +81,23 @@ def _bias(node: OnnxNode, index: int, channels: int) -> str:
 
 
 def _conv(node: OnnxNode) -> None:
-    weight, lift = _weight(node)
+    weight, is_1d = _weight(node)
     groups = node.attribute("group", 1)
     if groups < 1 or weight.shape[0] % groups:
         raise node.error(f"{weight.shape[0]} filters do not divide into {groups} groups")
     window = _window(node, weight.ndim - 2)
     inputs = [node.required(0), node.required(1)]
-    if lift:
+    if is_1d:
         inputs[1] = node.add_constant(weight[:, :, None], "weight")
     epilogue = identity()
     if node.input(2):
         inputs.append(_bias(node, 2, weight.shape[0]))
         epilogue = apply("add")
-    _lifted(node, lift, "conv2d", inputs, groups=groups, epilogue=epilogue, **window)
+    _emit_2d(node, is_1d, "conv2d", inputs, groups=groups, epilogue=epilogue, **window)
 
 
 def _conv_transpose(node: OnnxNode) -> None:
-    weight, lift = _weight(node)
+    weight, is_1d = _weight(node)
     rank = weight.ndim - 2
     groups = node.attribute("group", 1)
     if groups < 1 or weight.shape[0] % groups:
@@ -109,11 +109,11 @@ def _conv_transpose(node: OnnxNode) -> None:
     if output_shape:
         window["output_shape"] = (1,) * (2 - rank) + tuple(output_shape[-rank:])
     inputs = [node.required(0), node.required(1)]
-    if lift:
+    if is_1d:
         inputs[1] = node.add_constant(weight[:, :, None], "weight")
     if node.input(2):
         inputs.append(_bias(node, 2, weight.shape[1] * groups))
-    _lifted(node, lift, "conv_transpose2d", inputs, groups=groups, **window)
+    _emit_2d(node, is_1d, "conv_transpose2d", inputs, groups=groups, **window)
 
 
 def _pool(node: OnnxNode, kind: str) -> None:
@@ -121,11 +121,11 @@ def _pool(node: OnnxNode, kind: str) -> None:
     kernel = node.attribute("kernel_shape")
     if not kernel:
         raise node.error("attribute kernel_shape is missing")
-    lift = _spatial_rank(node, len(kernel))
+    is_1d = _spatial_rank(node, len(kernel))
     window = _window(node, len(kernel))
     node.attribute("storage_order")
     count = bool(node.attribute("count_include_pad", 0)) if kind == "average" else False
-    _lifted(node, lift, "pool", [node.required(0)], kind=kind,
+    _emit_2d(node, is_1d, "pool", [node.required(0)], kind=kind,
             kernel=(1,) * (2 - len(kernel)) + tuple(kernel),
             ceil_mode=bool(node.attribute("ceil_mode", 0)), count_include_pad=count, **window)
 

@@ -1,20 +1,21 @@
-/* Convolution as a tiled matrix product whose left matrix, output pixels by taps, is never stored:
- * it is gathered from the input while tiles are filled (implicit im2col).
+/* Convolution as a tiled matrix product whose left matrix, output pixels by K, is never stored: it
+ * is gathered from the input while tiles are filled (implicit im2col). An index k of the axis K
+ * stands for an input channel c of the group and a tap (r, s).
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
  * A work-group computes TILE_P pixels by TILE_M output channels and a work-item WORK_P by WORK_M of
- * them, from tiles of TILE_K taps in shared memory that are filled one step ahead. With SLICE_K > 1
- * that many sets of work-items share a tile's taps, and their sums are added at the end: this gives
- * more parallelism where pixels are few. BLOCKS_PER_UNIT work-groups must fit a multiprocessor at
- * once, which bounds the registers.
+ * them, from tiles of TILE_K values of k in shared memory that are filled one step ahead. With
+ * SLICE_K > 1 there are that many k-slices, sets of work-items that each sum a part of a tile's K
+ * range, and their sums are added at the end: this gives more parallelism where pixels are few.
+ * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
- * POINTWISE      1: tap k is channel k of the pixel itself; 0: taps[k / VECTOR] holds the tap's
- *                offset in x, and its row and column
+ * POINTWISE      1: k is channel k of the pixel itself; 0: taps[k / VECTOR] holds the offset of k
+ *                in x, and its row and column
  * HALVES         1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float
- * VECTOR         4 where four consecutive taps are adjacent in x (NHWC, channels a multiple of 4),
+ * VECTOR         4 where four consecutive k are adjacent in x (NHWC, channels a multiple of 4),
  *                else 1
- * PIXELS_FIRST   1: neighbouring work-items load neighbouring pixels (NCHW); 0: neighbouring taps
+ * PIXELS_FIRST   1: neighbouring work-items load neighbouring pixels (NCHW); 0: neighbouring k
  * OUT_NHWC       1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
  * OUT_VECTOR     4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
 
@@ -106,7 +107,7 @@
 #define STORE_UNIT(tile, tap, pixel, unit) (tile)[(tap) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
-#define STASH(tile)                                                              \
+#define STORE_TILE(tile)                                                              \
     {                                                                            \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                               \
             int unit = item + i * WORK_GROUP_SIZE;                               \
@@ -127,7 +128,7 @@
 #define COLUMN(thread, j) ((j) / 4 * (4 * THREADS_M) + (thread) * 4 + (j) % 4)
 
 #if OUT_VECTOR == 4
-#define EMIT(pixel, m, value)                     \
+#define STORE_OUTPUT(pixel, m, value)                     \
     if ((pixel) < pixels && (m) < out_channels) { \
         int channel = group * out_channels + (m); \
         int index = OUT_INDEX(pixel, channel);    \
@@ -142,7 +143,7 @@
         EPILOGUE(lane, channel, index)            \
         STORE_REAL(y, index, lane);               \
     }
-#define EMIT(pixel, m, value)             \
+#define STORE_OUTPUT(pixel, m, value)             \
     if ((pixel) < pixels) {               \
         EMIT_ONE(pixel, (m) + 0, value.x) \
         EMIT_ONE(pixel, (m) + 1, value.y) \
@@ -197,7 +198,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     UNIT a_next[A_LOADS];
     float4 b_next[B_LOADS];
     FETCH(0)
-    STASH(tiles)
+    STORE_TILE(tiles)
     BARRIER();
 
     int steps = CEIL_DIV(depth, TILE_K);
@@ -235,7 +236,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
                 }
         }
         if (step + 1 < steps)
-            STASH(tiles + TILE_WORDS - current)
+            STORE_TILE(tiles + TILE_WORDS - current)
         BARRIER();
     }
 
@@ -258,7 +259,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
         }
         int pixel = first_pixel + unit / (TILE_M / 4);
         int m = first_m + unit % (TILE_M / 4) * 4;
-        EMIT(pixel, m, value)
+        STORE_OUTPUT(pixel, m, value)
     }
 #else
     UNROLL for (int i = 0; i < WORK_P; i++)
@@ -266,7 +267,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
             float4 value = MAKE4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
             int pixel = first_pixel + ROW(thread_p, i);
             int m = first_m + COLUMN(thread_m, j);
-            EMIT(pixel, m, value)
+            STORE_OUTPUT(pixel, m, value)
         }
 #endif
 }

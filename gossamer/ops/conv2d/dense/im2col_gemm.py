@@ -1,8 +1,12 @@
 """The algorithm im2col_gemm computes a convolution as a tiled matrix product with implicit im2col,
 in kernels for OpenCL and CUDA.
 
-Source: convolution in OpenCL by im2col and a tiled GEMM (64 x 64 tiles in shared memory, 8 x 4
-results per work-item). Here the im2col matrix is never stored and the epilogue is fused.
+It follows the tiled im2col GEMM that is common practice in OpenCL: tiles of 64 x 64 in shared
+memory, and 8 x 4 results for each work-item. Here the im2col matrix is never stored and the
+epilogue is fused.
+
+K is the axis over which the matrix product sums, and its index k stands for an input channel c of
+the group and a tap (r, s).
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ class Tile:
 
     tile_p: output pixels of a work-group.
     tile_m: output channels of a work-group.
-    tile_k: taps that shared memory holds at a time.
+    tile_k: values of k that shared memory holds at a time.
     work_p: output pixels of a work-item.
     work_m: output channels of a work-item.
-    slice_k: sets of work-items that share a tile's taps.
+    slice_k: k-slices: sets of work-items that each sum a part of the tile's K range.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     """
 
@@ -166,7 +170,7 @@ def _fitting(limits: Limits) -> list[Tile]:
 
 
 def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
-    """Returns the estimated cycles: a start, then for each step along the taps the latency of a
+    """Returns the estimated cycles: a start, then for each step along K the latency of a
     step or the arithmetic and shared memory traffic of the work-groups of a multiprocessor, then
     the stores.
 
@@ -191,8 +195,8 @@ def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
           channels_last: bool) -> np.ndarray:
-    """Returns the weights as (groups, taps, M/groups rounded up to 4), with taps in the order
-    (r, s, c) where `channels_last`, else (c, r, s)."""
+    """Returns the weights as (groups, K, M/groups rounded up to 4), with k in the order (r, s, c)
+    where `channels_last`, else (c, r, s)."""
     weight = arrays["weight"].astype(np.float32)
     groups, m = problem.groups, problem.out_channels // problem.groups
     order = (0, 3, 4, 2, 1) if channels_last else (0, 2, 3, 4, 1)
@@ -204,7 +208,7 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 def _tap_table(problem: Conv2dProblem, x: TensorSpec, channels_last: bool,
                vector: int) -> np.ndarray:
-    """Returns for each tap (or four) its offset in x from the window's corner, and its
+    """Returns for each k (or four) its offset in x from the window's corner, and its
     row << 16 | column."""
     channels = problem.channels // problem.groups
     _, x_channel, x_row, x_column = x.strides

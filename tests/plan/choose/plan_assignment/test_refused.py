@@ -24,7 +24,7 @@ def _pair(cost: float, conversion: float) -> Network:
     (_pair(math.nan, 1.0), "an option costs nan"),
     (_pair(1.0, -2.0), "conversion of 'y' from NCHW to NHWC costs -2.0"),
     (replace(_pair(1.0, 1.0), fixed={}), r"node 0 \(writes 'y'\) reads 'x', which is neither"),
-    (replace(_pair(1.0, 1.0), required={"w": "NCHW"}), "world outside reads 'w'"),
+    (replace(_pair(1.0, 1.0), required={"w": "NCHW"}), "network outside reads 'w'"),
     (replace(_pair(1.0, 1.0), fixed={"x": "NCHW", "y": "NCHW"}), "'y' is written twice"),
     (Network((AssignmentNode((NodeOption(1.0, (), ("NCHW",)),), ("x",), ("y",)),),
              {"x": "NCHW"}, {}, {}),
