@@ -73,5 +73,5 @@ def _verbs(command: object, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]
     ("devices",), ("devices", "--json"),
 ], ids=" ".join)
 def test_no_output_has_an_old_word(arguments: tuple[str, ...]) -> None:
-    output = CliRunner().invoke(app, list(arguments)).output
-    assert output and not _found(output)
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0 and result.output and not _found(result.output)

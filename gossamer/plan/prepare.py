@@ -108,7 +108,3 @@ class _RecordingWeights(Weights):
         self.forms[key] = self._weights.form(key, pack)
         self.waited += build_clock(self._device) - start
         return self.forms[key]
-
-    @property
-    def nbytes(self) -> int:
-        return self._weights.nbytes

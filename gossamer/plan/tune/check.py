@@ -113,7 +113,9 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
             return math.inf
         computed -= right
         squares[:, part[0]] += [_squares_by_image(right), _squares_by_image(computed)]
-    size, error = np.sqrt(np.add.reduceat(squares, range(0, len(result), together), axis=1))
+    # what is left over goes to the last images that are judged together
+    starts = range(0, max(1, len(result) // together * together), together)
+    size, error = np.sqrt(np.add.reduceat(squares, starts, axis=1))
     return float(np.where(size > 0, error / np.where(size > 0, size, 1), error).max())
 
 

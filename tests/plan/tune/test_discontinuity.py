@@ -107,7 +107,7 @@ def _layers(seed: int, folder: Path) -> list[Layer]:
     return [layer for layer in lower(resolve(graph, 1))[0] if layer.problem is not None]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) -> None:
     if seed >= 4 and is_slow(device):
         pytest.skip("a few layers are enough for a simulator")
@@ -131,14 +131,7 @@ class _Dropped:
     """A layer's weights, of which each output channel's row lacks one."""
 
     def __init__(self, weights: Any, seed: int) -> None:
-        self._weights = weights
         self.arrays = {**weights.arrays, "weight": dropped(weights.arrays["weight"], seed)}
-
-    def packed(self, key: str, pack: Callable[..., Any]) -> Any:
-        return self._weights.packed(f"{key} without a tap", lambda _: pack(self.arrays))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._weights, name)
 
 
 def dropped(weight: np.ndarray, seed: int) -> np.ndarray:
@@ -152,6 +145,8 @@ def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                                   seed: int) -> None:
     host = find("host")
     layers = [layer for layer in _layers(seed, tmp_path) if layer.op == "conv2d"]
+    if not layers:
+        pytest.skip("a matrix product")
     monkeypatch.setattr(HostIm2col, "prepare", _without_a_tap(HostIm2col.prepare, seed))
     for layer in layers:
         problem = layer.problem

@@ -10,7 +10,7 @@
  * range, and their sums are added at the end: this gives more parallelism where pixels are few.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
- * POINTWISE      1: k is channel k of the pixel itself; 0: taps[k / VECTOR] holds the offset of k
+ * POINTWISE      1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k
  *                in x, and its row and column
  * HALVES         1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float
  * VECTOR         4 where four consecutive k are adjacent in x (NHWC, channels a multiple of 4),
@@ -34,10 +34,10 @@
 
 #if PIXELS_FIRST
 #define UNIT_PIXEL(unit) ((unit) % TILE_P)
-#define UNIT_TAP(unit) ((unit) / TILE_P * VECTOR)
+#define UNIT_K(unit) ((unit) / TILE_P * VECTOR)
 #else
 #define UNIT_PIXEL(unit) ((unit) / (TILE_K / VECTOR))
-#define UNIT_TAP(unit) ((unit) % (TILE_K / VECTOR) * VECTOR)
+#define UNIT_K(unit) ((unit) % (TILE_K / VECTOR) * VECTOR)
 #endif
 
 #if VECTOR == 4
@@ -59,35 +59,35 @@
     (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
-#define FETCH(first_tap)                                                          \
+#define FETCH(first_k)                                                          \
     {                                                                             \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                                \
             int unit = item + i * WORK_GROUP_SIZE;                                \
-            int tap = (first_tap) + UNIT_TAP(unit);                               \
+            int k_index = (first_k) + UNIT_K(unit);                               \
             a_next[i] = ZERO_UNIT;                                                \
-            if ((A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) && tap < depth \
+            if ((A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) && k_index < depth \
                 && base[i] != OUTSIDE)                                            \
-                FETCH_A(i, tap)                                                   \
+                FETCH_A(i, k_index)                                                   \
         }                                                                         \
         UNROLL for (int i = 0; i < B_LOADS; i++) {                                \
             int unit = item + i * WORK_GROUP_SIZE;                                \
-            int tap = (first_tap) + unit / (TILE_M / 4);                          \
+            int k_index = (first_k) + unit / (TILE_M / 4);                          \
             int m = first_m + unit % (TILE_M / 4) * 4;                            \
             b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                            \
-            if ((B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS) && tap < depth \
+            if ((B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS) && k_index < depth \
                 && m < weight_stride)                                             \
-                b_next[i] = LOAD4(weight + tap * weight_stride + m);              \
+                b_next[i] = LOAD4(weight + k_index * weight_stride + m);              \
         }                                                                         \
     }
 
 #define OUTSIDE (-0x7fffffff)
 
 #if POINTWISE
-#define FETCH_A(i, tap) a_next[i] = FETCH_UNIT(x + base[i], (tap) * x_tap);
+#define FETCH_A(i, k_index) a_next[i] = FETCH_UNIT(x + base[i], (k_index) * x_channel);
 #else
-#define FETCH_A(i, tap)                                                                     \
+#define FETCH_A(i, k_index)                                                                     \
     {                                                                                       \
-        int2 place = taps[(tap) / VECTOR];                                                  \
+        int2 place = k_table[(k_index) / VECTOR];                                                  \
         int row = origin[i].x + (place.y >> 16), column = origin[i].y + (place.y & 0xffff); \
         if ((uint)row < (uint)height && (uint)column < (uint)width)                         \
             a_next[i] = FETCH_UNIT(x + base[i], place.x);                                   \
@@ -95,16 +95,16 @@
 #endif
 
 #if VECTOR == 4
-#define STORE_UNIT(tile, tap, pixel, unit)                  \
+#define STORE_UNIT(tile, k_index, pixel, unit)                  \
     {                                                       \
         float4 value = UNIT_VALUE(unit);                    \
-        (tile)[((tap) + 0) * A_STRIDE + (pixel)] = value.x; \
-        (tile)[((tap) + 1) * A_STRIDE + (pixel)] = value.y; \
-        (tile)[((tap) + 2) * A_STRIDE + (pixel)] = value.z; \
-        (tile)[((tap) + 3) * A_STRIDE + (pixel)] = value.w; \
+        (tile)[((k_index) + 0) * A_STRIDE + (pixel)] = value.x; \
+        (tile)[((k_index) + 1) * A_STRIDE + (pixel)] = value.y; \
+        (tile)[((k_index) + 2) * A_STRIDE + (pixel)] = value.z; \
+        (tile)[((k_index) + 3) * A_STRIDE + (pixel)] = value.w; \
     }
 #else
-#define STORE_UNIT(tile, tap, pixel, unit) (tile)[(tap) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
+#define STORE_UNIT(tile, k_index, pixel, unit) (tile)[(k_index) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
 #define STORE_TILE(tile)                                                              \
@@ -112,7 +112,7 @@
         UNROLL for (int i = 0; i < A_LOADS; i++) {                               \
             int unit = item + i * WORK_GROUP_SIZE;                               \
             if (A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) {              \
-                STORE_UNIT(tile, UNIT_TAP(unit), UNIT_PIXEL(unit), a_next[i])    \
+                STORE_UNIT(tile, UNIT_K(unit), UNIT_PIXEL(unit), a_next[i])    \
             }                                                                    \
         }                                                                        \
         UNROLL for (int i = 0; i < B_LOADS; i++) {                               \
@@ -154,9 +154,9 @@
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
-    const GLOBAL int2 *RESTRICT taps, int pixels, int out_channels, int depth, int weight_stride,
+    const GLOBAL int2 *RESTRICT k_table, int pixels, int out_channels, int depth, int weight_stride,
     int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,
-    int pad_left, int x_image, int x_row, int x_column, int x_tap, int x_group, int all_channels
+    int pad_left, int x_image, int x_row, int x_column, int x_channel, int x_group, int all_channels
     EPILOGUE_PARAMETERS)
 {
     SHARED ALIGNED(16) float tiles[SHARED_WORDS];
@@ -207,9 +207,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
         if (step + 1 < steps)
             FETCH((step + 1) * TILE_K)
         UNROLL for (int k = 0; k < TILE_K / SLICE_K; k++) {
-            int tap = k * SLICE_K + set;
-            int a_row = current + tap * A_STRIDE;
-            int b_row = current + TILE_K * A_STRIDE + tap * TILE_M;
+            int k_index = k * SLICE_K + set;
+            int a_row = current + k_index * A_STRIDE;
+            int b_row = current + TILE_K * A_STRIDE + k_index * TILE_M;
             float4 a[WORK_P / 4], b[WORK_M / 4];
             UNROLL for (int i = 0; i < WORK_P / 4; i++)
                 a[i] = SHARED_LOAD4(tiles + a_row + ROW(thread_p, 4 * i));

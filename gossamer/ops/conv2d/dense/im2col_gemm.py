@@ -136,18 +136,18 @@ class Im2colGemm(Algorithm):
         })
         kernel = device.compile(source)
         stride = -(-per_group // 4) * 4
-        packed = weights.packed(f"taps by channels, {'rsc' if nhwc else 'crs'}",
+        packed = weights.packed(f"k by channels, {'rsc' if nhwc else 'crs'}",
                                 lambda arrays: _pack(arrays, problem, nhwc))
         x_image, x_channel, x_row, x_column = x.strides
-        taps = None
+        k_table = None
         if not problem.is_pointwise:
-            key = f"tap table {x.strides[1:]} {problem.dilation} {vector}"
-            taps = weights.packed(key, lambda _: _tap_table(problem, x, nhwc, vector))
+            key = f"table of k {x.strides[1:]} {problem.dilation} {vector}"
+            k_table = weights.packed(key, lambda _: _k_table(problem, x, nhwc, vector))
         groups_m = -(-per_group // tile.tile_m)
         groups_p = -(-problem.pixels // tile.tile_p)
         launch = Launch(
             kernel, (groups_m * groups_p, problem.groups), (tile.work_group, 1),
-            (input_buffer(0), packed, output_buffer(0), taps, problem.pixels, per_group,
+            (input_buffer(0), packed, output_buffer(0), k_table, problem.pixels, per_group,
              problem.depth, stride, problem.height, problem.width, problem.out_width,
              problem.out_height * problem.out_width, *problem.stride, *problem.pads[:2],
              x_image, x_row, x_column, x_channel, x_channel * (problem.channels // problem.groups),
@@ -184,11 +184,11 @@ def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
     groups_per_unit = max(1.0, groups / units)
     most_groups_per_unit = -(-groups // units) if groups < 4 * units else groups_per_unit
     steps = -(-problem.depth // tile.tile_k)
-    taps = tile.tile_k / tile.slice_k
-    arithmetic = tile.work_group / 128 * taps * (tile.work_p * tile.work_m
+    k_of_slice = tile.tile_k / tile.slice_k
+    arithmetic = tile.work_group / 128 * k_of_slice * (tile.work_p * tile.work_m
                                                  + read * (tile.work_p + tile.work_m))
     staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
-    waiting = latency + fill * taps * tile.work_p * tile.work_m**0.5
+    waiting = latency + fill * k_of_slice * tile.work_p * tile.work_m**0.5
     return (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
             + groups_per_unit * store * tile.tile_p * tile.tile_m)
 
@@ -206,7 +206,7 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     return packed
 
 
-def _tap_table(problem: Conv2dProblem, x: TensorSpec, channels_last: bool,
+def _k_table(problem: Conv2dProblem, x: TensorSpec, channels_last: bool,
                vector: int) -> np.ndarray:
     """Returns for each k (or four) its offset in x from the window's corner, and its
     row << 16 | column."""

@@ -53,7 +53,7 @@ def test_a_layer_that_is_built_again_is_not_generated_again(generated: list[Any]
 def test_programs_larger_than_the_cache_are_not_cached(generated: list[Any],
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = sparse(PROBLEM, 0.2)
-    monkeypatch.setattr(module._PROGRAMS, "most", 100)
+    monkeypatch.setattr(module._PROGRAMS, "max_bytes", 100)
     assert prepared(arrays) == prepared(arrays)
     assert len(generated) == 2
 
@@ -73,7 +73,7 @@ def test_the_least_recently_used_are_dropped(generated: list[Any],
     layers = [{"weight": sparse(PROBLEM, 0.2)["weight"] * scale} for scale in (1, 2, 3)]
     prepared(layers[0])
     length = sum(len(kernel.program.text) for kernel in generated[0])
-    monkeypatch.setattr(module._PROGRAMS, "most", 2.5 * length)
+    monkeypatch.setattr(module._PROGRAMS, "max_bytes", 2.5 * length)
     for index in (1, 0, 2, 0):
         prepared(layers[index])
     assert len(generated) == 3
