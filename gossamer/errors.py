@@ -1,10 +1,14 @@
-"""The errors that users can meet. Each message is one line that says what is wrong, where, and what
-to do."""
+"""The errors that users can meet.
+
+Each message is one line that says what is wrong, where, and what to do.
+"""
 
 
 class GossamerError(Exception):
-    """The base class of all errors that gossamer raises on purpose. The command line exits with
-    code 2 on such an error."""
+    """The base class of all errors that gossamer raises on purpose.
+
+    The command line exits with code 2 on such an error.
+    """
 
 
 class ModelError(GossamerError):
@@ -32,16 +36,33 @@ class CompileError(DeviceError):
 
 
 class TrainingError(GossamerError):
-    """Training that diverged; the message says in which epoch and at which sample, and what to
-    do. The network keeps the parameters from before that epoch."""
+    """Training that diverged.
+
+    The message says in which epoch and at which sample, and what to do. The network keeps the
+    parameters from before that epoch.
+    """
 
 
 class GossamerWarning(UserWarning):
-    """A warning about a condition that does not stop the work, such as NaN weights, a cache that
-    cannot be written, or layers that ran on another device than requested."""
+    """A warning about a condition that does not stop the work.
+
+    Such conditions are NaN weights, a cache that cannot be written, or layers that ran on another
+    device than requested.
+    """
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, or the name of its class."""
+    """Return the first line of an error's message, or the name of its class.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+
+    Returns
+    -------
+    str
+        One line of text.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
