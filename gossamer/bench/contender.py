@@ -1,4 +1,4 @@
-"""What takes part in a contest: networks as contenders take them, and work ready to be timed."""
+"""Contenders: the networks as each one takes them, and its work, ready to be timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network's outputs say: whether they score classes, the best classes, and summaries."""
+"""Outputs of a network: whether they score classes, the best classes, and summaries."""
 
 from __future__ import annotations
 

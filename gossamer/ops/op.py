@@ -1,4 +1,4 @@
-"""What the folder of an op declares: its problem class, its reference and its algorithms."""
+"""The declaration of an op: its problem class, its reference and its algorithms."""
 
 from __future__ import annotations
 

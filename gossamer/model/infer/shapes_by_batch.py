@@ -15,7 +15,7 @@ from gossamer.model.infer.state import InferenceState, Shape
 
 
 class ShapesByBatch:
-    """What holds of a graph's values whatever the batch size is.
+    """The shapes of a graph's values at several batch sizes, to tell what holds at all of them.
 
     Shapes follow the batch (and open dimensions) linearly, so that shapes that are equal at two
     sizes are equal at all. Nothing is known where the graph cannot be resolved.

@@ -1,1 +1,1 @@
-"""What a plan runs where, as rows, text and a page."""
+"""Reports: which algorithm runs each layer of a plan, as rows, text and an HTML page."""

@@ -26,7 +26,7 @@ _FEW_ZEROS = 0.9
 
 @dataclass(frozen=True)
 class Report:
-    """What a plan runs at one batch size.
+    """The steps of a plan at one batch size.
 
     device: name of the plan's device. batch: number of images.
 

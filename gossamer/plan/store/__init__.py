@@ -1,1 +1,1 @@
-"""What is kept on disk: saved plans and stored measurements."""
+"""Files on disk: saved plans and stored measurements."""

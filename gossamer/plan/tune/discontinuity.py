@@ -107,7 +107,7 @@ def continuous_parts(problem: Problem) -> list[Problem]:
 
 def _part(expression: Expression, steps: Sequence[ExpressionStep],
           output: int | None = None) -> Expression:
-    """An expression of these steps, less those that its output does not need."""
+    """Returns an expression of these steps, less those that its output does not need."""
     inputs = expression.inputs
     output = inputs + len(steps) - 1 if output is None else output
     needed = {output}
@@ -155,7 +155,7 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
 
 def _operands(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
               precision: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The values that an expression works on in float64, and the most each may be off."""
+    """Returns the values that an expression works on in float64, and the most each may be off."""
     rounding = _HALF_ROUNDING if precision == "fp16" else 0.0
 
     def stored(array: np.ndarray) -> np.ndarray:
@@ -184,7 +184,7 @@ def _operands(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
 def _propagated(expression: Expression, values: Sequence[np.ndarray],
                 errors: Sequence[np.ndarray]
                 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Each output's value, the most that it may be off, and where a jump is in reach."""
+    """Returns each output's value, the most that it may be off, and where a jump is in reach."""
     known = [(value, error, np.zeros(np.shape(value), bool))
              for value, error in zip(values, errors, strict=True)]
     with np.errstate(all="ignore"):
@@ -195,7 +195,7 @@ def _propagated(expression: Expression, values: Sequence[np.ndarray],
 
 def _applied(step: ExpressionStep, arguments: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
              ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a function makes of values that may be off by their errors."""
+    """Returns the result of a function of values that may be off by their errors."""
     function = FUNCTIONS[step.function].numpy
     constants = [np.float64(constant) for constant in step.constants]
     values = [value for value, _, _ in arguments]
@@ -223,7 +223,7 @@ def _applied(step: ExpressionStep, arguments: Sequence[tuple[np.ndarray, np.ndar
 
 def _rounding(step: ExpressionStep, arguments: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
               value: np.ndarray) -> np.ndarray:
-    """The most that float32 arithmetic adds; nothing where its result is exact everywhere."""
+    """Returns the most that float32 arithmetic adds; 0 where the result is exact everywhere."""
     rounded = _ROUNDING * np.abs(value)
     if step.function not in _EXACTLY_ROUNDED and step.function != "constant":
         return rounded
