@@ -67,7 +67,7 @@ LIMITS = {"units": 132, "memory_bytes": 2**37, "local_bytes": 48 << 10, "cluster
           "local_bytes_opt_in": 227 << 10, "group_size": 1024, "subgroup_size": 32,
           "cache_bytes": 60 << 20, "graph": True, "ballot": True, "fp16": True, "mma": True,
           "b1_mma": True, "cooperative": True}
-"""Those of the device for which the networks' kernels are built. A tree may lack some."""
+"""Limits of the device for which the networks' kernels are built. A tree may lack some of them."""
 
 ARCHITECTURE = "sm_90"
 MOST_BUILDS = 9
@@ -86,7 +86,7 @@ def module(name: str) -> Any:
 
 
 def called(thing: Any, name: str) -> str:
-    """What the tree calls an attribute of a thing, or a field of a class."""
+    """Returns the name by which the tree calls an attribute of a thing, or a field of a class."""
     new = NEW_NAMES.get(name, name)
     return new if hasattr(thing, new) or new in getattr(
         thing, "__dataclass_fields__", ()) else name
@@ -131,7 +131,7 @@ def prepared(step: Any) -> Any:
 
 
 def described(step: Any) -> dict[str, Any]:
-    """What was chosen for a layer."""
+    """Returns the choice for a layer as plain data."""
     inputs, outputs = ([" ".join(map(str, dataclasses.astuple(spec))) for spec in get(step, name)]
                        for name in ("variant.inputs", "variant.outputs"))
     return {"layer": get(step, "layer.name"), "op": get(step, "layer.op"),
@@ -259,7 +259,7 @@ class Builds:
             self._made[key] = self._pool.submit(_built, build, self._known)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What was built, when all of it is."""
+        """Returns the records of all kernels, after waiting for their builds."""
         for each in self._generated:
             get(each, "program")
         return [{"function": function, "macros": macros, "architecture": architecture,
@@ -273,7 +273,7 @@ def _number(architecture: str) -> int:
 
 
 def _built(build: Callable[[], tuple[bytes, Any]], known: Collection[str]) -> dict[str, Any]:
-    """What comes out twice, or is known."""
+    """Builds until a code comes out twice, or a known one, and returns the record of that build."""
     seen: set[str] = set()
     made: dict[str, Any] = {}
     for _ in range(MOST_BUILDS):
@@ -421,7 +421,7 @@ def layers(whole: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, dict
 
 def kernels(whole: Mapping[str, Any],
             names: Mapping[str, Any]) -> dict[tuple[str, ...], Counter[str]]:
-    """What was built for every function with its macros, with new names."""
+    """Returns the builds of every function with its macros, both by their new names."""
     found: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in whole["kernels"]:
         function = row["function"]

@@ -85,7 +85,8 @@ def test_a_search_over_settings(device: Device, blobs: Blobs, processes: int | N
 
 
 def test_folds_have_all_classes_alike(blobs: Blobs) -> None:
-    """That holds although the rows are sorted by class; with numbers there are no classes."""
+    """Folds have the same share of each class although the rows are sorted by class. Targets that
+    are numbers have no classes."""
     selection = pytest.importorskip("sklearn.model_selection")
     sorted_rows = np.argsort(blobs[1], kind="stable")
     x, labels = blobs[0][sorted_rows], blobs[1][sorted_rows]

@@ -93,7 +93,8 @@ class CandidateSet:
         self._arrays, self._drawn = self._examples.of(self.problem), False
         self._parts: list[_ContinuousPart] = []
         self._bounds: dict[str, list[Bounds]] = {}
-        if has_jumps(self.problem):
+        self._jumps = has_jumps(self.problem)
+        if self._jumps:
             self._draw_inputs()
             self._parts = [_ContinuousPart(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
@@ -196,18 +197,21 @@ class CandidateSet:
     def _draw_inputs(self) -> None:
         """Draws inputs again where too many results lie within rounding of a jump, and keeps those
         with the fewest such results."""
-        draws = [(self._doubtful_share(), self._arrays, False)]
-        for seed in range(1, _DRAWS):
-            if draws[-1][0] <= MOST_DOUBTFUL:
-                break
-            self._arrays = self.problem.example_inputs(np.random.default_rng(seed))
-            draws.append((self._doubtful_share(), self._arrays, True))
-        _, self._arrays, self._drawn = min(draws, key=lambda draw: draw[0])
-        self._bounds.clear()
+        draws = [self._arrays]
+        shares = [self._doubtful_share()]
+        while shares[-1] > MOST_DOUBTFUL and len(draws) < _DRAWS:
+            self._arrays = self.problem.example_inputs(np.random.default_rng(len(draws)))
+            self._bounds.clear()
+            draws.append(self._arrays)
+            shares.append(self._doubtful_share())
+        best = shares.index(min(shares))
+        self._drawn = best > 0
+        if best != len(draws) - 1:
+            self._arrays = draws[best]
+            self._bounds.clear()
 
     def _doubtful_share(self) -> float:
         """Returns the largest share of an output that float32 rounding may take over a jump."""
-        self._bounds.clear()
         return max(limit.share for limit in self._bounds_of("fp32"))
 
     def _share_workspace(self, variants: Sequence[Variant]) -> None:
@@ -255,7 +259,7 @@ class CandidateSet:
         A candidate whose results jump is also compared with the jumps left out, where the
         algorithm can compute that in the same variant.
         """
-        limits = self._bounds_of(variant.precision) if has_jumps(self.problem) else None
+        limits = self._bounds_of(variant.precision) if self._jumps else None
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         for part in self._parts if error <= LARGEST_ERROR[variant.precision] else ():
             try:

@@ -56,7 +56,8 @@ def test_small_products_take_one_thread(blobs: Blobs, most: list[int], batch: in
 
 def test_threads_are_put_back_where_several_train(blobs: Blobs, most: list[int],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    """That holds even where the second could begin while the first trains, and end after it."""
+    """The count of threads is restored even where a second training begins while the first goes on
+    and ends after it."""
     online = host._online
     first_began, second_began, first_ended = (threading.Event() for _ in range(3))
 
