@@ -1,9 +1,11 @@
-"""TensorSpec describes the shape, dtype and memory layout of a tensor; all modules use it."""
+"""Format says how a tensor lies in memory, TensorSpec adds its shape; pack and unpack convert
+between memory and logical arrays. All modules use them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,40 +17,139 @@ _AXES = {
     "NHWC": (0, 2, 3, 1),
     "CHWN": (1, 2, 3, 0),
 }
-_PACKED_BITS = {"packed32": 32, "packed64": 64}
+_WORD_BITS = {"packed32": 32, "packed64": 64}
 
-LAYOUTS = (ROW_MAJOR, *_AXES, *_PACKED_BITS)
+LAYOUTS = (ROW_MAJOR, *_AXES, *_WORD_BITS)
 
 
 @dataclass(frozen=True)
-class TensorSpec:
-    """The shape, dtype and memory layout of a tensor.
+class PackedDtype:
+    """A dtype whose values take a few bits each, which are packed along the channels.
 
-    shape: the logical shape. A rank-4 activation is always (N, C, H, W), whatever the layout.
-    dtype: a NumPy dtype name, or "bits" for binary values packed along the channels.
-    layout: "row", or for rank 4 "NCHW", "NHWC", "CHWN", "packed32", "packed64" (N(C/b)HWb).
-    channel_multiple: number to a multiple of which memory rounds C up; the added channels are zero.
-    border: (top, left, bottom, right) numbers of zeros that are stored round H and W.
+    values: all values that it can hold. planes: number of bits of a value. bits: makes the bits of
+    logical values, with one more axis, of length `planes`, at the end. numbers: makes float32
+    values of such bits. Channels beyond the last one have bits of 0.
     """
 
-    shape: tuple[int, ...]
-    dtype: str = "float32"
+    values: tuple[float, ...]
+    planes: int
+    bits: Callable[[np.ndarray], np.ndarray]
+    numbers: Callable[[np.ndarray], np.ndarray]
+
+
+PACKED_DTYPES = {
+    "bits": PackedDtype(
+        (-1.0, 1.0), 1, lambda values: (values > 0)[..., None],
+        lambda bits: np.where(bits[..., 0], np.float32(1), np.float32(-1))),
+    "trits": PackedDtype(
+        (-1.0, 0.0, 1.0), 2, lambda values: np.stack([values != 0, values > 0], axis=-1),
+        lambda bits: np.where(bits[..., 0], np.where(bits[..., 1], np.float32(1), np.float32(-1)),
+                              np.float32(0))),
+}
+"""The packed dtypes by name. "bits" is 1 for 1 and 0 for -1. "trits" has a bit that says whether
+the value differs from 0, and one that says whether it is 1."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a tensor lies in memory, whatever its shape.
+
+    layout: "row", or for rank 4 "NCHW", "NHWC", "CHWN", or for packed dtypes "packed32" and
+    "packed64": N(C/b)HWb, in which b channels are one word of b bits. A dtype of several planes
+    has its words for the same channels side by side.
+    dtype: a NumPy dtype name, or one of PACKED_DTYPES.
+    channel_multiple: number to a multiple of which memory rounds C up; the added channels are zero.
+    border: (top, left, bottom, right) numbers of zeros that are stored round H and W; of a packed
+    dtype these are words of zeros.
+    """
+
     layout: str = ROW_MAJOR
+    dtype: str = "float32"
     channel_multiple: int = 1
     border: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout {self.layout!r} is none of {', '.join(LAYOUTS)}")
+        if self.is_packed != (self.layout in _WORD_BITS):
+            raise ValueError(f"dtype {self.dtype} does not go with layout {self.layout}: "
+                             f"{', '.join(PACKED_DTYPES)} are packed, and nothing else is")
+        if not self.is_packed:
+            np.dtype(self.dtype)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the dtype is packed, so that memory holds words and not elements."""
+        return self.dtype in PACKED_DTYPES
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """The dtype in memory; packed values are in unsigned words."""
+        return np.dtype(f"uint{_WORD_BITS[self.layout]}" if self.is_packed else self.dtype)
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape in memory order with paddings, in words for a packed layout."""
+        if self.layout == ROW_MAJOR:
+            return shape
+        n, c, h, w = shape
+        top, left, bottom, right = self.border
+        h, w = h + top + bottom, w + left + right
+        if self.is_packed:
+            bits = _WORD_BITS[self.layout]
+            words = _rounded_up(c, math.lcm(bits, self.channel_multiple)) // bits
+            planes = PACKED_DTYPES[self.dtype].planes
+            return (n, words, h, w) if planes == 1 else (n, words, h, w, planes)
+        padded = (n, _rounded_up(c, self.channel_multiple), h, w)
+        return tuple(padded[axis] for axis in _AXES[self.layout])
+
+    def holds(self, values: np.ndarray) -> bool:
+        """Returns whether the format's dtype can hold these values without changing them, other
+        than by rounding floats."""
+        return not self.is_packed or bool(np.isin(values, PACKED_DTYPES[self.dtype].values).all())
+
+    def differences(self, other: Format) -> list[str]:
+        """Returns the properties in which this format differs from another, as messages name
+        them."""
+        return [text for text, mine, theirs in (
+            (self.layout, self.layout, other.layout),
+            (self.dtype, self.dtype, other.dtype),
+            (f"c{self.channel_multiple}", self.channel_multiple, other.channel_multiple),
+            (f"b{','.join(map(str, self.border))}", self.border, other.border)) if mine != theirs]
+
+    def __str__(self) -> str:
+        """Returns a text that identifies the format: 'NCHW', or 'NHWC float16 c8 b1,1,1,1' for
+        channels that are rounded up to a multiple of 8 and a border of 1."""
+        return " ".join([self.layout, *self.differences(Format(self.layout, "float32"))]
+                        if not self.is_packed else
+                        [self.layout, self.dtype,
+                         *self.differences(Format(self.layout, self.dtype))])
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """The shape of a tensor, and the format in which it lies in memory.
+
+    shape: the logical shape. A rank-4 activation is always (N, C, H, W), whatever the layout.
+    """
+
+    shape: tuple[int, ...]
+    format: Format = field(default_factory=Format)
+
+    def __post_init__(self) -> None:
         if self.layout != ROW_MAJOR and len(self.shape) != 4:
             raise ValueError(f"layout {self.layout} needs 4 dimensions, got shape {self.shape}")
-        if (self.dtype == "bits") != (self.layout in _PACKED_BITS):
-            raise ValueError(f"dtype {self.dtype} does not go with layout {self.layout}: bits are "
-                             f"packed, and nothing else is")
-        if self.dtype != "bits":
-            np.dtype(self.dtype)
         if any(size < 0 for size in self.shape):
             raise ValueError(f"negative size in shape {self.shape}")
+
+    @property
+    def layout(self) -> str:
+        """The layout of the format."""
+        return self.format.layout
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the format."""
+        return self.format.dtype
 
     @property
     def size(self) -> int:
@@ -62,22 +163,12 @@ class TensorSpec:
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape in memory order with paddings, in words for a packed layout."""
-        if self.layout == ROW_MAJOR:
-            return self.shape
-        n, c, h, w = self.shape
-        top, left, bottom, right = self.border
-        h, w = h + top + bottom, w + left + right
-        if self.layout in _PACKED_BITS:
-            return (n, math.ceil(c / _PACKED_BITS[self.layout]), h, w)
-        padded = (n, math.ceil(c / self.channel_multiple) * self.channel_multiple, h, w)
-        return tuple(padded[axis] for axis in _AXES[self.layout])
+        return self.format.stored_shape(self.shape)
 
     @property
     def stored_dtype(self) -> np.dtype:
-        """The dtype in memory; packed bits are unsigned words."""
-        if self.dtype == "bits":
-            return np.dtype(f"uint{_PACKED_BITS[self.layout]}")
-        return np.dtype(self.dtype)
+        """The dtype in memory; packed values are in unsigned words."""
+        return self.format.stored_dtype
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +179,7 @@ class TensorSpec:
     def strides(self) -> tuple[int, ...]:
         """Distance in elements between neighbours along each logical dimension.
         Raises ValueError for a packed layout."""
-        if self.layout in _PACKED_BITS:
+        if self.format.is_packed:
             raise ValueError("a packed tensor has no element strides")
         stored = self.stored_shape
         steps = [math.prod(stored[i + 1 :]) for i in range(len(stored))]
@@ -100,24 +191,25 @@ class TensorSpec:
     @property
     def offset(self) -> int:
         """Number of elements that precede logical index (0, 0, 0, 0): those of the border."""
-        if self.border == (0, 0, 0, 0):
+        top, left = self.format.border[:2]
+        if (top, left) == (0, 0):
             return 0
         strides = self.strides
-        return self.border[0] * strides[2] + self.border[1] * strides[3]
+        return top * strides[2] + left * strides[3]
 
-    def with_layout(self, layout: str) -> TensorSpec:
-        """Returns the spec of the same tensor in another layout."""
-        return replace(self, layout=layout)
+    def with_format(self, **changes: object) -> TensorSpec:
+        """Returns the spec of the same tensor with some fields of its format changed."""
+        return replace(self, format=replace(self.format, **changes))  # type: ignore[arg-type]
 
     def same_memory(self, other: TensorSpec) -> bool:
         """Returns whether memory of this spec can be read as the other without moving a byte."""
         if self == other:
             return True
-        if (self.size, self.stored_dtype) != (other.size, other.stored_dtype):
+        if self.format.is_packed or other.format.is_packed or self.shape != other.shape:
             return False
-        if "bits" in (self.dtype, other.dtype) or self.shape != other.shape:
+        if (self.nbytes, self.stored_dtype) != (other.nbytes, other.stored_dtype):
             return False
-        if self.nbytes != other.nbytes or self.offset != other.offset:
+        if self.offset != other.offset:
             return False
         return all(
             mine == theirs
@@ -130,42 +222,86 @@ class TensorSpec:
         return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}{layout}"
 
 
-def to_memory(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns the contiguous array that stores a logical array in the spec's layout and dtype.
-    Raises ValueError for a packed layout."""
-    _not_packed(spec)
+def pack(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Returns the contiguous array that stores a logical array in the spec's format. Raises
+    ValueError where a packed dtype cannot hold a value."""
+    if spec.format.is_packed:
+        return _pack_words(array, spec)
     array = np.asarray(array, dtype=spec.stored_dtype)
     if spec.layout == ROW_MAJOR:
         return np.ascontiguousarray(array)
-    axes = _AXES[spec.layout]
     stored = np.zeros(spec.stored_shape, dtype=spec.stored_dtype)
-    _logical_view(stored, spec)[...] = array.transpose(axes)
+    logical_view(stored, spec)[...] = array
     return stored
 
 
-def from_memory(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns the logical array that memory of this spec holds, as a view where possible.
-    Raises ValueError for a packed layout."""
-    _not_packed(spec)
+def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Returns the logical array that memory of this spec holds, as a view where possible; packed
+    values become float32."""
+    stored = stored.reshape(spec.stored_shape)
+    return _unpack_words(stored, spec) if spec.format.is_packed else logical_view(stored, spec)
+
+
+def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Returns memory of this spec as the logical array, without paddings, which may be written to.
+    Raises ValueError for a packed layout, whose words are not elements."""
+    if spec.format.is_packed:
+        raise ValueError(f"{spec} is packed: its words are not elements")
     stored = stored.reshape(spec.stored_shape)
     if spec.layout == ROW_MAJOR:
         return stored
-    axes = _AXES[spec.layout]
-    return _logical_view(stored, spec).transpose(np.argsort(axes))
-
-
-def _not_packed(spec: TensorSpec) -> None:
-    if spec.layout in _PACKED_BITS:
-        raise ValueError(f"{spec} is packed: its words are not elements")
-
-
-def _logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     _, c, h, w = spec.shape
-    top, left = spec.border[:2]
+    top, left = spec.format.border[:2]
     bounds = (slice(None), slice(0, c), slice(top, top + h), slice(left, left + w))
-    return stored[tuple(bounds[axis] for axis in _AXES[spec.layout])]
+    axes = _AXES[spec.layout]
+    return stored[tuple(bounds[axis] for axis in axes)].transpose(np.argsort(axes))
+
+
+def _pack_words(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    if not spec.format.holds(array):
+        values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
+        raise ValueError(f"{spec.dtype} hold the values {values} only")
+    n, words, h, w, planes = _word_shape(spec)
+    _, c, height, width = spec.shape
+    top, left = spec.format.border[:2]
+    word_bits = _WORD_BITS[spec.layout]
+    bits = np.zeros((n, words * word_bits, h, w, planes), bool)
+    bits[:, :c, top:top + height, left:left + width] = PACKED_DTYPES[spec.dtype].bits(
+        np.asarray(array))
+    # the first channel is the lowest bit of its word
+    by_word = bits.reshape(n, words, word_bits, h, w, planes).transpose(0, 1, 3, 4, 5, 2)
+    octets = np.packbits(np.ascontiguousarray(by_word), axis=-1, bitorder="little")
+    stored = octets.view(spec.stored_dtype.newbyteorder("<")).astype(spec.stored_dtype)
+    return stored.reshape(spec.stored_shape)
+
+
+def _unpack_words(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    n, words, h, w, planes = _word_shape(spec)
+    _, c, height, width = spec.shape
+    top, left = spec.format.border[:2]
+    word_bits = _WORD_BITS[spec.layout]
+    octets = np.ascontiguousarray(stored.reshape(n, words, h, w, planes, 1).astype(
+        spec.stored_dtype.newbyteorder("<"))).view(np.uint8)
+    bits = np.unpackbits(octets, axis=-1, bitorder="little").astype(bool)
+    channels = bits.transpose(0, 1, 5, 2, 3, 4).reshape(n, words * word_bits, h, w, planes)
+    return PACKED_DTYPES[spec.dtype].numbers(
+        channels[:, :c, top:top + height, left:left + width])
+
+
+def _word_shape(spec: TensorSpec) -> tuple[int, int, int, int, int]:
+    n, words, h, w, *planes = spec.stored_shape
+    return n, words, h, w, planes[0] if planes else 1
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def default_format(shape: tuple[int, ...], dtype: str = "float32") -> Format:
+    """Returns the format in which problems are stated: NCHW at rank 4, row-major otherwise."""
+    return Format("NCHW" if len(shape) == 4 else ROW_MAJOR, dtype)
 
 
 def default_spec(shape: tuple[int, ...], dtype: str = "float32") -> TensorSpec:
-    """Returns the spec in which problems are stated: NCHW at rank 4, row-major otherwise."""
-    return TensorSpec(tuple(shape), dtype, "NCHW" if len(shape) == 4 else ROW_MAJOR)
+    """Returns the spec of a tensor in the default format."""
+    return TensorSpec(tuple(shape), default_format(tuple(shape), dtype))

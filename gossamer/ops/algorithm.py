@@ -156,8 +156,9 @@ class Variant:
     @property
     def as_fp16(self) -> Variant:
         """The same variant with float16 tensors in place of float32 ones."""
-        inputs, outputs = (tuple(replace(spec, dtype="float16") if spec.dtype == "float32" else spec
-                                 for spec in specs) for specs in (self.inputs, self.outputs))
+        inputs, outputs = (tuple(spec.with_format(dtype="float16")
+                                 if spec.dtype == "float32" else spec for spec in specs)
+                           for specs in (self.inputs, self.outputs))
         return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
     @property

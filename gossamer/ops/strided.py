@@ -14,7 +14,7 @@ from gossamer.device.host import HostBuffer
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, from_memory
+from gossamer.tensor import TensorSpec, logical_view, pack, unpack
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
 WORK_GROUP_SIZE = 256
@@ -25,7 +25,7 @@ Strides = tuple[int, ...]
 
 def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
     """Returns the spec in a layout where it has rank 4, else the spec itself."""
-    return spec.with_layout(layout) if len(spec.shape) == 4 else spec
+    return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 
 def layout_variants(problem: Problem, layouts: Sequence[str] = LAYOUTS,
@@ -104,8 +104,8 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
     if not device.compiles:
         return "needs a device that compiles kernels"
     for spec in (*problem.inputs, *problem.outputs):
-        if spec.dtype == "bits":
-            return "does not work on packed bits"
+        if spec.format.is_packed:
+            return f"does not work on packed {spec.dtype}"
         elements = int(np.prod(spec.stored_shape, dtype=np.int64))
         if elements >= 2**31:
             return f"a tensor of {elements} elements: indices are 32-bit"
@@ -164,14 +164,17 @@ class HostAlgorithm(Algorithm):
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
         specs = state.variant.inputs
-        arrays = [from_memory(_array(buffer, spec), spec)
+        arrays = [unpack(_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, specs, strict=True)]
         results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
             stored = _array(buffer, spec)
+            if spec.format.is_packed:
+                stored[...] = pack(result, spec)
+                continue
             if stored.size != spec.size:
                 stored[...] = 0
-            from_memory(stored, spec)[...] = result
+            logical_view(stored, spec)[...] = result
 
 
 def _array(buffer: Buffer, spec: TensorSpec) -> np.ndarray:

@@ -41,7 +41,7 @@ class Library(HostIm2col):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         yield from super().variants(problem, device)
-        inputs, outputs = (tuple(dataclasses.replace(spec, dtype="float16") for spec in specs)
+        inputs, outputs = (tuple(spec.with_format(dtype="float16") for spec in specs)
                            for specs in (problem.inputs, problem.outputs))
         yield Variant((("tile", 1),), inputs, outputs, "fp16")
 

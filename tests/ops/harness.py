@@ -12,7 +12,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.op import Op
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, from_memory, to_memory
+from gossamer.tensor import TensorSpec, pack, unpack
 from tests.tolerances import normalised_error, tolerance
 
 _POISON = 0xFF
@@ -110,7 +110,7 @@ def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device
                 weights: Weights, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns the logical outputs. Fails where a guard byte, an input or a padding was changed."""
     state = algorithm.prepare(weights, problem, variant, device)
-    stored = [to_memory(array, spec) for array, spec in zip(inputs, variant.inputs, strict=True)]
+    stored = [pack(array, spec) for array, spec in zip(inputs, variant.inputs, strict=True)]
     sources = [device.upload(array, "a test input") for array in stored]
     targets = [_Guarded(device, spec.nbytes) for spec in variant.outputs]
     workspace = _Guarded(device, variant.workspace) if variant.workspace else None
@@ -148,13 +148,11 @@ class _Guarded:
 
 def _logical(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
     stored = memory.view(spec.stored_dtype).reshape(spec.stored_shape)
-    if spec.dtype == "bits":
-        return stored
     if spec.dtype == "bool":
         assert (memory <= 1).all(), "a bool was stored as neither 0 nor 1"
-    array = from_memory(stored, spec)
+    array = unpack(stored, spec)
     if stored.size != array.size:
-        assert to_memory(array, spec).tobytes() == stored.tobytes(), "a padding is not zero"
+        assert pack(array, spec).tobytes() == stored.tobytes(), "a padding is not zero"
     return array
 
 

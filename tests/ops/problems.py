@@ -15,7 +15,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_spec
 
 _IMAGE = default_spec((1, 16, 6, 6))
 _ODD = default_spec((1, 15, 6, 6))
@@ -46,9 +46,9 @@ PROBLEMS = {
         PadProblem(default_spec((3, 3), "bool"), (1,) * 4),
     ],
     "copy": [
-        convert(_IMAGE, TensorSpec(_IMAGE.shape, "float32", "NHWC")),
-        convert(_ODD, TensorSpec(_ODD.shape, "float32", "NHWC", 4, (1, 1, 1, 1))),
-        convert(_ODD, TensorSpec(_ODD.shape, "float32", "NCHW", 4, (1, 1, 1, 1))),
+        convert(_IMAGE, TensorSpec(_IMAGE.shape, Format("NHWC"))),
+        convert(_ODD, TensorSpec(_ODD.shape, Format("NHWC", "float32", 4, (1, 1, 1, 1)))),
+        convert(_ODD, TensorSpec(_ODD.shape, Format("NCHW", "float32", 4, (1, 1, 1, 1)))),
         transpose(default_spec(_ODD.shape, "uint8"), (0, 3, 1, 2)),
         slice_(default_spec(_ODD.shape, "int64"), [0], [5], [3], [2]),
         transpose(default_spec((2, 3, 2, 3, 2, 3)), (5, 0, 3, 2, 1, 4)),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.copy.problem import convert, expand, slice_, split, transpose
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.conftest import is_slow
 from tests.ops.harness import check, op_of, random_inputs
 
@@ -24,15 +22,15 @@ def _reference(problem, x):
 @pytest.mark.parametrize("target", LAYOUTS)
 def test_changes_of_layout(device: Device, source: str, target: str) -> None:
     shape = (2, 9, 2, 5) if is_slow(device) else (3, 37, 5, 11)
-    check(convert(TensorSpec(shape, "float32", source), TensorSpec(shape, "float32", target)),
+    check(convert(TensorSpec(shape, Format(source)), TensorSpec(shape, Format(target))),
           device)
 
 
 @pytest.mark.parametrize("target", LAYOUTS)
 def test_paddings_are_written_as_zero(device: Device, target: str) -> None:
     shape = (2, 9, 3, 2) if is_slow(device) else (3, 37, 5, 11)
-    padded = TensorSpec(shape, "float32", target, channel_multiple=4, border=(1, 2, 0, 3))
-    plain = TensorSpec(shape, "float32", "NCHW")
+    padded = TensorSpec(shape, Format(target, channel_multiple=4, border=(1, 2, 0, 3)))
+    plain = TensorSpec(shape, Format("NCHW"))
     check(convert(plain, padded), device)
     check(convert(padded, plain), device)
 
@@ -41,10 +39,10 @@ def test_paddings_are_written_as_zero(device: Device, target: str) -> None:
 @pytest.mark.parametrize("dtypes", [("float32", "float16"), ("float16", "float32")])
 def test_changes_of_precision(device: Device, source: str, dtypes: tuple[str, str]) -> None:
     shape = (2, 9, 2, 5) if is_slow(device) else (3, 37, 5, 11)
-    start, end = (TensorSpec(shape, dtype, source) for dtype in dtypes)
+    start, end = (TensorSpec(shape, Format(source, dtype)) for dtype in dtypes)
     for target in ("NHWC", "CHWN"):
-        check(convert(start, end.with_layout(target)), device)
-    check(convert(start, replace(end, channel_multiple=4, border=(1, 2, 0, 3))), device)
+        check(convert(start, end.with_format(layout=target)), device)
+    check(convert(start, end.with_format(channel_multiple=4, border=(1, 2, 0, 3))), device)
     rows = [default_spec((7, 13), dtype) for dtype in dtypes]
     check(convert(*rows), device)
     with pytest.raises(ValueError, match="keeps the dtype"):

@@ -9,7 +9,7 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import operand_arrays
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, from_memory, to_memory
+from gossamer.tensor import Format, TensorSpec, pack, unpack
 from tests.ops.recording import RecordingDevice
 
 RELU = Epilogue(apply("relu"))
@@ -18,10 +18,10 @@ RESIDUAL = Epilogue(apply("add"), ("tensor",))
 # (value * tensor + channel) * channel
 MIXED = Epilogue(apply("mul").then(apply("add")).then(apply("mul")),
                  ("tensor", "channel", "channel"))
-SPECS = [TensorSpec(shape, dtype, layout)
+SPECS = [TensorSpec(shape, Format(layout, dtype))
          for dtype in ("float32", "float16") for layout in ("NCHW", "NHWC", "CHWN")
          for shape in ((4, 8, 3, 2), (3, 5, 3, 3), (2, 3, 2, 2))]
-MATRICES = [TensorSpec(shape, dtype)
+MATRICES = [TensorSpec(shape, Format(dtype=dtype))
             for dtype in ("float32", "float16") for shape in ((3, 8), (5, 7), (1, 1))]
 
 
@@ -43,11 +43,11 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
 
     margin = device.alignment
     guarded = np.full(spec.nbytes + 2 * margin, 0xFF, np.uint8)
-    guarded[margin: margin + spec.nbytes] = to_memory(result, spec).reshape(-1).view(np.uint8)
+    guarded[margin: margin + spec.nbytes] = pack(result, spec).reshape(-1).view(np.uint8)
     memory = device.upload(guarded, "a test")
     output = memory.view(margin, spec.nbytes)
     unused = device.upload(np.zeros(1, np.float32), "a test")
-    inputs = [unused, *(device.upload(to_memory(tensor, spec), "a test") for tensor in tensors)]
+    inputs = [unused, *(device.upload(pack(tensor, spec), "a test") for tensor in tensors)]
     (step,) = epilogue_pass_launches(epilogue, Weights(arrays, device), device, spec, 1)
     device.launch(step.kernel, step.work_groups, step.work_group_size,
                   [a(inputs, [output], None) if callable(a) else a for a in step.arguments])
@@ -55,14 +55,14 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
 
     assert (guarded[:margin] == 0xFF).all() and (guarded[margin + spec.nbytes:] == 0xFF).all()
     stored = guarded[margin: margin + spec.nbytes].view(spec.dtype)
-    np.testing.assert_array_equal(from_memory(stored, spec), expected.astype(spec.dtype))
+    np.testing.assert_array_equal(unpack(stored, spec), expected.astype(spec.dtype))
 
 
 def test_nothing_to_do() -> None:
     device = RecordingDevice()
-    spec = TensorSpec((2, 4, 3, 3), "float32", "NCHW")
+    spec = TensorSpec((2, 4, 3, 3), Format("NCHW"))
     assert not epilogue_pass_launches(Epilogue(), Weights({}, device), device, spec, 1)
-    empty = TensorSpec((0, 4, 3, 3), "float32", "NCHW")
+    empty = TensorSpec((0, 4, 3, 3), Format("NCHW"))
     assert not epilogue_pass_launches(RELU, Weights({}, device), device, empty, 1)
     assert not device.sources
 
@@ -77,6 +77,6 @@ def test_takes_four_where_memory_allows(shape: tuple[int, ...], layout: str, epi
                                         vector: int) -> None:
     device = RecordingDevice()
     weights = Weights({"operand0": np.zeros(shape[1], np.float32)}, device)
-    epilogue_pass_launches(epilogue, weights, device, TensorSpec(shape, "float32", layout), 1)
+    epilogue_pass_launches(epilogue, weights, device, TensorSpec(shape, Format(layout)), 1)
     (source,) = device.sources
     assert dict(source.defines)["VECTOR"] == str(vector)

@@ -11,7 +11,7 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import convert, expand, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.registry import OPS
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_spec
 
 X = default_spec((5, 3, 4, 2))
 ADD = Expression(2, (ExpressionStep("add", (0, 1)),))
@@ -27,8 +27,8 @@ def _weights(problem: Problem) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("problem", [
-    convert(X, X.with_layout("CHWN")), convert(X.with_layout("NHWC"), X),
-    convert(X, TensorSpec(X.shape, "float16", "NHWC")), transpose(X, (0, 2, 3, 1)),
+    convert(X, X.with_format(layout="CHWN")), convert(X.with_format(layout="NHWC"), X),
+    convert(X, TensorSpec(X.shape, Format("NHWC", "float16"))), transpose(X, (0, 2, 3, 1)),
     slice_(X, [1], [3], [2]), ConcatProblem((X, default_spec((5, 7, 4, 2))), 1),
     _added(X.shape, X.shape), _added(X.shape, (3, 1, 1)), _added((1, 3, 1, 1), X.shape),
     _added(X.shape, (1, 3, 1, 1), constants=(1,)), _added(X.shape, (4, 2), constants=(1,))])

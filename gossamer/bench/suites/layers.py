@@ -28,7 +28,7 @@ from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
-from gossamer.tensor import TensorSpec, from_memory, to_memory
+from gossamer.tensor import TensorSpec, pack, unpack
 
 _CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
 """Images, or rows of a product, that are compared with the reference."""
@@ -178,7 +178,7 @@ class _LayerOnDevice:
     def __init__(self, layer: Layer, x: np.ndarray, device: Device) -> None:
         self.layer, self.device = layer, device
         self.weights = Weights(layer.weights, device, layer.name)
-        self.source = cache(lambda spec: device.upload(to_memory(x, spec), "a layer's input"))
+        self.source = cache(lambda spec: device.upload(pack(x, spec), "a layer's input"))
 
 
 def _measured(contender: str, on_device: _LayerOnDevice, candidate: Candidate) -> Alternative:
@@ -214,7 +214,7 @@ def _alternative(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm
                 spec, shape=(count, *spec.shape[1:]))
             stored = np.empty(read_spec.stored_shape, read_spec.stored_dtype)
             device.read(target, stored)
-            return from_memory(stored, read_spec)[:count]
+            return unpack(stored, read_spec)[:count]
 
         config = " ".join(filter(None, (algorithm.name, variant.config_text)))
         return ReadyContender(contender, device, work, output, _layouts(source_spec, spec), config,

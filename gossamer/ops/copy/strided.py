@@ -164,8 +164,8 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
     sizes, bounds = list(target.shape), [(0, size) for size in target.shape]
     if target.layout != ROW_MAJOR:
         _, channels, height, width = target.shape
-        top, left, bottom, right = target.border
-        multiple = target.channel_multiple
+        top, left, bottom, right = target.format.border
+        multiple = target.format.channel_multiple
         sizes[1:] = [-(-channels // multiple) * multiple, height + top + bottom,
                      width + left + right]
         bounds[2:] = [(top, top + height), (left, left + width)]

@@ -29,7 +29,7 @@ from gossamer.ops.strided import (
     merge,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, to_memory
+from gossamer.tensor import Format, TensorSpec, pack
 
 _SOURCE = Path(__file__).with_name("fused.cl")
 _TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64",
@@ -97,17 +97,17 @@ def _constant_spec(spec: TensorSpec, layout: str, rank: int) -> TensorSpec:
     """Returns the spec of a stored constant, which has the outputs' layout."""
     if rank != 4:
         return spec
-    return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, spec.dtype, layout)
+    return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, Format(layout, spec.dtype))
 
 
 def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
               layout: str) -> Argument:
     spec = _constant_spec(problem.operands[index], layout, len(problem.shape))
 
-    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        return to_memory(np.asarray(arrays[f"operand{index}"]).reshape(spec.shape), spec)
+    def stored(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        return pack(np.asarray(arrays[f"operand{index}"]).reshape(spec.shape), spec)
 
-    return weights.packed(f"operand{index} {spec.layout}", pack)
+    return weights.packed(f"operand{index} {spec.layout}", stored)
 
 
 def _loops(problem: ElementwiseProblem,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,8 @@ class CublasGemm(Algorithm):
                     dtype = dtype_of(precision)
                     yield Variant(
                         (("rank", rank),),
-                        tuple(replace(spec, dtype=dtype) for spec in problem.inputs),
-                        tuple(replace(spec, dtype=dtype) for spec in problem.outputs),
+                        tuple(spec.with_format(dtype=dtype) for spec in problem.inputs),
+                        tuple(spec.with_format(dtype=dtype) for spec in problem.outputs),
                         precision, 0 if empty else algorithms[rank].workspace)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,

@@ -135,7 +135,7 @@ def _pointwise(problem: GemmProblem) -> Conv2dProblem:
 
 def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:
     """Returns a variant of another problem with the same config and precision."""
-    inputs, outputs = (tuple(spec.with_layout(layout) for spec in specs)
+    inputs, outputs = (tuple(spec.with_format(layout=layout) for spec in specs)
                        for specs in (problem.inputs, problem.outputs))
     same_config = replace(variant, inputs=inputs, outputs=outputs)
     return same_config.as_fp16 if variant.precision == "fp16" else same_config

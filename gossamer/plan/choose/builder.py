@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class ProgramBuilder:
             # the reshaped tensor must be row-major, so its source has to be as well
             self.program.aliases[name] = self.converted(
                 layer.inputs[0], default_spec(source.shape, source.dtype))
-            self.specs[name] = replace(spec, dtype=source.dtype)
+            self.specs[name] = spec.with_format(dtype=source.dtype)
             return
         choice = self._decide(self, layer)
         sources = [self.converted(name, spec)
@@ -75,20 +75,14 @@ class ProgramBuilder:
         if self.specs[name].same_memory(spec):
             return name
         if (name, spec) not in self.copies:
-            target = f"{name} as {self._change(self.specs[name], spec)}"
+            changes = spec.format.differences(self.specs[name].format) or [spec.layout]
+            target = f"{name} as {' '.join(changes)}"
             while target in self.specs:
                 target += "'"
             layer = conversion_layer(name, target, self.specs[name], spec)
             self._append(layer, self._decide(self, layer), [name])
             self.copies[name, spec] = target
         return self.copies[name, spec]
-
-    @staticmethod
-    def _change(source: TensorSpec, target: TensorSpec) -> str:
-        """Returns the part of a copy's name that tells its form: NHWC, float16 or NHWC float16."""
-        changes = [target.layout] if source.layout != target.layout else []
-        return " ".join([*changes, target.dtype] if source.dtype != target.dtype else changes
-                        or [target.layout])
 
     def _append(self, layer: Layer, choice: LayerChoice, sources: list[str]) -> None:
         self.program.steps.append(Step(layer, choice.algorithm, choice.variant, choice.device,
@@ -98,7 +92,9 @@ class ProgramBuilder:
 
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec) -> Layer:
-    """Returns the layer that copies a value into another layout or precision."""
+    """Returns the layer that copies a value into another format."""
     property_changed = "layout" if source.dtype == spec.dtype else "precision"
+    if source.format.is_packed or spec.format.is_packed:
+        property_changed = "packing"
     return Layer(target, "copy", [name], [target], [spec], convert(source, spec),
                  source=f"change of {property_changed} of {name!r}", inserted=True)

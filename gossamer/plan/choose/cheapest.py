@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
@@ -15,7 +15,7 @@ from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, min
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.tuner import Tuner, usable
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_format, default_spec
 
 _SIMPLER: tuple[tuple[str, Callable[[TensorSpec], bool]], ...] = (
     ("CHWN", lambda spec: spec.layout == "CHWN"),
@@ -127,34 +127,38 @@ class Cheapest:
         for node in self._nodes:
             if isinstance(node, Layer):
                 # a reshape leaves the memory as it is, which has to be row-major
-                options = tuple(NodeOption(0.0, (("", dtype),), (("", dtype),))
+                source, target = (self._specs[name].shape
+                                  for name in (node.inputs[0], node.outputs[0]))
+                options = tuple(NodeOption(0.0, (default_format(source, dtype),),
+                                           (default_format(target, dtype),))
                                 for dtype in self._dtypes(node.inputs[0]))
                 nodes.append(AssignmentNode(options, tuple(node.inputs), tuple(node.outputs)))
                 candidates.append([])
                 continue
             candidates.append(usable(node.layer, node.candidates, node.device))
-            options = tuple(NodeOption(candidate.cost, tuple(map(_form, candidate.variant.inputs)),
-                                       tuple(map(_form, candidate.variant.outputs)))
+            options = tuple(NodeOption(candidate.cost, tuple(map(_format, candidate.variant.inputs)),
+                                       tuple(map(_format, candidate.variant.outputs)))
                             for candidate in candidates[-1])
             nodes.append(AssignmentNode(options, tuple(node.layer.inputs),
                                     tuple(node.layer.outputs)))
         assignment = minimise(
-            nodes, {name: _form(self._specs[name]) for name in self._fixed}, self._conversion,
-            required={name: _form(self._specs[name]) for name in self._outputs})
+            nodes, {name: _format(self._specs[name]) for name in self._fixed}, self._conversion,
+            required={name: _format(self._specs[name]) for name in self._outputs})
         return [(node, node_candidates[option]) for node, node_candidates, option
                 in zip(self._nodes, candidates, assignment.options, strict=True)
                 if isinstance(node, _LayerCandidates)]
 
-    def _conversion(self, value: str, source_form: Hashable, target_form: Hashable) -> float:
-        """Returns the cost of copying a value from one form to another, in microseconds."""
-        source, target = (_spec_of_form(self._specs[value], form)
-                          for form in (source_form, target_form))
+    def _conversion(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
+        """Returns the cost of copying a value from one format to another, in microseconds."""
+        assert isinstance(source_format, Format) and isinstance(target_format, Format)
+        shape = self._specs[value].shape
+        source, target = TensorSpec(shape, source_format), TensorSpec(shape, target_format)
         if (source, target) not in self._conversions:
             self._conversions[source, target] = self._measured(value, source, target)
         return self._conversions[source, target]
 
     def _measured(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
-        layer = conversion_layer(value, f"{value} as {_form(target)}", source, target)
+        layer = conversion_layer(value, f"{value} as {target.format}", source, target)
         able, layer_device, _ = eligibility(layer, self._device)
         return min(candidate.cost for candidate in self._tuner.measure(layer, able, layer_device))
 
@@ -173,17 +177,13 @@ def best_alone(layer: Layer, device: Device, tuner: Tuner) -> LayerChoice:
     return _choice(fastest, candidates, layer_device, reasons)
 
 
-def _form(spec: TensorSpec) -> tuple[str, str]:
-    """Returns the layout and dtype by which plan assignments tell specs apart; the layout is ""
-    for all specs that lie in memory as the default layout does."""
-    is_default = spec.same_memory(default_spec(spec.shape, spec.dtype))
-    return ("" if is_default else spec.layout), spec.dtype
-
-
-def _spec_of_form(spec: TensorSpec, form: Hashable) -> TensorSpec:
-    assert isinstance(form, tuple)
-    layout, dtype = form
-    return replace(spec, layout=layout or spec.layout, dtype=dtype)
+def _format(spec: TensorSpec) -> Format:
+    """Returns the format by which plan assignments tell specs apart: the default one for all
+    specs that lie in memory as it does."""
+    if spec.format.is_packed:
+        return spec.format
+    default = default_spec(spec.shape, spec.dtype)
+    return default.format if spec.same_memory(default) else spec.format
 
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,

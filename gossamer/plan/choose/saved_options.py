@@ -16,7 +16,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.eligibility import first_in_order
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.store.keys import layout_text, libraries, problem_key, source_hash
+from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.tuning_file import candidate_key
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -140,7 +140,7 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: boo
     layouts = [*step["inputs"], *step["outputs"]]
     if exact:
         return layouts == [*inputs, *outputs]
-    return all(_is_default(spec) if default else layout_text(spec) == layout
+    return all(_is_default(spec) if default else str(spec.format) == layout
                for spec, layout, default in zip((*variant.inputs, *variant.outputs), layouts,
                                                 step["default_layouts"], strict=True))
 

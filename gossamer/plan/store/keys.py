@@ -20,7 +20,6 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT
 from gossamer.ops.algorithm import Algorithm, Problem
-from gossamer.tensor import TensorSpec
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
@@ -43,19 +42,6 @@ def problem_key(problem: Problem) -> str:
     """Returns 32 hexadecimal digits that identify a problem."""
     text = json.dumps(canonical(problem), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def layout_text(spec: TensorSpec) -> str:
-    """Returns the properties of a tensor that a variant decides: 'NCHW', or 'NHWC float16 c8
-    b1,1,1,1' for channels that are rounded up to a multiple of 8 and a border of 1."""
-    text = spec.layout
-    if spec.dtype != "float32":
-        text += f" {spec.dtype}"
-    if spec.channel_multiple != 1:
-        text += f" c{spec.channel_multiple}"
-    if any(spec.border):
-        text += " b" + ",".join(map(str, spec.border))
-    return text
 
 
 def source_hash(algorithm: Algorithm) -> str:

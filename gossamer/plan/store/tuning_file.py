@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.prepare import BuildCost
-from gossamer.plan.store.keys import layout_text
+from gossamer.tensor import TensorSpec
 
 try:
     import fcntl
@@ -29,13 +29,17 @@ _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
 
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
-"""Algorithm, config, layouts of the inputs, layouts of the outputs, and precision."""
+"""Algorithm, config, formats of the inputs, formats of the outputs, and precision."""
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
     """Returns the key that identifies a candidate among those for one problem."""
-    return (algorithm.name, variant.config_text, tuple(map(layout_text, variant.inputs)),
-            tuple(map(layout_text, variant.outputs)), variant.precision)
+    return (algorithm.name, variant.config_text, _formats(variant.inputs),
+            _formats(variant.outputs), variant.precision)
+
+
+def _formats(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    return tuple(str(spec.format) for spec in specs)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer
 from gossamer.plan.tune.discontinuity import Bounds
-from gossamer.tensor import TensorSpec, from_memory
+from gossamer.tensor import TensorSpec, unpack
 
 GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
@@ -40,7 +40,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     size, together = spec.nbytes // count, -(-_VALUES_OF_ERROR * count // max(1, spec.size))
     floats = spec.stored_dtype.kind == "f"
     if images is None or spec.layout == "CHWN" or size < _SEPARATE_BYTES or len(images) == count:
-        result = from_memory(_bytes(buffer, margin, end).view(spec.stored_dtype), spec)
+        result = unpack(_bytes(buffer, margin, end).view(spec.stored_dtype), spec)
         if images is None:
             return _outside(result, expected, limits, max(result.shape[:1], default=1))
         # as a float the guard is a NaN; an integer may happen to equal it
@@ -56,7 +56,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
             return math.inf
     one = replace(spec, shape=(1, *spec.shape[1:]))
     result = np.concatenate([
-        from_memory(_bytes(buffer, start, start + size).view(spec.stored_dtype), one)
+        unpack(_bytes(buffer, start, start + size).view(spec.stored_dtype), one)
         for start in (margin + image * size for image in images)])
     return _outside(result, expected, limits, together)
 

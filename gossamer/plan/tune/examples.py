@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Problem
-from gossamer.tensor import TensorSpec, to_memory
+from gossamer.tensor import TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 16, 2**31
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
@@ -65,7 +65,7 @@ class Examples:
 
     def uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns an array on the device as a spec says, kept for nobody else."""
-        memory = to_memory(array, spec)
+        memory = pack(array, spec)
         try:
             return self._device.upload(memory, "a candidate's input")
         except OutOfMemoryError:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
-from gossamer.tensor import TensorSpec, to_memory
+from gossamer.tensor import TensorSpec, pack
 
 _ROWS = 65536
 """Number of rows that are checked for infinite numbers at once."""
@@ -42,7 +42,7 @@ class Samples:
         for name, spec in (("x", x), ("targets", targets)):
             key = (device.name, spec, name)
             if key not in self._uploaded:
-                self._uploaded[key] = device.upload(to_memory(getattr(self, name), spec),
+                self._uploaded[key] = device.upload(pack(getattr(self, name), spec),
                                                     f"the {name} to train on")
         return self._uploaded[device.name, x, "x"], self._uploaded[device.name, targets, "targets"]
 

@@ -27,7 +27,7 @@ from gossamer.ops.vendor import nvmath
 from gossamer.ops.vendor.cublas import Fused, fused
 from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
-from gossamer.tensor import from_memory, to_memory
+from gossamer.tensor import pack, unpack
 from tests.conftest import working_devices
 from tests.ops.harness import op_of, random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
@@ -278,12 +278,12 @@ def test_libraries_are_captured(gpu: Device, algorithm: Algorithm) -> None:
     graph = gpu.capture(lambda stream: algorithm.launch(state, [x], [y], scratch, stream))
     for seed in (1, 2):
         inputs = random_inputs(problem, seed)
-        gpu.write(x, to_memory(inputs[0], variant.inputs[0]))
+        gpu.write(x, pack(inputs[0], variant.inputs[0]))
         graph()
         memory = np.empty(variant.outputs[0].stored_shape, np.float32)
         gpu.read(y, memory)
         (expected,) = op_of(problem).reference(problem, inputs, weights)
-        actual = from_memory(memory, variant.outputs[0])
+        actual = unpack(memory, variant.outputs[0])
         assert normalised_error(actual, expected) <= tolerance("conv2d")
 
 
@@ -306,14 +306,14 @@ def test_threads_share_what_was_prepared(gpu: Device, algorithm: Algorithm) -> N
         def run(index: int, state: Any = state, variant: Any = variant,
                 sources: Any = sources, results: Any = results) -> None:
             stream = gpu.create_stream()
-            source = gpu.upload(to_memory(sources[index], variant.inputs[0]), "a test")
+            source = gpu.upload(pack(sources[index], variant.inputs[0]), "a test")
             target = gpu.empty(variant.outputs[0].nbytes, "a test")
             workspace = gpu.empty(max(variant.workspace, 1), "a test")
             for _ in range(20):
                 algorithm.launch(state, [source], [target], workspace, stream)
             memory = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
             gpu.read(target, memory, stream)
-            results[index] = from_memory(memory, variant.outputs[0])
+            results[index] = unpack(memory, variant.outputs[0])
 
         threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
         for thread in threads:

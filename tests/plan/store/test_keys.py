@@ -29,13 +29,12 @@ from gossamer.plan.store import keys
 from gossamer.plan.store.keys import (
     canonical,
     identity,
-    layout_text,
     libraries,
     problem_key,
     source_hash,
     sources,
 )
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import Format, TensorSpec
 
 OPS_FOLDER = Path(keys.__file__).parents[2] / "ops"
 PROBLEM = Conv2dProblem(
@@ -95,7 +94,7 @@ def others(value):
         yield _OTHER_WORDS.get(value, f"{value} too")
 
 
-X = TensorSpec((1, 2, 3, 4), "float32", "NCHW")
+X = TensorSpec((1, 2, 3, 4), Format("NCHW"))
 PROBLEMS = [
     PROBLEM,
     GemmProblem(1, 2, 3, PROBLEM.epilogue),
@@ -142,13 +141,6 @@ def test_problems_of_other_ops_differ():
 def test_what_has_no_fixed_text_is_refused():
     with pytest.raises(TypeError, match="no fixed text"):
         problem_key(replace(PROBLEM, groups=object()))
-
-
-def test_layouts_in_words():
-    assert layout_text(TensorSpec((3, 4))) == "row"
-    assert layout_text(TensorSpec((1, 2, 3, 4), "bits", "packed32")) == "packed32 bits"
-    assert layout_text(replace(X, layout="NHWC", channel_multiple=8, border=(1, 0, 1, 2))) == (
-        "NHWC c8 b1,0,1,2")
 
 
 def names(algorithm):

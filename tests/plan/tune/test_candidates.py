@@ -245,7 +245,7 @@ def test_a_conversion_to_float16_that_writes_zeros_is_seen() -> None:
             outputs[0].bytes[:] = 0  # type: ignore[attr-defined]
 
     source = default_spec((2, 64, 32, 32))
-    problem = convert(source, replace(source, dtype="float16"))
+    problem = convert(source, source.with_format(dtype="float16"))
     of = Layer("x as float16", "copy", ["x"], ["y"], list(problem.outputs), problem)
     assert outcome(good, of) is None
     assert outcome(Zeros(), of) == "wrong numbers (error 1.0e+00)"

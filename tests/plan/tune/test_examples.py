@@ -13,7 +13,7 @@ from gossamer.expression import Expression, ExpressionStep, apply, identity
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.plan.tune.examples import Examples
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.ops.recording import RecordingDevice
 
 HOST = find("host")
@@ -40,7 +40,7 @@ def test_they_are_what_the_problem_draws_whatever_was_asked_for_before(problem: 
 
 
 def test_layers_with_the_same_input_share_its_memory() -> None:
-    examples, spec = Examples(HOST), TensorSpec((2, 3, 4, 4), "float32", "CHWN")
+    examples, spec = Examples(HOST), TensorSpec((2, 3, 4, 4), Format("CHWN"))
     one, other = added((2, 3, 4, 4)), added((2, 3, 4, 4), (2, 3, 4, 4))
     first = examples.buffer(one, 0, examples.of(one)[0], spec)
     x, y = examples.of(other)

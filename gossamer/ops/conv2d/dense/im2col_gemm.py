@@ -106,8 +106,8 @@ class Im2colGemm(Algorithm):
             config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
             variants = []
             for source, target in _LAYOUTS:
-                x = problem.inputs[0].with_layout(source)
-                y = problem.outputs[0].with_layout(target)
+                x = problem.inputs[0].with_format(layout=source)
+                y = problem.outputs[0].with_format(layout=target)
                 inputs = (x, *[y] * problem.epilogue.tensor_count)
                 variants.append(Variant(config, inputs, (y,)))
             yield from variants

@@ -28,7 +28,7 @@ from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.vendor.cublas import bias_vector
 from gossamer.ops.vendor.cudnn import library_on, loaded_version, unavailable
 from gossamer.ops.weights import Weights
-from gossamer.tensor import to_memory
+from gossamer.tensor import pack
 
 if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaBuffer, CudaDevice
@@ -110,7 +110,7 @@ class Cudnn(Algorithm):
                               f"{first_line(error)}") from error
         spec = form.spec(problem.weight_shapes["weight"])
         weight = weights.packed(f"cudnn weight {spec.layout} {spec.dtype}",
-                                lambda arrays: to_memory(arrays["weight"], spec))
+                                lambda arrays: pack(arrays["weight"], spec))
         convolution = _BuiltConvolution(graph, plan.engine, {WEIGHT: weight}, {X: 0})
         if not form.fused:
             launches = epilogue_pass_launches(problem.epilogue, weights, device,

@@ -16,7 +16,7 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on
 from gossamer.ops.weights import WeightsInfo
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import Format, TensorSpec
 
 MOST_PLANS = 8
 """Plans that are listed for one form at most; heuristics put the fast ones first."""
@@ -61,7 +61,7 @@ class CudnnForm:
 
     def spec(self, shape: tuple[int, ...]) -> TensorSpec:
         """Returns the spec of a tensor of this form."""
-        return TensorSpec(shape, self.dtype, self.layout)
+        return TensorSpec(shape, Format(self.layout, self.dtype))
 
 
 @dataclass(frozen=True)

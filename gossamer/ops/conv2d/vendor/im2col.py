@@ -21,7 +21,7 @@ from gossamer.ops.launch import Launch, input_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.ops.vendor.nvmath import dtype_of
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col.cl")
 _MATRIX_BYTES = 2**31
@@ -48,7 +48,7 @@ class MatrixPart:
 def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], layout: str,
                precision: str, workspace: int) -> Variant:
     """Returns a variant with all tensors in one layout and the precision's dtype."""
-    x, y = (TensorSpec(spec.shape, dtype_of(precision), layout)
+    x, y = (TensorSpec(spec.shape, Format(layout, dtype_of(precision)))
             for spec in (problem.inputs[0], problem.outputs[0]))
     return Variant(tuple(config), (x, *[y] * problem.epilogue.tensor_count), (y,), precision,
                    workspace)

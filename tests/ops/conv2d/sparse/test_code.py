@@ -20,7 +20,7 @@ from gossamer.ops.conv2d.sparse.generated.blocks import blocks
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import configs
 from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedConfig, GeneratedTiling
-from gossamer.tensor import from_memory, to_memory
+from gossamer.tensor import pack, unpack
 from tests.ops.conv2d.sparse.ptx_machine import Fault, Machine, Memory
 from tests.ops.conv2d.sparse.sparse_weights import (
     BIAS_RESIDUAL_CLIP,
@@ -40,10 +40,10 @@ def run(problem: Conv2dProblem, config: GeneratedConfig, arrays: Mapping[str, np
     """Returns the result of the generated kernels in a PTX interpreter."""
     division = GeneratedTiling(problem, config, halves)
     dtype = "float16" if halves else "float32"
-    *specs, out = (replace(spec, layout="CHWN", dtype=dtype)
+    *specs, out = (spec.with_format(layout="CHWN", dtype=dtype)
                    for spec in (*problem.inputs, *problem.outputs))
     memory = Memory()
-    addresses = [memory.add(to_memory(array, spec))
+    addresses = [memory.add(pack(array, spec))
                  for array, spec in zip(inputs, specs, strict=True)]
     empty = np.full(out.stored_shape, np.nan, out.stored_dtype)
     target = memory.add(empty)
@@ -55,7 +55,7 @@ def run(problem: Conv2dProblem, config: GeneratedConfig, arrays: Mapping[str, np
         machine.launch((division.groups[0], kernel.blocks), division.work_group)
     assert (memory.bytes[:target] == sources).all()
     assert (memory.bytes[target + empty.nbytes:] == 0xFF).all()
-    return from_memory(memory.read(target, empty).copy(), out)
+    return unpack(memory.read(target, empty).copy(), out)
 
 
 def check_config(problem: Conv2dProblem, config: GeneratedConfig, arrays: Mapping[str, np.ndarray],

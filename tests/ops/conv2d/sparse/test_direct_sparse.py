@@ -20,7 +20,7 @@ from gossamer.ops.conv2d.sparse.common.csr import DENSEST
 from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse, dealt
 from gossamer.ops.conv2d.sparse.host import SparseIm2col
 from gossamer.ops.weights import Weights, WeightsInfo
-from gossamer.tensor import from_memory, to_memory
+from gossamer.tensor import pack, unpack
 from tests.conftest import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import random_inputs, random_weights, run_variant
@@ -292,13 +292,13 @@ def test_a_workspace_that_was_not_asked_for_is_left_alone(device: Device) -> Non
     for variant in variants_of(problem, device, SMALL)[:2]:
         assert variant.workspace == 0
         state = algorithm_of(device).prepare(Weights(weights, device), problem, variant, device)
-        source = device.upload(to_memory(x, variant.inputs[0]), "an input")
+        source = device.upload(pack(x, variant.inputs[0]), "an input")
         target = device.empty(variant.outputs[0].nbytes, "an output")
         algorithm_of(device).launch(state, [source], [target], device.empty(64, "a workspace"))
         stored = np.empty(variant.outputs[0].stored_shape, variant.outputs[0].stored_dtype)
         device.read(target, stored)
         (expected,) = OP.reference(problem, [x], weights)
-        assert normalised_error(from_memory(stored, variant.outputs[0]), expected) <= tolerance(
+        assert normalised_error(unpack(stored, variant.outputs[0]), expected) <= tolerance(
             "conv2d", variant.precision)
 
 

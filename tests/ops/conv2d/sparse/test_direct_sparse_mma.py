@@ -20,7 +20,7 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST, ROWS
 from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import BatchTile, DirectSparseMma
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind, alike, scheduled
 from gossamer.ops.weights import Weights, WeightsInfo
-from gossamer.tensor import to_memory
+from gossamer.tensor import pack
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
@@ -79,7 +79,7 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
     tiles = channels.reshape(len(channels), -1, 16)
     kinds = [[0]] if variant["tiles"] == 1 else [[0, 1], [0], [1]]
     phases = (starts.shape[1] - 1) // len(kinds)
-    images = to_memory(x, variant.inputs[0]).astype(np.float64)
+    images = pack(x, variant.inputs[0]).astype(np.float64)
     # padded enough for every tile, and for what is between the rows of a channel
     padded = np.pad(images, ((0, 0), (problem.pads[0], problem.pads[2] + geometry.height),
                              (problem.pads[1], problem.pads[3] + geometry.width), (0, 0)))

@@ -114,7 +114,8 @@ def test_planes_that_two_points_a_work_item_overlap_on(compiled_device: Device, 
 def test_distances_between_points() -> None:
     def of_plane(count: int, points: int) -> int:
         problem = Conv2dProblem(1, 1, 1, count, 1, (1, 1))
-        x, y = problem.inputs[0].with_layout("NCHW"), problem.outputs[0].with_layout("NCHW")
+        x, y = (spec.with_format(layout="NCHW")
+                for spec in (problem.inputs[0], problem.outputs[0]))
         form = TableForm(1, points, 32)
         return TableTiling(form, OutputPlanes.of(problem, form, x, y)).distance
 
@@ -157,7 +158,7 @@ def test_one_image_in_either_layout_is_offered_once() -> None:
     problem = Conv2dProblem(1, 4, 6, 6, 5, (3, 3))
     (x, y) = problem.inputs[0], problem.outputs[0]
     for spec in (x, y):
-        assert spec.with_layout("NCHW").same_memory(spec.with_layout("CHWN"))
+        assert spec.with_format(layout="NCHW").same_memory(spec.with_format(layout="CHWN"))
     layouts = {v.inputs[0].layout for v in variants_of(problem, RecordingDevice())}
     assert layouts == {"NCHW"}
 

@@ -30,7 +30,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
 )
 from gossamer.ops.vendor import cudnn as cudnn_library
 from gossamer.ops.weights import Weights
-from gossamer.tensor import to_memory
+from gossamer.tensor import pack
 from tests.ops.harness import check, random_inputs, random_weights
 
 BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
@@ -331,7 +331,7 @@ class TestOnTheGpu:
         if not variants:
             pytest.skip(f"cuDNN offers no engine that is {epilogue}")
         weights = Weights(random_weights(problem), gpu)
-        sources = [gpu.upload(to_memory(array, spec), "a test") for array, spec in
+        sources = [gpu.upload(pack(array, spec), "a test") for array, spec in
                    zip(random_inputs(problem), variants[0].inputs, strict=True)]
         state = algorithm.prepare(weights, problem, variants[0], gpu)
 

@@ -9,7 +9,7 @@ from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col
 from gossamer.ops.conv2d.vendor.im2col import MatrixPart
-from gossamer.tensor import TensorSpec, to_memory
+from gossamer.tensor import Format, TensorSpec, pack
 from tests.conftest import is_slow
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
@@ -51,11 +51,11 @@ def im2col_matrix(problem: Conv2dProblem, x: np.ndarray, layout: str,
 def test_the_im2col_matrix(compiled_device: Device, problem: Conv2dProblem, layout: str,
                            dtype: str) -> None:
     device = compiled_device
-    spec = TensorSpec(problem.inputs[0].shape, dtype, layout)
+    spec = TensorSpec(problem.inputs[0].shape, Format(layout, dtype))
     # every bit pattern is copied unchanged, also NaNs with payload
     bits = np.random.default_rng(5).integers(0, 256, spec.nbytes, np.uint8)
     x = bits.view(spec.dtype).reshape(spec.shape)
-    source = device.upload(to_memory(x, spec), "a test")
+    source = device.upload(pack(x, spec), "a test")
     itemsize = x.dtype.itemsize
     pixels = problem.out_height * problem.out_width
     full = MatrixPart(0, problem.batch, 0, pixels)
@@ -82,7 +82,7 @@ def test_parts_cover_the_problem_once(layout: str, images_at_a_time: float) -> N
     problem = Conv2dProblem(5, 4, 9, 7, 6, (3, 3))
     bound = int(images_at_a_time * 4 * 36 * problem.out_height * problem.out_width)
     covered = np.zeros(problem.outputs[0].size, int)
-    strides = TensorSpec(problem.outputs[0].shape, "float32", layout).strides
+    strides = TensorSpec(problem.outputs[0].shape, Format(layout)).strides
     with mock.patch.object(im2col, "_MATRIX_BYTES", bound):
         parts = im2col.parts(problem, layout, 4)
         for part in parts:

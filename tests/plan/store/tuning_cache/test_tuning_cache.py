@@ -8,7 +8,7 @@ from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.registry import OPS
 from gossamer.plan.store.tuning_cache import Measurement, candidate_key, file_name
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import Format, TensorSpec
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,
     cache,
@@ -57,9 +57,9 @@ def test_the_file_can_be_read_by_people(tmp_path):
 
 def test_a_variant_is_found_again():
     tiled = OPS["gemm"].algorithms[0]
-    spec = TensorSpec((1, 8, 4, 4), "float16", "NHWC", 8, (1, 1, 1, 1))
+    spec = TensorSpec((1, 8, 4, 4), Format("NHWC", "float16", 8, (1, 1, 1, 1)))
     variant = Variant((("tile", 8), ("order", "n")), (spec, TensorSpec((3,))),
-                      (spec.with_layout("CHWN"),), "fp16")
+                      (spec.with_format(layout="CHWN"),), "fp16")
     result = Measurement.of(tiled, variant, Timing(2.0, 1.0, 3.0, 5), cold_us=4.0, error=0.0)
     assert result.candidate_key == candidate_key(tiled, variant) == (
         tiled.name, "tile=8 order=n", ("NHWC float16 c8 b1,1,1,1", "row"),

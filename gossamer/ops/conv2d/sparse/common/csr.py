@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from scipy import sparse
@@ -52,4 +51,4 @@ def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
 
 def padded_input(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
     """Returns the spec of the input with its padding stored."""
-    return replace(x, border=problem.pads)
+    return x.with_format(border=problem.pads)

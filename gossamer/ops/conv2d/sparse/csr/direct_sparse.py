@@ -92,7 +92,7 @@ class DirectSparse(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for form in sorted(_fitting(device), key=lambda form: _order(problem, form, device)):
             for layout in _LAYOUTS:
-                x, y = (spec.with_layout(layout) for spec in (problem.inputs[0],
+                x, y = (spec.with_format(layout=layout) for spec in (problem.inputs[0],
                                                               problem.outputs[0]))
                 variant = Variant(form.config, (x, *[y] * problem.epilogue.tensor_count), (y,))
                 for of_dtype in (variant, variant.as_fp16):

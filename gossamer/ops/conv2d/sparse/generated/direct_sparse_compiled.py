@@ -141,7 +141,7 @@ def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = Fal
 
 
 def _variant(problem: Conv2dProblem, config: GeneratedConfig, seconds: float) -> Variant:
-    x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
+    x, y = (spec.with_format(layout="CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
     return Variant(tuple((field.name, getattr(config, field.name)) for field in fields(config)),
                    (x, *[y] * problem.epilogue.tensor_count), (y,), build_seconds=seconds)
 

@@ -233,7 +233,7 @@ def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[Bat
 
 def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Variant:
     """Returns the variant of a shape, whether it is offered or not."""
-    x, y = (spec.with_layout("CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
+    x, y = (spec.with_format(layout="CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
     variant = Variant(tuple(asdict(shape).items()), (x, *[y] * problem.epilogue.tensor_count),
                       (y,), precision)
     return variant.as_fp16 if precision == "fp16" else variant

@@ -121,7 +121,7 @@ def _offered(problem: Conv2dProblem, device: Device,
              layout: str) -> tuple[tuple[bool, float], list[Variant]]:
     """Returns the variants of a layout, the one expected to be fastest first, and the key of that
     one: whether its work-group may be too large, and its expected cost."""
-    x, y = (spec.with_layout(layout) for spec in (problem.inputs[0], problem.outputs[0]))
+    x, y = (spec.with_format(layout=layout) for spec in (problem.inputs[0], problem.outputs[0]))
     costs = {form: (device.api == "opencl" and form.work_group > SURE_WORK_GROUP, cost)
              for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
     inputs = (x, *[y] * problem.epilogue.tensor_count)

@@ -175,7 +175,7 @@ def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
 
 def as_read(x: TensorSpec, problem: Conv2dProblem, form: TableForm) -> TensorSpec:
     """Returns the spec of the input as a form reads it: padded, unless the form masks."""
-    return x if form.masked else replace(x, border=problem.pads)
+    return x if form.masked else x.with_format(border=problem.pads)
 
 
 def fitting(limits: Limits) -> list[TableForm]:

@@ -1,0 +1,86 @@
+"""Formats: pack and unpack are inverse to each other, packed values included."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, default_spec, pack, unpack
+
+SHAPES = [(1, 1, 1, 1), (2, 3, 4, 5), (1, 32, 2, 3), (2, 33, 1, 2), (1, 70, 3, 1), (0, 5, 2, 2),
+          (2, 0, 3, 3)]
+PLAIN = [Format(layout, dtype, multiple, border)
+         for layout, dtype, multiple, border in itertools.product(
+             ("NCHW", "NHWC", "CHWN"), ("float32", "float16", "int8"), (1, 8),
+             ((0, 0, 0, 0), (1, 2, 0, 3)))]
+PACKED = [Format(layout, dtype, multiple, border)
+          for layout, dtype, multiple, border in itertools.product(
+              ("packed32", "packed64"), PACKED_DTYPES, (1, 128), ((0, 0, 0, 0), (1, 2, 0, 3)))]
+
+
+def values_of(spec):
+    rng = np.random.default_rng(0)
+    if spec.format.is_packed:
+        return rng.choice(np.float32(PACKED_DTYPES[spec.dtype].values), spec.shape)
+    return rng.integers(-9, 9, spec.shape).astype(spec.dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("format_", PLAIN + PACKED, ids=str)
+def test_unpack_returns_what_was_packed(shape, format_):
+    spec = TensorSpec(shape, format_)
+    values = values_of(spec)
+    stored = pack(values, spec)
+    assert stored.flags.c_contiguous and stored.nbytes == spec.nbytes
+    assert (stored.shape, stored.dtype) == (spec.stored_shape, spec.stored_dtype)
+    np.testing.assert_array_equal(unpack(stored, spec), values)
+    np.testing.assert_array_equal(unpack(stored.reshape(-1), spec), values)
+
+
+@pytest.mark.parametrize("format_", PLAIN + PACKED, ids=str)
+def test_paddings_are_zero(format_):
+    spec = TensorSpec((2, 5, 3, 3), format_)
+    values = np.ones(spec.shape, np.float32)
+    stored = pack(values, spec)
+    if spec.format.is_packed:
+        ones = np.unpackbits(np.ascontiguousarray(stored).view(np.uint8)).sum()
+        assert ones == values.size * PACKED_DTYPES[spec.dtype].planes
+    else:
+        assert np.count_nonzero(stored) == values.size
+
+
+def test_words_of_bits():
+    spec = TensorSpec((1, 35, 1, 2), Format("packed32", "bits"))
+    values = np.full(spec.shape, -1, np.float32)
+    values[0, 0, 0, 0] = values[0, 31, 0, 0] = values[0, 34, 0, 1] = 1
+    np.testing.assert_array_equal(pack(values, spec)[0, :, 0],
+                                  np.array([[0x80000001, 0], [0, 4]], np.uint32))
+
+
+def test_words_of_trits():
+    spec = TensorSpec((1, 3, 1, 1), Format("packed64", "trits"))
+    stored = pack(np.float32([-1, 0, 1]).reshape(spec.shape), spec)
+    np.testing.assert_array_equal(stored.reshape(-1), np.array([0b101, 0b100], np.uint64))
+
+
+@pytest.mark.parametrize("format_", PACKED, ids=str)
+def test_other_values_are_refused(format_):
+    values = np.full((1, 2, 1, 1), 0.5, np.float32)
+    with pytest.raises(ValueError, match=f"{format_.dtype} hold the values"):
+        pack(values, TensorSpec(values.shape, format_))
+
+
+def test_a_format_in_words():
+    assert str(default_spec((3, 4)).format) == "row"
+    assert str(Format("packed32", "bits")) == "packed32 bits"
+    assert str(Format("NHWC", channel_multiple=8, border=(1, 0, 1, 2))) == "NHWC c8 b1,0,1,2"
+    assert str(Format("packed64", "trits", 128)) == "packed64 trits c128"
+
+
+@pytest.mark.parametrize(("layout", "dtype"), [("NCHW", "bits"), ("packed32", "float32"),
+                                               ("row", "trits"), ("HCNW", "float32")])
+def test_formats_that_do_not_exist(layout, dtype):
+    with pytest.raises(ValueError, match="layout"):
+        Format(layout, dtype)
