@@ -120,8 +120,7 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
 
     @cache
     def tuner(precision: str) -> Tuner:
-        result = Tuner(device, effort, precision=precision, cache=stored, note=note)
-        result.vendor_configs = None
-        return result
+        return Tuner(device, effort, precision=precision, cache=stored, note=note,
+                     all_vendor_configs=True)
 
     return tuner

@@ -167,7 +167,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     from gossamer.bench.suites.catalogue import select
     from gossamer.bench.work import Setting, tuners
     from gossamer.device.registry import find
-    from gossamer.plan.tune.tuner import EFFORTS
+    from gossamer.plan.policy import EFFORTS
 
     items = select(names, _batches(batch), case_parts, models, data, sparsity)
     if effort not in EFFORTS:

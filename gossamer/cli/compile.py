@@ -21,10 +21,9 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
-from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
-from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.report.html import (
     build_text,
     by_time,
@@ -37,7 +36,7 @@ from gossamer.plan.report.html import (
 from gossamer.plan.report.report import Report
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.store.tuning_file import counted
-from gossamer.plan.tune.tuner import EFFORTS, Tuner
+from gossamer.plan.tune.tuner import Tuner
 
 
 def compile_(
@@ -79,12 +78,16 @@ def compile_(
     if tolerance is not None and not calibration:
         raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
     explained = explain or []
-    calibrated = _calibration(graph, calibration, tolerance, sizes) if calibration else None
+    inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
+    policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
+                    calibration=inputs, tolerance=tolerance)
     target = find(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note)
-        plan = Plan(graph, target, strict=strict, tuner=tuner, calibration=calibrated,
-                    sparse_threshold=sparse_threshold, note=counter.note)
+        plan = Plan(graph, target, policy, tuner=tuner, note=counter.note)
+        if plan.calibration is not None:
+            for size in sizes:
+                plan.calibration.check(size)
         reports = _measure(plan, tuner, sizes, explained, counter)
     for name in explained:
         _check_layer(name, [row["layer"] for report in reports for row in report.rows])
@@ -123,16 +126,6 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
     for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
         if path is not None:
             output_files.check_file(option, path, suffix)
-
-
-def _calibration(graph: Graph, files: list[str], tolerance: float | None,
-                 sizes: list[int]) -> Calibration:
-    """Returns the inputs of --calibration, checked for each batch size."""
-    calibration = Calibration(graph, arguments.read_inputs(files, graph, "--calibration"),
-                              tolerance)
-    for size in sizes:
-        calibration.check(size)
-    return calibration
 
 
 def _measure(plan: Plan, tuner: Tuner, sizes: list[int], explained: Sequence[str],

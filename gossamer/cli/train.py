@@ -15,7 +15,7 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError, TrainingError
 from gossamer.io import terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
-from gossamer.plan.tune.tuner import EFFORTS
+from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
 from gossamer.train.export import curve

@@ -14,7 +14,7 @@ import typer
 from gossamer.cli import train_output
 from gossamer.errors import GossamerError, InputError
 from gossamer.io import output_files
-from gossamer.plan.tune.tuner import EFFORTS
+from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.loop import memory
 from gossamer.train.loop.checkpoint import OtherSettings

@@ -7,14 +7,10 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import InputError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import with_shapes
-from gossamer.ops.algorithm import PRECISIONS
-from gossamer.ops.registry import OPS
-from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.plan import Plan
-from gossamer.plan.tune.tuner import EFFORTS, Tuner
+from gossamer.plan.policy import Policy
 
 
 def compile(model: Graph | str, device: str | Device | None = None, *,
@@ -78,27 +74,8 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
 
     graph = model if isinstance(model, Graph) else load(model)
     graph = with_shapes(graph, shapes or {})
-    if effort is not None and effort not in EFFORTS:
-        raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
-    if precision not in PRECISIONS:
-        raise InputError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
-    if precision != "fp32" and effort is None:
-        raise InputError(f"precision {precision!r} goes with an effort, such as "
-                         "effort='normal': what is less precise is taken where it measures faster")
-    names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
-    if only is not None and only not in names:
-        raise InputError(f"only={only!r}: expected one of {', '.join(sorted(names))}")
-    if sparse_threshold is not None:
-        if not 0 < sparse_threshold < 1:
-            raise InputError(f"sparse_threshold {sparse_threshold:g}: expected a sparsity between "
-                             "0 and 1, such as 0.6")
-        if only is not None:
-            raise InputError("only and sparse_threshold: both say what is taken; give one of them")
-    if tolerance is not None and calibration is None:
-        raise InputError("tolerance: the error is measured on calibration inputs; give calibration")
-    checked_calibration = None if calibration is None else Calibration(
-        graph, calibration if isinstance(calibration, (tuple, list)) else [calibration], tolerance)
-    opened_device = device if isinstance(device, Device) else find(device)
-    return Plan(graph, opened_device, strict=strict, only=only, sparse_threshold=sparse_threshold,
-                calibration=checked_calibration,
-                tuner=Tuner(opened_device, effort, precision=precision) if effort else None)
+    inputs = calibration
+    if calibration is not None and not isinstance(calibration, (tuple, list)):
+        inputs = [calibration]
+    policy = Policy(effort, precision, strict, only, sparse_threshold, inputs, tolerance)
+    return Plan(graph, device if isinstance(device, Device) else find(device), policy)

@@ -9,9 +9,13 @@ from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.registry import OPS
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 
 Refusal = Callable[[Algorithm, Problem, Device], str | None]
+
+ANY = Policy()
+"""The policy that restricts nothing."""
 
 UNMEASURED_SECONDS = 60.0
 """Processor seconds that building a variant may be expected to take where nothing is measured."""
@@ -47,42 +51,53 @@ def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
             f"{seconds:.0f} s are allowed")
 
 
-def eligibility(layer: Layer, device: Device, only: str | None = None,
-                sparse_threshold: float | None = None, refusal_reason: Refusal = refusal_reason
+def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
+                refusal_reason: Refusal = refusal_reason
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """Returns the algorithms that can compute the layer on the device, else those of the host;
     the device of these; and the reason for each of the device's other algorithms.
 
-    only: the name of an algorithm that alone is returned where it is among them.
-    sparse_threshold: a sparsity above which only algorithms that skip zeros are returned, and up
-    to which only dense ones. refusal_reason: called with an algorithm, returns why none of its
-    variants is allowed, None where one is.
+    policy: its `only` is the name of an algorithm that alone is returned where it is among them;
+    its `zeros_threshold` is a sparsity above which only algorithms that skip zeros are returned,
+    and up to which only dense ones. refusal_reason: called with an algorithm, returns why none of
+    its variants is allowed, None where one is.
 
     Raises UnsupportedError where no algorithm can compute the layer.
     """
     assert layer.problem is not None
     reasons: dict[str, str] = {}
     for layer_device in (device, find("host")):
-        able = []
-        for algorithm in OPS[layer.op].algorithms:
-            reason = algorithm.supports(layer.problem, layer_device)
-            if reason is None:
-                reason = refusal_reason(algorithm, layer.problem, layer_device)
-            if reason is None:
-                able.append(algorithm)
-            elif layer_device is device:
-                reasons[algorithm.name] = reason
+        able, device_reasons = able_on(layer.problem, layer_device, refusal_reason)
+        if layer_device is device:
+            reasons.update(device_reasons)
         if able:
-            forced = [algorithm for algorithm in able if algorithm.name == only]
-            reasons.update({algorithm.name: f"{only} is forced" for algorithm in able
-                            if forced and algorithm.name != only})
+            forced = [algorithm for algorithm in able if algorithm.name == policy.only]
+            reasons.update({algorithm.name: f"{policy.only} is forced" for algorithm in able
+                            if forced and algorithm.name != policy.only})
             able = forced or able
-            if sparse_threshold is not None and layer.density is not None:
-                able = _sparse_or_dense(able, 1 - layer.density, sparse_threshold, reasons)
+            if policy.zeros_threshold is not None and layer.density is not None:
+                able = _sparse_or_dense(able, 1 - layer.density, policy.zeros_threshold, reasons)
             return able, layer_device, reasons
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+
+
+def able_on(problem: Problem, device: Device, refusal_reason: Refusal
+            ) -> tuple[list[Algorithm], dict[str, str]]:
+    """Returns the algorithms that can compute a problem on a device, and the reason for each of the
+    others."""
+    able: list[Algorithm] = []
+    reasons: dict[str, str] = {}
+    for algorithm in OPS[problem.op].algorithms:
+        reason = algorithm.supports(problem, device)
+        if reason is None:
+            reason = refusal_reason(algorithm, problem, device)
+        if reason is None:
+            able.append(algorithm)
+        else:
+            reasons[algorithm.name] = reason
+    return able, reasons
 
 
 def _sparse_or_dense(able: list[Algorithm], sparsity: float, threshold: float,
@@ -95,12 +110,17 @@ def _sparse_or_dense(able: list[Algorithm], sparsity: float, threshold: float,
     sparse = [algorithm for algorithm in able if not algorithm.dense]
     if not dense or not sparse:
         return able
-    # in binary 1 - 0.7 is a little more than 0.3
-    above = round(sparsity, 12) > threshold
+    above = is_above(sparsity, threshold)
     reason = (f"sparsity {sparsity:.4g} is {'above' if above else 'not above'} the threshold "
               f"{threshold:g}")
     reasons.update({algorithm.name: reason for algorithm in (dense if above else sparse)})
     return sparse if above else dense
+
+
+def is_above(sparsity: float, threshold: float) -> bool:
+    """Returns whether a sparsity is above the threshold."""
+    # in binary 1 - 0.7 is a little more than 0.3
+    return round(sparsity, 12) > threshold
 
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm],

@@ -22,6 +22,8 @@ from gossamer.plan.choose.baseline_plans import EndToEnd, end_to_end
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
+from gossamer.plan.eligibility import ANY
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, check_count, fill
@@ -47,39 +49,37 @@ class Plan:
         The network, as `gossamer.load` returns it.
     device : Device
         The device that runs it.
-    strict : bool, default False
-        Whether a layer that the device cannot run is an error instead of running on the host.
+    policy : Policy, optional
+        What the user decided about the choice of algorithms.
     tuner : Tuner, optional
-        Measures the candidates of every layer; without one nothing is measured.
+        Measures the candidates of every layer; by default one of the policy's effort, or none where
+        that has no effort.
     choices : StoredChoices, optional
         The choices of a saved plan, which are taken instead of new ones.
-    only : str, optional
-        The name of an algorithm that is taken wherever it can be.
-    sparse_threshold : float, optional
-        The sparsity, between 0 and 1, above which layers take an algorithm that skips zeros.
-    calibration : Calibration, optional
-        Inputs on which the error of the outputs is measured.
     note : callable, optional
         Called with a line of text for each layer and each plan that is about to be measured.
+
+    Raises
+    ------
+    InputError
+        If the policy's calibration inputs do not fit the network.
     """
 
-    def __init__(self, graph: Graph, device: Device, *, strict: bool = False,
+    def __init__(self, graph: Graph, device: Device, policy: Policy = ANY, *,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
-                 only: str | None = None, sparse_threshold: float | None = None,
-                 calibration: Calibration | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
+        if tuner is None and policy.effort is not None:
+            tuner = Tuner(device, policy.effort, precision=policy.precision, note=note)
+        self.calibration = None if policy.calibration is None else Calibration(
+            graph, policy.calibration, policy.tolerance)
         # stored choices come with the graph that was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
         self.device = device
-        self.strict = strict
+        self.policy = policy
         self.tuner = tuner
-        self.only = only
-        self.sparse_threshold = sparse_threshold
-        self.calibration = calibration
         self._choices = choices
         self._note = note
-        self._planner = Planner(self.graph, device, tuner, choices, only, sparse_threshold,
-                                calibration, note)
+        self._planner = Planner(self.graph, device, tuner, choices, policy, self.calibration, note)
         self._weights: dict[tuple[str, str], Weights] = {}
         self._planned: OrderedDict[int, Planned] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
@@ -116,7 +116,7 @@ class Plan:
                     self.program(1)
                 choices = stored({batch: planned.program
                                   for batch, planned in self._planned.items()}, self.device)
-            head = plan_file.header(self.device, self.strict,
+            head = plan_file.header(self.device, self.policy.strict,
                                     used_algorithms(choices, self.device))
             plan_file.write(Path(path), head, self.graph, choices)
 
@@ -164,7 +164,7 @@ class Plan:
         with plan_file.checked(path):
             plan_file.check_device(path, head, opened_device)
             plan_file.check_algorithms(path, head, used_algorithms(plain, opened_device))
-            plan = cls(graph, opened_device, strict=strict or head["strict"],
+            plan = cls(graph, opened_device, Policy(strict=strict or head["strict"]),
                        choices=StoredChoices(path, plain))
             for batch in plan.planned_batches:
                 plan.program(batch)
@@ -334,7 +334,7 @@ class Plan:
                 planned = self._planner.planned(batch)
                 host_steps = [step for step in planned.program.steps
                               if step.device is not self.device]
-                if self.strict and host_steps:
+                if self.policy.strict and host_steps:
                     step = host_steps[0]
                     raise UnsupportedError(
                         f"{self.device.name} cannot run {step.layer.source or step.layer.name} "

@@ -15,7 +15,8 @@ from gossamer.tensor import TensorSpec
 
 @dataclass
 class Layer:
-    """One unit of lowered work: a problem of a node, an inserted conversion, or a reshape.
+    """One unit of lowered work: a problem of a node, a region of several layers, an inserted
+    conversion, or a reshape.
 
     op: the name of the op that computes the problem. inputs, outputs: names of values.
     output_specs: the specs of the outputs. problem: the problem; None for a reshape, whose output
@@ -34,6 +35,18 @@ class Layer:
     source: str = ""
     inserted: bool = False
     """Whether the layer is a change of layout or precision that is no node of the network."""
+    covers: tuple[str, ...] = ()
+    """Names of the layers that a region consists of; empty for other layers."""
+
+
+@dataclass(frozen=True)
+class MeasuredLayer:
+    """A layer or region, the device on which it may run, and all candidates that were measured for
+    it."""
+
+    layer: Layer
+    device: Device
+    candidates: Sequence[Candidate]
 
 
 @dataclass
@@ -68,6 +81,7 @@ class Program:
     specs: shape, dtype and layout of each value by its name. aliases: for each value that uses
     the memory of another value, the name of that one. constants: the arrays of values that are
     constants. inputs, outputs: names of values by the names of the graph's inputs and outputs.
+    measured: all layers and regions that were measured to choose the steps.
     """
 
     batch: int
@@ -77,6 +91,7 @@ class Program:
     constants: dict[str, np.ndarray]
     inputs: dict[str, str]
     outputs: dict[str, str]
+    measured: Sequence[MeasuredLayer] = ()
 
     def root(self, value: str) -> str:
         """Returns the name of the value that owns the memory of a value."""

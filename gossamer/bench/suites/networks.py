@@ -17,6 +17,7 @@ from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.ops.registry import OPS
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Program
 from gossamer.tensor import default_spec
 
@@ -100,7 +101,7 @@ def _plans(graph: Graph, batch: int, setting: Setting, only: str | None = None) 
     # the least precise is measured first: it allows all candidates, whose times the others then
     # find in the tuning cache
     for allowed in reversed(setting.precisions):
-        plan = Plan(graph, setting.device, tuner=setting.tuner(allowed), only=only)
+        plan = Plan(graph, setting.device, Policy(only=only), tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps
         # ops other than these have algorithms of the same names
         if only is None or any(step.algorithm.name == only and step.layer.op in _FORCED_OPS

@@ -19,15 +19,16 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
-from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Candidate, why_not
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.tuner import Measures, Tuner
 
 MEASURED = "measured choice"
 _BUDGET_US = 5e5
@@ -38,8 +39,27 @@ is the fastest."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 
-DENSE = "dense algorithms only"
-"""Name of the baseline plan without algorithms that skip zeros."""
+
+@dataclass(frozen=True)
+class BaselinePlan:
+    """A plan that takes one algorithm wherever that can be used, or, where `algorithm` is None, no
+    algorithm that skips zeros."""
+
+    algorithm: str | None
+
+    def policy(self, policy: Policy) -> Policy:
+        """Returns a policy with the restriction that makes this plan."""
+        if self.algorithm is None:
+            return replace(policy, dense_only=True)
+        return replace(policy, only=self.algorithm)
+
+    def __str__(self) -> str:
+        return ("dense algorithms only" if self.algorithm is None
+                else f"{self.algorithm} wherever it can")
+
+
+DENSE = BaselinePlan(None)
+"""The baseline plan without algorithms that skip zeros."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +81,8 @@ class Comparison:
 
     program: the program to use. end_to_end: its time. why: the reason that is reported where its
     layers take slower candidates than the measured choice; "" for the measured choice itself.
-    plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us and outcome, the
-    measured choice first.
+    plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and
+    is_taken, the measured choice first.
     """
 
     program: Program
@@ -71,17 +91,18 @@ class Comparison:
     plans: list[dict[str, Any]]
 
 
-def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], device: Device,
-            tuner: Tuner, note: Callable[[str], None] = lambda line: None) -> Comparison | None:
+def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures], Program],
+            device: Device, tuner: Tuner,
+            note: Callable[[str], None] = lambda line: None) -> Comparison | None:
     """Times a network's measured choice and its baseline plans. The program to use is the fastest,
     or the measured choice where its quartiles touch those of the fastest.
 
     A baseline plan takes one algorithm wherever that can be used. There is one for each algorithm
-    that could be used for a layer for which another could be used too, and one that takes the
-    dense algorithms only (DENSE), where a layer could skip zeros or not. A baseline plan that
-    cannot be made or does not run is reported with the reason.
+    that could be used for a layer for which another could be used too, alone or for a region that
+    has the layer, and one that takes the dense algorithms only (DENSE), where a layer could skip
+    zeros or not. A baseline plan that cannot be made or does not run is reported with the reason.
 
-    make: called with an algorithm's name and a tuner, returns the program of a baseline plan.
+    make: called with a baseline plan and what measures layers, returns the plan's program.
 
     Returns None where there is nothing to compare: there are no baseline plans, or all have the
     measured choice's program.
@@ -89,12 +110,11 @@ def compare(name: str, chosen: Program, make: Callable[[str, Tuner], Program], d
     programs = {MEASURED: chosen}
     failures = {}
     known = _KnownCandidates(tuner, chosen)
-    for algorithm in _forced_algorithms(chosen, device):
-        plan = algorithm if algorithm == DENSE else f"{algorithm} wherever it can"
+    for plan in _baseline_plans(chosen, device):
         try:
-            programs[plan] = make(algorithm, known)  # type: ignore[arg-type]
+            programs[str(plan)] = make(plan, known)
         except (GossamerError, ValueError) as error:
-            failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
+            failures[str(plan)] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
     keys = {plan: program_key(program, device) for plan, program in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return None
@@ -158,19 +178,21 @@ def program_key(program: Program, device: Device) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class _KnownCandidates:
-    """A tuner that returns for a program's layers the candidates that were measured for them, with
-    those that are excluded there, so that only changes of layout are measured. Where no candidate
-    of the algorithms that are asked for can be used, it returns those of all algorithms."""
+class _KnownCandidates(Measures):
+    """Returns for a program's layers and regions the candidates that were measured for them, with
+    those that are excluded there, so that only changes of format are measured. Where no candidate
+    of the algorithms that are asked for can compute a layer, it returns those of all algorithms."""
 
     def __init__(self, tuner: Tuner, chosen: Program) -> None:
         self.precision = tuner.precision
-        self.refusal_reason = tuner.refusal_reason
         self._tuner = tuner
         # by layer, not by problem: the tolerance may exclude candidates of one layer, and not of
         # another with the same problem
-        self._candidates = {(step.layer.name, step.device.name): step.candidates
-                        for step in chosen.steps if not step.layer.inserted}
+        self._candidates = {(known.layer.name, known.device.name): known.candidates
+                            for known in chosen.measured}
+
+    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+        return self._tuner.refusal_reason(algorithm, problem, device)
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> Sequence[Candidate]:
@@ -178,24 +200,26 @@ class _KnownCandidates:
         if candidates is None:
             return self._tuner.measure(layer, algorithms, device)
         asked = [candidate for candidate in candidates if candidate.algorithm in algorithms]
-        return asked if any(map(_usable, asked)) else candidates
+        return asked if layer.covers or any(map(_usable, asked)) else candidates
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         return self._tuner.verified(layer, candidate, device)
 
 
-def _forced_algorithms(chosen: Program, device: Device) -> list[str]:
-    """Returns the names of the algorithms that could be used for a layer for which another could
+def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
+    """Returns the plans of the algorithms that could be used for a layer for which another could
     be used too; before them DENSE, where a layer could skip zeros or not."""
-    names: dict[str, bool] = {}
-    for step in chosen.steps:
-        usable = {candidate.algorithm.name: candidate.algorithm.dense
-                  for candidate in step.candidates if _usable(candidate)}
-        if len(usable) > 1 and step.device is device and not step.layer.inserted:
-            names.update(usable)
-            if len(set(usable.values())) == 2:
-                names.setdefault(DENSE, True)
-    return sorted(names, key=lambda name: name != DENSE)
+    usable: dict[str, dict[str, bool]] = {}
+    for known in chosen.measured:
+        if known.device is device:
+            dense = {candidate.algorithm.name: candidate.algorithm.dense
+                     for candidate in known.candidates if _usable(candidate)}
+            for name in known.layer.covers or (known.layer.name,):
+                usable.setdefault(name, {}).update(dense)
+    several = [dense for dense in usable.values() if len(dense) > 1]
+    skips_zeros = any(len(set(dense.values())) == 2 for dense in several)
+    names = dict.fromkeys(name for dense in several for name in dense)
+    return [DENSE] * skips_zeros + [BaselinePlan(name) for name in names]
 
 
 def _usable(candidate: Candidate) -> bool:
@@ -277,7 +301,7 @@ def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
     """Returns the row of a plan in the report. same: an earlier plan with the same program."""
     timing, best = time.timing, times[taken].timing
     row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
-           "outcome": time.failure}
+           "outcome": time.failure, "is_taken": plan == taken}
     if timing is None or best is None:
         return row
     if plan == taken:
@@ -290,28 +314,32 @@ def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
         outcome = f"{timing.median_us:.1f} us against {best.median_us:.1f} us"
         if timing.median_us < best.median_us:
             outcome += ", within the spread: the measured choice stays"
-    return {"plan": plan, "median_us": timing.median_us, "p25_us": timing.p25_us,
+    return {**row, "median_us": timing.median_us, "p25_us": timing.p25_us,
             "p75_us": timing.p75_us, "outcome": outcome}
 
 
 def _explained(program: Program, chosen: Program, why: str) -> Program:
     """Returns a baseline plan's program whose layers have all measured candidates, and the reasons
     why other algorithms were not taken."""
-    measured = {step.layer.name: step for step in chosen.steps if not step.layer.inserted}
-    return replace(program, steps=[
-        step if step.layer.inserted else _with_reasons(step, measured[step.layer.name], why)
+    measured = {known.layer.name: known.candidates for known in chosen.measured}
+    reasons = {step.layer.name: step.rejected for step in chosen.steps}
+    return replace(program, measured=chosen.measured, steps=[
+        step if step.layer.inserted
+        else _with_reasons(step, measured[step.layer.name],
+                           reasons.get(step.layer.name, step.rejected), why)
         for step in program.steps])
 
 
-def _with_reasons(step: Step, measured: Step, why: str) -> Step:
-    (taken,) = [candidate for candidate in measured.candidates
+def _with_reasons(step: Step, measured: Sequence[Candidate], reasons: Mapping[str, str],
+                  why: str) -> Step:
+    (taken,) = [candidate for candidate in measured
                 if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
     by_name: dict[str, list[Candidate]] = {}
-    for candidate in measured.candidates:
+    for candidate in measured:
         by_name.setdefault(candidate.algorithm.name, []).append(candidate)
-    rejected = {name: reason for name, reason in measured.rejected.items() if name not in by_name}
+    rejected = {name: reason for name, reason in reasons.items() if name not in by_name}
     for name, candidates in by_name.items():
         if name != step.algorithm.name:
             best = min(candidates, key=lambda candidate: candidate.cost)
             rejected[name] = why_not(best, taken, why)
-    return replace(step, rejected=rejected, candidates=measured.candidates)
+    return replace(step, rejected=rejected, candidates=measured)

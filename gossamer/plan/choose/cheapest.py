@@ -8,14 +8,24 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
+from gossamer.measure import SLACK
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.builder import LayerChoice, conversion_layer
 from gossamer.plan.choose.elimination import GraphTooWideError
 from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, minimise
-from gossamer.plan.eligibility import eligibility
-from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Tuner, usable
-from gossamer.tensor import Format, TensorSpec, default_format, default_spec
+from gossamer.plan.choose.region_options import (
+    RegionFormat,
+    RegionOption,
+    forced_regions,
+    memory_format,
+    region_candidates,
+    region_options,
+)
+from gossamer.plan.eligibility import able_on, eligibility
+from gossamer.plan.policy import Policy
+from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.tune.tuner import Measures, usable
+from gossamer.tensor import Format, TensorSpec, default_format
 
 _SIMPLER: tuple[tuple[str, Callable[[TensorSpec], bool]], ...] = (
     ("CHWN", lambda spec: spec.layout == "CHWN"),
@@ -23,49 +33,77 @@ _SIMPLER: tuple[tuple[str, Callable[[TensorSpec], bool]], ...] = (
     ("NHWC", lambda spec: spec.layout == "NHWC"),
 )
 """Kinds of tensors that are left out, one after another, where a graph is too entangled for an
-exact choice among all layouts. Each is a name and a test of a tensor's spec."""
+exact choice among all formats. Each is a name and a test of a tensor's spec."""
+
+LAYER_BY_LAYER = "layer by layer"
+"""What is named beside algorithms where a region might have been computed layer by layer."""
 
 
 @dataclass
 class _LayerCandidates:
-    """The candidates of a layer, the device on which they run, and for each algorithm that is not
-    among them the reason."""
+    """The candidates of a layer or region, the device on which they run, and for each algorithm
+    that is not among them the reason."""
 
     layer: Layer
     device: Device
     reasons: dict[str, str]
     candidates: list[Candidate]
 
+    @property
+    def least_cost(self) -> float:
+        """The time of the fastest candidate; infinite where none can be used."""
+        return min((candidate.cost for candidate in self.candidates), default=math.inf)
+
+
+_Option = tuple[NodeOption, _LayerCandidates | None, Candidate | None]
+"""An option of a node, with the layer or region and the candidate that it means."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What was chosen for a network.
+
+    by_layer: the choice for each layer and each region that is computed as one, by its name.
+    regions: the regions that are computed as one. measured: all layers and regions with the
+    candidates that were measured for them.
+    """
+
+    by_layer: dict[str, LayerChoice]
+    regions: list[Layer]
+    measured: list[MeasuredLayer]
+
 
 class Cheapest:
     """The plan assignment of least cost (see plan_assignment.py) among the candidates of a
-    network's layers that compute the right numbers with the layers' own constants.
+    network's layers and regions that compute the right numbers with the layers' own constants.
 
-    fixed: the names of values that no layer writes. The other arguments are those of
-    select.choose.
+    regions: those of the layers that may be computed as one. fixed: the names of values that no
+    layer writes. The other arguments are those of select.choose.
     """
 
-    def __init__(self, layers: Sequence[Layer], specs: Mapping[str, TensorSpec],
-                 fixed: Sequence[str], outputs: Sequence[str], device: Device, tuner: Tuner,
-                 only: str | None, sparse_threshold: float | None,
+    def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
+                 specs: Mapping[str, TensorSpec], fixed: Sequence[str], outputs: Sequence[str],
+                 device: Device, tuner: Measures, policy: Policy,
                  less_precise: Collection[str] | None) -> None:
         self._specs = specs
         self._fixed = fixed
         self._outputs = outputs
         self._device = device
         self._tuner = tuner
+        self._policy = policy
+        self._less_precise = less_precise
         self._conversions: dict[tuple[TensorSpec, TensorSpec], float] = {}
         self._nodes: list[_LayerCandidates | Layer] = [
-            layer if layer.problem is None
-            else self._candidates_of(layer, only, sparse_threshold, less_precise)
-            for layer in layers]
+            layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
+        self._layers = {layer.name: layer for layer in layers}
+        self._regions = [self._region(region) for region in regions]
 
-    def _candidates_of(self, layer: Layer, only: str | None, sparse_threshold: float | None,
-                       less_precise: Collection[str] | None) -> _LayerCandidates:
-        able, layer_device, reasons = eligibility(layer, self._device, only, sparse_threshold,
+    def _candidates_of(self, layer: Layer) -> _LayerCandidates:
+        able, layer_device, reasons = eligibility(layer, self._device, self._policy,
                                                   self._tuner.refusal_reason)
         candidates = list(self._tuner.measure(layer, able, layer_device))
-        restricted = only is not None or sparse_threshold is not None
+        policy = self._policy
+        restricted = policy.only is not None or policy.zeros_threshold is not None
         if restricted and all(math.isinf(candidate.cost) for candidate in candidates):
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in candidates}
@@ -75,15 +113,29 @@ class Cheapest:
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
                 reasons = {**unrestricted_reasons, **failures}
-        if less_precise is not None and layer.name not in less_precise:
-            candidates = [
-                candidate if candidate.variant.precision == "fp32" else candidate.with_exclusion(
-                    "not in float32, which the tolerance asks for here")
-                for candidate in candidates]
-        return _LayerCandidates(layer, layer_device, reasons, candidates)
+        return _LayerCandidates(layer, layer_device, reasons,
+                                self._precise(layer, candidates))
 
-    def choices(self) -> dict[str, LayerChoice]:
-        """Returns the choice for each layer by the layer's name."""
+    def _region(self, region: Layer) -> _LayerCandidates:
+        layers = [self._layers[name] for name in region.covers]
+        taken_alone = any(
+            self._policy.only in {algorithm.name for algorithm in able_on(
+                layer.problem, self._device, self._tuner.refusal_reason)[0]}
+            for layer in layers if layer.problem is not None)
+        candidates, reasons = region_candidates(region, layers, self._device, self._policy,
+                                                self._tuner, taken_alone)
+        return _LayerCandidates(region, self._device, reasons, self._precise(region, candidates))
+
+    def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
+        """Returns the candidates, of which those are excluded that are less precise than the layer
+        may be."""
+        if self._less_precise is None or layer.name in self._less_precise:
+            return candidates
+        return [candidate if candidate.variant.precision == "fp32" else candidate.with_exclusion(
+            "not in float32, which the tolerance asks for here") for candidate in candidates]
+
+    def choices(self) -> Choices:
+        """Returns the choice for each layer, and the regions that are computed as one."""
         while True:
             assigned = self._assigned()
             wrong = False
@@ -93,16 +145,51 @@ class Cheapest:
                     node.candidates[node.candidates.index(candidate)] = verified
                     wrong = wrong or math.isinf(verified.cost)
             if not wrong:
-                return {node.layer.name: _choice(candidate, node.candidates, node.device,
-                                                 node.reasons)
-                        for node, candidate in assigned}
+                return self._chosen(assigned)
+
+    def _chosen(self, assigned: Sequence[tuple[_LayerCandidates, Candidate]]) -> Choices:
+        reasons = self._region_reasons(assigned)
+        measured = [MeasuredLayer(node.layer, node.device, node.candidates)
+                    for node in (*self._nodes, *self._regions)
+                    if isinstance(node, _LayerCandidates)]
+        return Choices(
+            {node.layer.name: _choice(candidate, node.candidates, node.device,
+                                      {**node.reasons, **reasons.get(node.layer.name, {})})
+             for node, candidate in assigned},
+            [node.layer for node, _ in assigned if node.layer.covers], measured)
+
+    def _region_reasons(self, assigned: Sequence[tuple[_LayerCandidates, Candidate]]
+                        ) -> dict[str, dict[str, str]]:
+        """Returns why regions are not computed as one, by the name of their first layer, and why
+        regions are not computed layer by layer, by the region's name."""
+        taken = {node.layer.name: candidate for node, candidate in assigned}
+        least = {node.layer.name: node.least_cost for node in self._nodes
+                 if isinstance(node, _LayerCandidates)}
+        reasons: dict[str, dict[str, str]] = {}
+        for node in self._regions:
+            names = node.layer.covers
+            if node.layer.name in taken:
+                reasons[node.layer.name] = {LAYER_BY_LAYER: _against(
+                    sum(least[name] for name in names), taken[node.layer.name].cost)}
+                continue
+            row = reasons.setdefault(names[0], {})
+            row.update({name: reason for name, reason in node.reasons.items() if name not in row})
+            alone = sum(taken[name].cost for name in names if name in taken)
+            for candidate in sorted(node.candidates, key=lambda candidate: -candidate.cost):
+                row[candidate.algorithm.name] = candidate.measured.failure or (
+                    f"{node.layer.name}: {_against(candidate.cost, alone)}")
+        return reasons
 
     def _assigned(self) -> list[tuple[_LayerCandidates, Candidate]]:
-        """Returns the candidate taken for each layer, with fewer layouts where the graph is too
-        entangled for all."""
-        for _, is_left_out in (("", None), *_SIMPLER):
-            if is_left_out is not None:
-                self._leave_out(is_left_out)
+        """Returns the candidate taken for each layer or region, with fewer formats where the graph
+        is too entangled for all."""
+        try:
+            return self._minimised()
+        except GraphTooWideError as error:
+            entangled = error
+        self._regions = []
+        for is_left_out in (lambda spec: False, *(test for _, test in _SIMPLER)):
+            self._leave_out(is_left_out)
             try:
                 return self._minimised()
             except GraphTooWideError as error:
@@ -114,43 +201,88 @@ class Cheapest:
             if isinstance(node, Layer):
                 continue
             simpler = [
-                candidate.with_exclusion("the network's graph is too entangled for so many layouts")
+                candidate.with_exclusion("the network's graph is too entangled for so many formats")
                 if any(map(is_left_out, (*candidate.variant.inputs, *candidate.variant.outputs)))
                 else candidate for candidate in node.candidates]
             if any(math.isfinite(candidate.cost) for candidate in simpler):
                 node.candidates = simpler
 
     def _minimised(self) -> list[tuple[_LayerCandidates, Candidate]]:
-        """Returns the candidate taken for each layer. Raises GraphTooWideError."""
+        """Returns the candidate taken for each layer or region. Raises GraphTooWideError."""
+        options = self._options()
         nodes = []
-        candidates: list[list[Candidate]] = []
+        for node, node_options in zip(self._nodes, options, strict=True):
+            layer = node if isinstance(node, Layer) else node.layer
+            nodes.append(AssignmentNode(tuple(option for option, _, _ in node_options),
+                                        tuple(layer.inputs), tuple(layer.outputs)))
+        assignment = minimise(
+            nodes, {name: memory_format(self._specs[name]) for name in self._fixed},
+            self._conversion,
+            required={name: memory_format(self._specs[name]) for name in self._outputs})
+        taken = [node_options[index] for node_options, index
+                 in zip(options, assignment.options, strict=True)]
+        # the layers of a region have the same candidate
+        distinct = {id(node): (node, candidate) for _, node, candidate in taken
+                    if node is not None and candidate is not None}
+        return list(distinct.values())
+
+    def _options(self) -> list[list[_Option]]:
+        """Returns the options of every node: those of the layer alone, then those of regions."""
+        usable_of = {node.layer.name: [candidate for candidate in node.candidates
+                                       if math.isfinite(candidate.cost)]
+                     for node in self._regions}
+        region_nodes = {node.layer.name: node for node in self._regions}
+        of_regions: dict[str, list[RegionOption]] = {}
+        for region in (node.layer for node in self._regions):
+            layers = [self._layers[name] for name in region.covers]
+            for name, added in region_options(region, layers, usable_of[region.name]).items():
+                of_regions.setdefault(name, []).extend(added)
+        usable_names = {name: {candidate.algorithm.name for candidate in candidates}
+                        for name, candidates in usable_of.items()}
+        forced = {name for region in forced_regions([node.layer for node in self._regions],
+                                                    usable_names, self._policy)
+                  for name in region.covers}
+        result: list[list[_Option]] = []
         for node in self._nodes:
             if isinstance(node, Layer):
-                # a reshape leaves the memory as it is, which has to be row-major
-                source, target = (self._specs[name].shape
-                                  for name in (node.inputs[0], node.outputs[0]))
-                options = tuple(NodeOption(0.0, (default_format(source, dtype),),
-                                           (default_format(target, dtype),))
-                                for dtype in self._dtypes(node.inputs[0]))
-                nodes.append(AssignmentNode(options, tuple(node.inputs), tuple(node.outputs)))
-                candidates.append([])
+                result.append([(option, None, None) for option in self._reshapes(node)])
                 continue
-            candidates.append(usable(node.layer, node.candidates, node.device))
-            options = tuple(NodeOption(candidate.cost, tuple(map(_format, candidate.variant.inputs)),
-                                       tuple(map(_format, candidate.variant.outputs)))
-                            for candidate in candidates[-1])
-            nodes.append(AssignmentNode(options, tuple(node.layer.inputs),
-                                    tuple(node.layer.outputs)))
-        assignment = minimise(
-            nodes, {name: _format(self._specs[name]) for name in self._fixed}, self._conversion,
-            required={name: _format(self._specs[name]) for name in self._outputs})
-        return [(node, node_candidates[option]) for node, node_candidates, option
-                in zip(self._nodes, candidates, assignment.options, strict=True)
-                if isinstance(node, _LayerCandidates)]
+            alone: list[_Option] = [] if node.layer.name in forced else [
+                (NodeOption(candidate.cost, tuple(map(memory_format, candidate.variant.inputs)),
+                            tuple(map(memory_format, candidate.variant.outputs))), node, candidate)
+                for candidate in self._usable(node, of_regions)]
+            result.append(alone + [
+                (option.option, region_nodes[option.region.name], option.candidate)
+                for option in of_regions.get(node.layer.name, ())
+                if node.layer.name not in forced
+                or option.candidate.algorithm.name == self._policy.only])
+        return result
+
+    @staticmethod
+    def _usable(node: _LayerCandidates,
+                of_regions: Mapping[str, Sequence[RegionOption]]) -> list[Candidate]:
+        """Returns the candidates of a layer that are not excluded. Raises GossamerError with the
+        reasons where there are none, and no region has the layer."""
+        if node.least_cost == math.inf and of_regions.get(node.layer.name):
+            return []
+        return usable(node.layer, node.candidates, node.device)
+
+    def _reshapes(self, layer: Layer) -> list[NodeOption]:
+        """Returns the options of a reshape, which leaves the memory as it is: that has to be
+        row-major."""
+        source, target = (self._specs[name].shape for name in (layer.inputs[0], layer.outputs[0]))
+        return [NodeOption(0.0, (default_format(source, dtype),), (default_format(target, dtype),))
+                for dtype in self._dtypes(layer.inputs[0])]
 
     def _conversion(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
-        """Returns the cost of copying a value from one format to another, in microseconds."""
-        assert isinstance(source_format, Format) and isinstance(target_format, Format)
+        """Returns the cost of copying a value from one format to another, in microseconds; infinite
+        where there is no such copy."""
+        if isinstance(source_format, RegionFormat):
+            source_format = source_format.written
+            if source_format == target_format:
+                return 0.0
+        if not isinstance(source_format, Format) or not isinstance(target_format, Format):
+            return math.inf
         shape = self._specs[value].shape
         source, target = TensorSpec(shape, source_format), TensorSpec(shape, target_format)
         if (source, target) not in self._conversions:
@@ -159,8 +291,14 @@ class Cheapest:
 
     def _measured(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
         layer = conversion_layer(value, f"{value} as {target.format}", source, target)
-        able, layer_device, _ = eligibility(layer, self._device)
-        return min(candidate.cost for candidate in self._tuner.measure(layer, able, layer_device))
+        assert layer.problem is not None
+        if not (source.format.is_packed or target.format.is_packed):
+            able, layer_device, _ = eligibility(layer, self._device)
+            return min(candidate.cost
+                       for candidate in self._tuner.measure(layer, able, layer_device))
+        able, _ = able_on(layer.problem, self._device, self._tuner.refusal_reason)
+        return min((candidate.cost for candidate in self._tuner.measure(layer, able, self._device)
+                    ), default=math.inf) if able else math.inf
 
     def _dtypes(self, value: str) -> tuple[str, ...]:
         """Returns the dtypes in which a value of the network may be stored."""
@@ -169,21 +307,22 @@ class Cheapest:
         return (dtype, "float16") if may_be_half else (dtype,)
 
 
-def best_alone(layer: Layer, device: Device, tuner: Tuner) -> LayerChoice:
+def _against(cost: float, taken: float) -> str:
+    """Returns the words that compare the times of a region as one and layer by layer."""
+    text = f"{cost:.1f} us against {taken:.1f} us"
+    if cost >= taken:
+        return text
+    if taken <= cost * (1 + SLACK):
+        return f"{text}: within {SLACK:.0%}, which counts as equal"
+    return f"{text}, but its formats cost more elsewhere"
+
+
+def best_alone(layer: Layer, device: Device, tuner: Measures) -> LayerChoice:
     """Returns the fastest candidate of a change of layout, whose layouts are fixed."""
     able, layer_device, reasons = eligibility(layer, device)
     candidates = tuner.measure(layer, able, layer_device)
     fastest = min(usable(layer, candidates, layer_device), key=lambda candidate: candidate.cost)
     return _choice(fastest, candidates, layer_device, reasons)
-
-
-def _format(spec: TensorSpec) -> Format:
-    """Returns the format by which plan assignments tell specs apart: the default one for all
-    specs that lie in memory as it does."""
-    if spec.format.is_packed:
-        return spec.format
-    default = default_spec(spec.shape, spec.dtype)
-    return default.format if spec.same_memory(default) else spec.format
 
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,

@@ -1,16 +1,16 @@
 """The cheapest plan assignment of a network: the exact choice of one option for every node and of
-the layouts of every value.
+the formats of every value.
 
-A node option costs a time, needs a layout of every input and gives a layout of every output. A
-value that some reader needs in another layout than its writer gives is converted once for that
-layout, and all readers that need it share the copy. This is the layout selection of Anderson and
+A node option costs a time, needs a format of every input and gives a format of every output. A
+value that some reader needs in another format than its writer gives is converted once for that
+format, and all readers that need it share the copy. This is the layout selection of Anderson and
 Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic programming", CGO
 2018), with conversions shared by readers, solved exactly by Dechter's bucket elimination ("Bucket
 elimination: a unifying framework for reasoning", Artificial Intelligence, 1999).
 
-- Options of one node with equal layouts have the same effect on other nodes. They are one state
+- Options of one node with equal formats have the same effect on other nodes. They are one state
   of the node.
-- The layouts in which a value is needed are a set. It is gathered reader by reader, the last
+- The formats in which a value is needed are a set. It is gathered reader by reader, the last
   reader first, in variables of its own, so that a value with many readers makes no large table,
   and values read by the same nodes (all inputs of a concatenation) share these variables.
 - elimination.py finds the least total cost, and what remains of it after each node is fixed.
@@ -18,6 +18,11 @@ elimination: a unifying framework for reasoning", Artificial Intelligence, 1999)
 Time and memory grow with the largest table: the product of the numbers of states in a bucket,
 exponential in the graph's width alone and linear in its length. Chains, residual, inception and
 dense blocks have widths of 2 to 4.
+
+An algorithm that computes several nodes in one step is an option of each of them. The values
+between these nodes have a format of this option alone, to and from which there is no conversion of
+finite cost, so that all of the nodes take it or none does. Its cost is that of the first node's
+option.
 """
 
 from __future__ import annotations
@@ -37,13 +42,15 @@ class NodeOption:
     """One way to compute a node.
 
     cost: a time in any unit, 0 or more; infinity where the option cannot be used.
-    needs: the layout in which it reads each input. gives: the layout of each output that it
-    writes.
+    needs: the format in which it reads each input. gives: the format of each output that it
+    writes. of_region: whether it is the part of an algorithm that computes several nodes, of which
+    one has the cost of all.
     """
 
     cost: float
     needs: tuple[Hashable, ...]
     gives: tuple[Hashable, ...]
+    of_region: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,14 +82,18 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     equal ones it is the first in lexicographic order of the options' indices.
 
     An option that costs at most (1 + slack) times the cheapest of its node counts as much as that;
-    any other that costs at most (1 + slack) times the cheapest of its node with the same layouts
+    any other that costs at most (1 + slack) times the cheapest of its node with the same formats
     counts as much as that one. So the total is at most (1 + slack) times the least, and no node
-    has an option with the same layouts that is cheaper by more than the slack.
+    has an option with the same formats that is cheaper by more than the slack.
 
-    fixed: the layouts of the values that no node writes. required: the layouts in which the
+    An option of a region is not compared with those of its node alone. It counts as (1 + slack)
+    times its cost, so that a region is computed as one only where that saves more than the slack
+    of what its nodes cost one by one. The total is then at most (1 + slack)^2 times the least.
+
+    fixed: the formats of the values that no node writes. required: the formats in which the
     network's outputs must be. conversion(value, source, target): the cost of copying a value from
-    one layout to another, 0 or more, infinity where that is impossible; it is asked once for each
-    pair of unequal layouts that can meet. Layouts are told apart by equality.
+    one format to another, 0 or more, infinity where that is impossible; it is asked once for each
+    pair of unequal formats that can meet. Layouts are told apart by equality.
 
     Raises ValueError when every plan assignment costs infinity, when the graph is too entangled
     (a table would exceed LARGEST_TABLE entries; the message has its width), and for malformed
@@ -106,14 +117,17 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
 
     tables = [(scope, in_units(table)) for scope, table in model.tables]
     best = Elimination(tree, [in_units(costs) for costs in model.least_costs], tables).total()
-    elimination = Elimination(tree, [in_units(_counted(least_costs, least_costs, slack))
-                                     for least_costs in model.least_costs], tables)
+    elimination = Elimination(
+        tree, [in_units(_counted(least_costs, least_costs, of_region, slack))
+               for least_costs, of_region in zip(model.least_costs, model.states_of_regions,
+                                                 strict=True)], tables)
     least = total = elimination.total()
     options = []
     for variable in range(len(nodes)):
         states, costs = model.states[variable], model.costs[variable]
         least_costs = np.append(model.least_costs[variable], np.inf)[states]
-        counted = in_units(_counted(costs, least_costs, slack))
+        of_region = np.append(model.states_of_regions[variable], False)[states]
+        counted = in_units(_counted(costs, least_costs, of_region, slack))
         totals = elimination.others(variable)[states] + counted
         option = int(np.flatnonzero(totals <= least)[0])
         elimination.fix(states[option], counted[option])
@@ -122,18 +136,22 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     return PlanAssignment(tuple(options), total * unit, best * unit)
 
 
-def _counted(costs: np.ndarray, least_costs: np.ndarray, slack: float) -> np.ndarray:
+def _counted(costs: np.ndarray, least_costs: np.ndarray, of_region: np.ndarray,
+             slack: float) -> np.ndarray:
     """Returns the costs that a node's options count as. least_costs: for each option, the cost of
-    the cheapest one with the same layouts."""
-    same_layouts = np.where(costs <= least_costs * (1 + slack), least_costs, costs)
-    return np.where(costs <= least_costs.min() * (1 + slack), least_costs.min(), same_layouts)
+    the cheapest one with the same formats. of_region: whether each is the part of an algorithm that
+    computes several nodes."""
+    least = np.min(least_costs, initial=np.inf, where=~of_region)
+    same_formats = np.where(costs <= least_costs * (1 + slack), least_costs, costs)
+    alone = np.where(costs <= least * (1 + slack), least, same_formats)
+    return np.where(of_region, costs * (1 + slack), alone)
 
 
 class _Model:
     """The network as variables and tables of costs.
 
-    Variables are the nodes (whose states are their options of distinct layouts), one more node with
-    a single state that stands for everything outside the network, and the sets of needed layouts. A
+    Variables are the nodes (whose states are their options of distinct formats), one more node with
+    a single state that stands for everything outside the network, and the sets of needed formats. A
     table consists of some variables and the cost of each combination of their states.
     """
 
@@ -149,6 +167,7 @@ class _Model:
         self.states: list[list[int]] = []
         self.distinct_options: list[list[NodeOption]] = []
         self.least_costs: list[np.ndarray] = []
+        self.states_of_regions: list[np.ndarray] = []
         for index in range(len(self.nodes)):
             self._add_node(index)
         self.sizes = [len(options) for options in self.distinct_options]
@@ -184,7 +203,7 @@ class _Model:
         for option in node.options:
             if (len(option.needs), len(option.gives)) != (len(node.inputs), len(node.outputs)):
                 raise ValueError(f"{self._name(index)}: an option needs {len(option.needs)} and "
-                                 f"gives {len(option.gives)} layouts, the node has "
+                                 f"gives {len(option.gives)} formats, the node has "
                                  f"{len(node.inputs)} inputs and {len(node.outputs)} outputs")
             if not option.cost >= 0:
                 raise ValueError(f"{self._name(index)}: an option costs {option.cost}, expected 0 "
@@ -192,7 +211,8 @@ class _Model:
             if option.cost == math.inf:
                 states.append(-1)
                 continue
-            states.append(numbers.setdefault((option.needs, option.gives), len(numbers)))
+            key = (option.needs, option.gives, option.of_region)
+            states.append(numbers.setdefault(key, len(numbers)))
             if len(numbers) > len(distinct):
                 distinct.append(option)
         if not distinct:
@@ -205,10 +225,11 @@ class _Model:
         self.states.append(states)
         self.distinct_options.append(distinct)
         self.least_costs.append(least_costs[:-1])
+        self.states_of_regions.append(np.array([option.of_region for option in distinct]))
 
     def _add_value(self, value: str, writer: int, port: int, readers: list[int]) -> None:
         """Adds the table of a value's conversions, over the states of its writer and the sets of
-        layouts in which it is needed."""
+        formats in which it is needed."""
         if writer in readers and len(self.distinct_options[writer]) > 1:
             raise ValueError(f"{self._name(writer)} reads its own output {value!r}")
         numbers: dict[Hashable, int] = {}
@@ -239,8 +260,8 @@ class _Model:
 
     def _add_needs(self, variable: int, masks: tuple[int, ...], reader: int,
                 needs: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """Returns the variable whose states are the unions of the sets `masks` with the layouts
-        that one more reader needs, and these unions. A set of layouts is a mask of bits."""
+        """Returns the variable whose states are the unions of the sets `masks` with the formats
+        that one more reader needs, and these unions. A set of formats is a mask of bits."""
         if len(set(needs)) == 1:
             return variable, tuple(mask | needs[0] for mask in masks)
         if len(masks) == 1:
@@ -253,6 +274,7 @@ class _Model:
             target = len(self.sizes)
             self.sizes.append(len(sets))
             self.least_costs.append(np.zeros(len(sets)))
+            self.states_of_regions.append(np.zeros(len(sets), bool))
             table = np.where(np.array(joined)[..., None] == np.array(sets), 0.0, np.inf)
             self._add_table((variable, reader, target), table, "")
             self._needed_sets[key] = target, tuple(sets)
@@ -267,6 +289,6 @@ class _Model:
         """Returns the reason why no plan assignment is possible, as far as one value shows it."""
         for value, (_, table) in zip(self._values, self.tables, strict=True):
             if np.isinf(table).all():
-                return (f"value {value!r} can be converted from no layout that is given to those "
+                return (f"value {value!r} can be converted from no format that is given to those "
                         "that are needed")
         return "the conversions that some options need rule each other out"

@@ -12,14 +12,16 @@ from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.choose.baseline_plans import DENSE, Comparison, compare, shared_weights
+from gossamer.plan.choose.baseline_plans import Comparison, compare, shared_weights
 from gossamer.plan.choose.calibration import Accuracy, Calibration
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.choose.select import choose
+from gossamer.plan.eligibility import ANY
 from gossamer.plan.lower.rules import lower
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.tuner import Measures, Tuner
 from gossamer.tensor import TensorSpec, default_spec
 
 
@@ -41,15 +43,14 @@ class Planner:
     """Makes the programs of one network on one device, from the arguments of Plan."""
 
     def __init__(self, graph: Graph, device: Device, tuner: Tuner | None = None,
-                 choices: StoredChoices | None = None, only: str | None = None,
-                 sparse_threshold: float | None = None, calibration: Calibration | None = None,
+                 choices: StoredChoices | None = None, policy: Policy = ANY,
+                 calibration: Calibration | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
         self._graph = graph
         self._device = device
         self._tuner = tuner
         self._choices = choices
-        self._only = only
-        self._sparse_threshold = sparse_threshold
+        self._policy = policy
         self._calibration = calibration
         self._note = note
         self._weights_infos: dict[str, WeightsInfo] = {}
@@ -77,30 +78,27 @@ class Planner:
                                                    self._device)
             return Planned(program, notes=tuple(notes))
 
-        def make(only: str | None, tuner: Tuner | None,
+        def make(policy: Policy, tuner: Measures | None,
                  less_precise: frozenset[str] | None = None) -> Program:
-            # no layer has a sparsity above 1, so that all take dense algorithms
-            threshold = 1.0 if only == DENSE else self._sparse_threshold
             try:
                 return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
-                              only=None if only == DENSE else only, sparse_threshold=threshold,
-                              less_precise=less_precise)
+                              policy, less_precise=less_precise)
             finally:
                 # the programs that are timed next may need all memory of the device
                 if self._tuner is not None:
                     self._tuner.release()
 
         if self._calibration is None:
-            planned = Planned(make(self._only, self._tuner))
+            planned = Planned(make(self._policy, self._tuner))
         else:
             program, accuracy = self._calibration.choose(
-                lambda names: make(self._only, self._tuner, names), self._error)
+                lambda names: make(self._policy, self._tuner, names), self._error)
             planned = Planned(program, accuracy=accuracy)
-        if self._sparse_threshold is not None:
+        if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
                 "sparse and dense algorithms were not compared: the threshold "
-                f"{self._sparse_threshold:g} decided",))
-        if self._tuner is None or self._only is not None:
+                f"{self._policy.sparse_threshold:g} decided",))
+        if self._tuner is None or self._policy.only is not None:
             return planned
         return self._compared(planned, make, self._tuner)
 
@@ -108,7 +106,8 @@ class Planner:
         """Returns the plan that is the fastest from end to end: the measured choice or a baseline
         plan."""
         comparison = compare(self._graph.name, planned.program,
-                             lambda only, known: self._accurate(make(only, known)),
+                             lambda baseline, known: self._accurate(
+                                 make(baseline.policy(self._policy), known)),
                              self._device, tuner, self._note)
         if comparison is None:
             return planned

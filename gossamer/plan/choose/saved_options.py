@@ -16,6 +16,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.eligibility import first_in_order
 from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.region import find_regions, with_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.tuning_file import candidate_key
 from gossamer.tensor import TensorSpec, default_spec
@@ -33,6 +34,7 @@ def stored(programs: Mapping[int, Program], device: Device) -> dict[str, list[di
 def _stored(step: Step, device: Device) -> dict[str, Any]:
     name, config, inputs, outputs, precision = candidate_key(step.algorithm, step.variant)
     return {"layer": step.layer.name, "op": step.layer.op, "inserted": step.layer.inserted,
+            "covers": list(step.layer.covers),
             "problem": problem_key(step.problem), "algorithm": name, "config": config,
             "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
             "default_layouts": [_is_default(spec) for spec in
@@ -80,6 +82,13 @@ class StoredChoices:
         nearest = min(sorted(self._choices), key=lambda other: _ratio(other, batch))
         choices = self._choices[nearest]
         unfit: list[str] = []
+        layers = list(layers)
+        regions = [region for region in find_regions(layers, outputs)
+                   if (step := choices.get((region.name, False))) is not None
+                   and (planned or isinstance(_restored(step, region, device, exact=False),
+                                              LayerChoice))]
+        if planned:
+            _check_regions(self.path, choices.values(), regions)
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             step = choices.get((layer.name, layer.inserted))
@@ -95,7 +104,7 @@ class StoredChoices:
             return _first(layer, device, step["algorithm"] if step else "")
 
         builder = ProgramBuilder(batch, inputs, constants, decide)
-        for layer in layers:
+        for layer in with_regions(layers, regions):
             builder.add(layer)
         program = builder.finish(outputs)
         if planned:
@@ -104,6 +113,16 @@ class StoredChoices:
         if unfit:
             note += f", but for {', '.join(unfit)}, which they do not fit"
         return program, [note]
+
+
+def _check_regions(path: Path, steps: Iterable[Stored], regions: Sequence[Layer]) -> None:
+    """Raises InputError where the network has no longer a region that was planned."""
+    names = {region.name for region in regions}
+    for step in steps:
+        if step["covers"] and step["layer"] not in names:
+            raise InputError(f"{path}: {step['layer']} cannot be computed as planned: "
+                             f"{step['algorithm']} computes no such region; compile the network "
+                             "again")
 
 
 def _ratio(a: int, b: int) -> float:

@@ -94,7 +94,7 @@ def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
     longest = max(plan["median_us"] or 0.0 for plan in plans)
     lines = []
     for plan in plans:
-        taken = plan["outcome"].startswith("taken")
+        taken = plan["is_taken"]
         lines.append(f'<tr{" class=taken" if taken else ""}>' + "".join([
             _text(plan["plan"]), _number(time_text(plan["median_us"])),
             _number(quartiles_text(plan)), _text(plan["outcome"]), '<td class="bar">',

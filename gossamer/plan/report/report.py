@@ -30,7 +30,8 @@ class Report:
 
     device: name of the plan's device. batch: number of images.
 
-    rows: one dict for each step, in order. Its keys are layer, op, problem, density, algorithm,
+    rows: one dict for each step, in order. Its keys are layer, layers (the names of the layers that
+    a region covers, or the one name), op, problem, density, algorithm,
     config, precision, layout, device, flops, skips_zeros and rejected (for each other algorithm
     why it was not taken). The cost of preparing the step is in build_s (seconds to pack weights
     and to generate and compile kernels), build_when ("measured" for a time from when the
@@ -44,7 +45,7 @@ class Report:
     outputs on the device. end_to_end_cached: whether that time was read from the cache.
 
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
-    the keys plan, median_us, p25_us, p75_us (from end to end) and outcome.
+    the keys plan, median_us, p25_us, p75_us (from end to end), outcome and is_taken.
 
     shares: where all steps and the whole execution have times, the shares of one execution that
     are spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the library's
@@ -117,7 +118,7 @@ class Report:
         taken, dense = (sum(row[key] for row in sparse) for key in ("median_us", "best_dense_us"))
         text += (f": alone these take {taken:.1f} us, with the best dense algorithms "
                  f"{dense:.1f} us")
-        medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE]
+        medians = [row["median_us"] for row in self.plans if row["plan"] == str(DENSE)]
         if self.end_to_end_us is not None and medians and medians[0] is not None:
             text += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE} "
                      f"{medians[0]:.1f} us")
@@ -206,6 +207,7 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
 def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
     return {
         "layer": step.layer.name,
+        "layers": list(step.layer.covers or (step.layer.name,)),
         "op": step.layer.op,
         "problem": step.problem.describe(),
         "density": step.layer.density,
@@ -281,13 +283,18 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
 def _notes(program: Program, device: Device) -> list[str]:
     """Returns the note on where the network's layers and the changes of layout run."""
     host_steps = [step for step in program.steps if step.device is not device]
-    count = sum(not step.layer.inserted for step in program.steps)
+    count = sum(_layer_count(step) for step in program.steps)
     if not host_steps:
         return [f"{device.name} ran all {count} layers" if count != 1
                 else f"{device.name} ran the one layer"]
-    layers = sum(not step.layer.inserted for step in host_steps)
-    changes = len(host_steps) - layers
+    layers = sum(_layer_count(step) for step in host_steps)
+    changes = sum(step.layer.inserted for step in host_steps)
     listed = "; ".join(f"{step.layer.name} ({'; '.join(step.rejected.values())})"
                        for step in host_steps)
     return [f"{device.name} ran {count - layers} of {count} layers; {layers}"
             + (f" and {changes} changes of layout" if changes else "") + f" on host: {listed}"]
+
+
+def _layer_count(step: Step) -> int:
+    """Returns the number of layers of the network that a step computes."""
+    return 0 if step.layer.inserted else len(step.layer.covers) or 1

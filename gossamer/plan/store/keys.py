@@ -35,7 +35,7 @@ _LIBRARIES = {
 
 def canonical(problem: Problem) -> dict[str, Any]:
     """Returns every field of a problem as JSON values; equal problems give equal text."""
-    return {"op": problem.op, **_plain(problem)}
+    return _plain(problem)
 
 
 def problem_key(problem: Problem) -> str:
@@ -134,7 +134,8 @@ def _versions(module: str) -> dict[str, str]:
 def _plain(value: Any) -> Any:
     """Returns a value of a problem as JSON values. Raises TypeError where it has no fixed text."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {"op": value.op, **plain} if isinstance(value, Problem) else plain
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,40 +16,54 @@ from gossamer.measure import CpuContention, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long, reason_not_allowed
+from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.candidates import WRONG, CandidateSet, digest
 from gossamer.plan.tune.examples import Examples
 
-EFFORTS: dict[str, tuple[int | None, int]] = {"quick": (2, 5), "normal": (6, 10), "max": (None, 20)}
-"""For each effort, the number of configs that are measured of each algorithm of gossamer's own
-(None: all), and the number of samples of each time."""
 
-VENDOR_CONFIGS: dict[str, int | None] = {"quick": 4, "normal": 10, "max": None}
-"""For each effort, the number of configs that are measured of a vendor's library (None: all). They
-are more than of other algorithms: for most of them nothing is compiled, and the library's own order
-is a poor guide, as its last config can take half the time of its first."""
+class Measures(abc.ABC):
+    """What gives layers their measured candidates. precision: the least precise that is allowed."""
 
-BUILD_SECONDS = {"quick": 15.0, "normal": 60.0, "max": 240.0}
-"""For each effort, the processor seconds that building one candidate may be expected to take."""
+    precision: str
+
+    @abc.abstractmethod
+    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+        """Returns why an algorithm has no variant whose precision and build time are allowed; None
+        where it has one."""
+
+    @abc.abstractmethod
+    def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
+                device: Device) -> Sequence[Candidate]:
+        """Returns the algorithms' candidates within the effort, in order of preference. Those that
+        would take too long to build are among them as excluded."""
+
+    @abc.abstractmethod
+    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
+        """Returns the candidate, excluded where it is wrong with the layer's own constants."""
 
 
-class Tuner:
+class Tuner(Measures):
     """Measures candidates on one device, and on the host for layers that fall back to it.
 
     effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
     allowed. cache: the stored measurements; by default those of the device in the user's folder.
     note: called with a line of text for each layer that is about to be measured.
+    all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort.
     """
 
     def __init__(self, device: Device, effort: str = "normal", *, precision: str = "fp32",
                  cache: TuningCache | None = None,
-                 note: Callable[[str], None] = lambda line: None) -> None:
+                 note: Callable[[str], None] = lambda line: None,
+                 all_vendor_configs: bool = False) -> None:
         self.device = device
         self.effort = effort
-        self.configs, self.samples = EFFORTS[effort]
-        self.vendor_configs = VENDOR_CONFIGS[effort]
-        self.build_seconds = BUILD_SECONDS[effort]
+        self._limits = EFFORTS[effort]
+        if all_vendor_configs:
+            self._limits = replace(self._limits, vendor_configs=None)
+        self.samples = self._limits.samples
+        self.build_seconds = self._limits.build_seconds
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -81,8 +96,6 @@ class Tuner:
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        """Returns the algorithms' candidates within the effort, in order of preference. Those that
-        would take too long to build are among them as excluded."""
         problem = layer.problem
         assert problem is not None
         key = (problem, device.name, tuple(algorithm.name for algorithm in algorithms))
@@ -142,8 +155,7 @@ class Tuner:
         return fresh
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        """Returns the candidate, excluded where it is wrong with the layer's own constants. It is
-        checked with them here where it was measured with others."""
+        # it may have been measured with the constants of another layer
         measured = candidate.measured
         if measured.weights == self._digest(layer) or not layer.weights:
             return candidate
@@ -181,8 +193,6 @@ class Tuner:
         return self._caches[device.name]
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns why an algorithm has no variant whose precision and build time are allowed; None
-        where it has one."""
         return reason_not_allowed(self._precise(algorithm, problem, device), self.build_seconds,
                                self._why)
 
@@ -190,7 +200,7 @@ class Tuner:
                        device: Device) -> Iterable[Variant]:
         """Yields the variants of as many configs as the effort asks for, and those before them
         that would take too long to build."""
-        most = self.vendor_configs if algorithm.vendor else self.configs
+        most = self._limits.vendor_configs if algorithm.vendor else self._limits.configs
         count = 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
                                              key=lambda variant: variant.config):

@@ -14,8 +14,9 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.registry import OPS
+from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import EFFORTS, Tuner, usable
+from gossamer.plan.tune.tuner import Tuner, usable
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
 """Smallest and largest number of samples in a measured launch. It is a power of two, so that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gossamer.device.base import Device
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import planner
 from gossamer.plan.plan import Plan
-from gossamer.plan.tune.tuner import EFFORTS
+from gossamer.plan.policy import EFFORTS
 from tests.conftest import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
 from tests.tolerances import normalised_error, tolerance
@@ -28,7 +29,7 @@ def halves_are_fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return 1.0 if candidate.variant.precision == "fp16" else 100.0
 
     monkeypatch.setattr(Candidate, "cost", property(cost))
-    monkeypatch.setitem(EFFORTS, "quick", (1, 1))
+    monkeypatch.setitem(EFFORTS, "quick", replace(EFFORTS["quick"], configs=1, samples=1))
     monkeypatch.setattr(planner, "compare", lambda *arguments: None)
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
 

@@ -23,8 +23,8 @@ from gossamer.plan.store.tuning_cache import file_name, tuning_folder
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
-COLUMNS = {"layer", "op", "problem", "density", "algorithm", "config", "precision", "layout",
-           "device", "flops", "skips_zeros", "rejected", "build_s", "build_when", "build_cached",
+COLUMNS = {"layer", "layers", "op", "problem", "density", "algorithm", "config", "precision",
+           "layout", "device", "flops", "skips_zeros", "rejected", "build_s", "build_when", "build_cached",
            "device_bytes"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 
@@ -130,7 +130,7 @@ def test_what_became_of_the_zeros_in_words() -> None:
         "zeros are skipped in 2 of 3 layers with weights: alone these take 6.0 us, with the best "
         "dense algorithms 12.5 us")
     measured = Report("host", 1, [thin, other], end_to_end_us=8.0,
-                      plans=[{"plan": DENSE, "median_us": 15.0}])
+                      plans=[{"plan": str(DENSE), "median_us": 15.0}])
     assert measured.zeros_line.endswith(
         "12.5 us; the network takes 8.0 us, with dense algorithms only 15.0 us")
     unknown = row(True, 0.2, 1.0, None)

@@ -402,4 +402,4 @@ def _maimed(value: Any, rng: random.Random) -> Any:
 def test_the_plan_of_a_strict_compilation_stays_strict(quick_device: Device,
                                                        tmp_path: Path) -> None:
     compiled(small(), quick_device, tmp_path, strict=True).save(tmp_path / "a.plan")
-    assert Plan.load(tmp_path / "a.plan", quick_device.name).strict
+    assert Plan.load(tmp_path / "a.plan", quick_device.name).policy.strict

@@ -13,6 +13,7 @@ import gossamer
 from gossamer.device.registry import find
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import save
@@ -39,6 +40,6 @@ def make(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     def plan(**options: Any) -> Plan:
         host = find("host")
         tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning"))
-        return Plan(gossamer.load(str(network)), host, tuner=tuner, **options)
+        return Plan(gossamer.load(str(network)), host, Policy(**options), tuner=tuner)
 
     return plan

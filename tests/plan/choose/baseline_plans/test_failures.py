@@ -12,6 +12,7 @@ from gossamer.errors import DeviceError, OutOfMemoryError
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import baseline_plans, planner
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from tests.plan.choose.baseline_plans.separable import (
@@ -89,10 +90,10 @@ def test_a_baseline_plan_without_a_program_is_named(make: Callable[..., Plan],
     rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
     choose = planner.choose
 
-    def refused(*arguments: Any, only: str | None, **options: Any) -> Program:
-        if only == DENSE:
+    def refused(*arguments: Any, **options: Any) -> Program:
+        if any(isinstance(given, Policy) and given.only == DENSE for given in arguments):
             raise DeviceError("no candidate works")
-        return choose(*arguments, only=only, **options)
+        return choose(*arguments, **options)
 
     monkeypatch.setattr(planner, "choose", refused)
     plan = make()

@@ -19,7 +19,7 @@ def _pair(cost: float, conversion: float) -> Network:
 
 @pytest.mark.parametrize(("network", "message"), [
     (_pair(math.inf, 1.0), r"finite cost: node 0 \(writes 'y'\) has no option that can be used"),
-    (_pair(1.0, math.inf), "finite cost: value 'y' can be converted from no layout"),
+    (_pair(1.0, math.inf), "finite cost: value 'y' can be converted from no format"),
     (_pair(-1.0, 1.0), r"node 0 \(writes 'y'\): an option costs -1.0, expected 0 or more"),
     (_pair(math.nan, 1.0), "an option costs nan"),
     (_pair(1.0, -2.0), "conversion of 'y' from NCHW to NHWC costs -2.0"),
@@ -28,7 +28,7 @@ def _pair(cost: float, conversion: float) -> Network:
     (replace(_pair(1.0, 1.0), fixed={"x": "NCHW", "y": "NCHW"}), "'y' is written twice"),
     (Network((AssignmentNode((NodeOption(1.0, (), ("NCHW",)),), ("x",), ("y",)),),
              {"x": "NCHW"}, {}, {}),
-     "needs 0 and gives 1 layouts, the node has 1 inputs and 1 outputs"),
+     "needs 0 and gives 1 formats, the node has 1 inputs and 1 outputs"),
     (Network((AssignmentNode((), (), ("y",)),), {}, {}, {}), "node 0 .* has no option"),
     (Network((AssignmentNode((NodeOption(1.0, ("NCHW",), ("NCHW",)),
                           NodeOption(1.0, ("NHWC",), ("NCHW",))),

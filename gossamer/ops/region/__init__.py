@@ -1,0 +1,10 @@
+"""Several layers that one algorithm computes in one step."""
+
+from gossamer.ops.op import Op
+from gossamer.ops.region.algorithm import RegionAlgorithm
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.region.reference import reference
+
+ALGORITHMS: tuple[RegionAlgorithm, ...] = ()
+
+OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -1,0 +1,134 @@
+"""How the plan assignment may compute several layers in one step: the options of the layers of a
+region, which go together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gossamer.device.base import Device
+from gossamer.measure import SLACK
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.plan_assignment import NodeOption
+from gossamer.plan.eligibility import able_on, is_above
+from gossamer.plan.policy import Policy
+from gossamer.plan.program import Layer
+from gossamer.plan.region import region_algorithms
+from gossamer.plan.tune.tuner import Measures
+from gossamer.tensor import Format, TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class RegionFormat:
+    """The format of a value between two layers of a region that one algorithm computes in one step.
+
+    No conversion leads to it, and none leads from it unless the algorithm also writes the value for
+    other readers.
+
+    region: name of the region's layer. option: number of the candidate among the region's.
+    written: the format in which the value is also written; None where it is not.
+    """
+
+    region: str
+    option: int
+    written: Format | None
+
+
+@dataclass(frozen=True)
+class RegionOption:
+    """An option of one layer of a region, with the candidate that computes all of them."""
+
+    option: NodeOption
+    region: Layer
+    candidate: Candidate
+
+
+def region_candidates(region: Layer, layers: Sequence[Layer], device: Device, policy: Policy,
+                      tuner: Measures, taken_alone: bool) -> tuple[list[Candidate], dict[str, str]]:
+    """Returns the candidates of a region, and for each algorithm that is not among them the reason.
+
+    layers: those that the region covers. taken_alone: whether one of these layers can be computed
+    by the algorithm that the policy forces.
+    """
+    assert region.problem is not None
+    able, reasons = able_on(region.problem, device, tuner.refusal_reason)
+    allowed = []
+    for algorithm in able:
+        reason = None
+        if policy.only is not None and taken_alone and algorithm.name != policy.only:
+            reason = f"{policy.only} is forced"
+        elif policy.zeros_threshold is not None:
+            above = {is_above(1 - layer.density, policy.zeros_threshold) for layer in layers
+                     if layer.density is not None}
+            if above - {not algorithm.dense}:
+                reason = f"the threshold {policy.zeros_threshold:g} decided otherwise"
+        if reason is None:
+            allowed.append(algorithm)
+        else:
+            reasons[algorithm.name] = reason
+    return list(tuner.measure(region, allowed, device)) if allowed else [], reasons
+
+
+def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[Candidate]
+                   ) -> dict[str, list[RegionOption]]:
+    """Returns the options of each layer of a region by the layer's name: one for each combination
+    of formats and precision, with its fastest candidate, or an earlier one that is as fast."""
+    options: dict[str, list[RegionOption]] = {layer.name: [] for layer in layers}
+    read_inside = {name for layer in layers for name in layer.inputs}
+    for number, candidate in enumerate(_fastest(candidates)):
+        variant = candidate.variant
+        entry = memory_format(variant.inputs[0])
+        written = {name: memory_format(spec)
+                   for name, spec in zip(region.outputs, variant.outputs, strict=True)}
+
+        def given(name: str, written: Mapping[str, Format] = written,
+                  number: int = number) -> Format | RegionFormat:
+            if name in written and name not in read_inside:
+                return written[name]
+            return RegionFormat(region.name, number, written.get(name))
+
+        for index, layer in enumerate(layers):
+            needs = tuple(entry if name in region.inputs else given(name) for name in layer.inputs)
+            option = NodeOption(0.0 if index else candidate.cost, needs,
+                                tuple(given(name) for name in layer.outputs), of_region=True)
+            options[layer.name].append(RegionOption(option, region, candidate))
+    return options
+
+
+def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Returns the fastest candidate of each combination of formats and precision; of those that
+    are about as fast the first."""
+    groups: dict[tuple, list[Candidate]] = {}
+    for candidate in candidates:
+        variant = candidate.variant
+        key = (*map(memory_format, (*variant.inputs, *variant.outputs)), variant.precision)
+        groups.setdefault(key, []).append(candidate)
+    return [next(candidate for candidate in group if candidate.cost <= (1 + SLACK) * min(
+        other.cost for other in group)) for group in groups.values()]
+
+
+def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str]],
+                   policy: Policy) -> list[Layer]:
+    """Returns the regions that the policy's `only` forces: in the order of the network all that
+    this algorithm can compute, and of which none has a layer of an earlier one.
+
+    usable: the names of the algorithms that can compute each region, by its name.
+    """
+    if policy.only not in {algorithm.name for algorithm in region_algorithms()}:
+        return []
+    covered: set[str] = set()
+    forced = []
+    for region in regions:
+        if policy.only in usable.get(region.name, ()) and covered.isdisjoint(region.covers):
+            covered.update(region.covers)
+            forced.append(region)
+    return forced
+
+
+def memory_format(spec: TensorSpec) -> Format:
+    """Returns the format by which plan assignments tell specs apart: the default one for all specs
+    that lie in memory as it does."""
+    if spec.format.is_packed:
+        return spec.format
+    default = default_spec(spec.shape, spec.dtype)
+    return default.format if spec.same_memory(default) else spec.format

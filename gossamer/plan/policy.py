@@ -1,0 +1,86 @@
+"""Policy: what a user decides about the choice of algorithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.errors import InputError
+from gossamer.ops.algorithm import PRECISIONS
+from gossamer.ops.registry import OPS
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    configs: number of configs that are measured of each algorithm of gossamer's own (None: all).
+    vendor_configs: the same of a vendor's library. They are more than of other algorithms: for most
+    of them nothing is compiled, and the library's own order is a poor guide, as its last config can
+    take half the time of its first. samples: number of samples of each time. build_seconds:
+    processor seconds that building one candidate may be expected to take.
+    """
+
+    configs: int | None
+    vendor_configs: int | None
+    samples: int
+    build_seconds: float
+
+
+EFFORTS = {
+    "quick": Effort(2, 4, 5, 15.0),
+    "normal": Effort(6, 10, 10, 60.0),
+    "max": Effort(None, None, 20, 240.0),
+}
+"""The efforts by the names that users give."""
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """What a user decides about the choice of algorithms; `gossamer.compile` describes each field.
+    dense_only says that no layer takes an algorithm that skips zeros where it can take another.
+
+    Raises InputError for a field that is wrong, and for fields that do not go together.
+    """
+
+    effort: str | None = None
+    precision: str = "fp32"
+    strict: bool = False
+    only: str | None = None
+    sparse_threshold: float | None = None
+    calibration: Sequence[np.ndarray] | None = None
+    tolerance: float | None = None
+    dense_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise InputError(f"effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision {self.precision!r}: expected one of "
+                             f"{', '.join(PRECISIONS)}")
+        if self.precision != "fp32" and self.effort is None:
+            raise InputError(f"precision {self.precision!r} goes with an effort, such as "
+                             "effort='normal': what is less precise is taken where it measures "
+                             "faster")
+        names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
+        if self.only is not None and self.only not in names:
+            raise InputError(f"only={self.only!r}: expected one of {', '.join(sorted(names))}")
+        if self.sparse_threshold is not None:
+            if not 0 < self.sparse_threshold < 1:
+                raise InputError(f"sparse_threshold {self.sparse_threshold:g}: expected a sparsity "
+                                 "between 0 and 1, such as 0.6")
+            if self.only is not None:
+                raise InputError("only and sparse_threshold: both say what is taken; give one of "
+                                 "them")
+        if self.tolerance is not None and self.calibration is None:
+            raise InputError("tolerance: the error is measured on calibration inputs; give "
+                             "calibration")
+
+    @property
+    def zeros_threshold(self) -> float | None:
+        """The sparsity above which layers take an algorithm that skips zeros, and others a dense
+        one; None where both are compared."""
+        return math.inf if self.dense_only else self.sparse_threshold

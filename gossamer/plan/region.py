@@ -1,0 +1,102 @@
+"""The regions of a network: layers that one algorithm may compute in one step, as one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from gossamer.ops.region.algorithm import RegionAlgorithm
+from gossamer.ops.region.problem import ENTRY, RegionProblem, Source
+from gossamer.ops.registry import OPS
+from gossamer.plan.program import Layer
+
+
+def region_algorithms() -> list[RegionAlgorithm]:
+    """Returns the algorithms that compute several layers in one step."""
+    return [algorithm for algorithm in OPS["region"].algorithms
+            if isinstance(algorithm, RegionAlgorithm)]
+
+
+def find_regions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
+    """Returns the regions whose layers' ops are a pattern of some algorithm, each as one layer; of
+    regions of the same layers only one.
+
+    outputs: the names of the network's outputs.
+    """
+    readers: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        for name in dict.fromkeys(layer.inputs):
+            readers.setdefault(name, []).append(index)
+    patterns = dict.fromkeys(pattern for algorithm in region_algorithms()
+                             for pattern in algorithm.patterns)
+    found: dict[tuple[int, ...], None] = {}
+    for start in range(len(layers)):
+        for pattern in patterns:
+            found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
+    regions = (region_of([layers[index] for index in indices], _read_elsewhere(
+        layers, readers, indices, outputs)) for indices in found)
+    return [region for region in regions if region is not None]
+
+
+def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Sequence[str],
+            chain: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yields the indices of layers whose ops are a pattern, which begin with those of `chain` and
+    of which each reads an output of the one before it."""
+    last = layers[chain[-1]]
+    if last.problem is None or last.op != pattern[len(chain) - 1]:
+        return
+    if len(chain) == len(pattern):
+        yield chain
+        return
+    following = {index for name in last.outputs for index in readers.get(name, ())}
+    for index in sorted(following):
+        yield from _chains(layers, readers, pattern, (*chain, index))
+
+
+def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
+                    indices: tuple[int, ...], outputs: Collection[str]) -> set[str]:
+    """Returns the values that some of the layers write and others, or the network's user, read."""
+    return {name for index in indices for name in layers[index].outputs
+            if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
+
+
+def region_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
+    """Returns layers as one layer with a RegionProblem; None where they read several values from
+    outside, or where nobody reads what they write.
+
+    read_elsewhere: the values that other layers, or the network's user, read.
+    """
+    sources: dict[str, Source] = {
+        name: (index, output) for index, layer in enumerate(layers)
+        for output, name in enumerate(layer.outputs)}
+    entries = list(dict.fromkeys(name for layer in layers for name in layer.inputs
+                                 if name not in sources))
+    exits = [name for name in sources if name in read_elsewhere]
+    if len(entries) != 1 or not exits:
+        return None
+    sources[entries[0]] = ENTRY
+    parts = tuple(layer.problem for layer in layers if layer.problem is not None)
+    problem = RegionProblem(
+        parts, tuple(tuple(sources[name] for name in layer.inputs) for layer in layers),
+        tuple(sources[name] for name in exits))
+    weights = {f"{index}.{name}": array for index, layer in enumerate(layers)
+               for name, array in layer.weights.items()}
+    names = tuple(layer.name for layer in layers)
+    return Layer(" + ".join(names), problem.op, entries, exits, list(problem.outputs), problem,
+                 weights, _density(layers), " and ".join(layer.source or layer.name
+                                                         for layer in layers), covers=names)
+
+
+def _density(layers: Sequence[Layer]) -> float | None:
+    """Returns the share of nonzero weights of all layers; None where none has weights."""
+    sizes = [(layer.density, layer.weights["weight"].size) for layer in layers
+             if layer.density is not None and "weight" in layer.weights]
+    total = sum(size for _, size in sizes)
+    return sum(density * size for density, size in sizes) / total if total else None
+
+
+def with_regions(layers: Sequence[Layer], regions: Sequence[Layer]) -> list[Layer]:
+    """Returns the layers with regions in place of the layers that they cover, each at the place of
+    the first of these."""
+    region_of_layer = {name: region for region in regions for name in region.covers}
+    result = [region_of_layer.get(layer.name, layer) for layer in layers]
+    return list({id(layer): layer for layer in result}.values())

@@ -1,0 +1,138 @@
+"""A toy algorithm that computes three convolutions in one step, and networks with such blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.registry import find
+from gossamer.expression import apply, identity
+from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.region.algorithm import RegionAlgorithm
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.region.reference import reference
+from gossamer.ops.registry import OPS
+from gossamer.ops.weights import Weights
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose import baseline_plans
+from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import TensorSpec, pack, unpack
+
+NAME = "fused_block"
+ALONE_US = 10.0
+"""The time that each layer alone counts as."""
+
+
+class FusedBlock(RegionAlgorithm):
+    """Three convolutions one after another, of which nobody else reads the values between."""
+
+    name = NAME
+    patterns = (("conv2d", "conv2d", "conv2d"),)
+
+    def supports(self, problem: RegionProblem, device: Device) -> str | None:
+        if device.compiles:
+            return "runs on the host only"
+        if problem.exits != ((2, 0),):
+            return "a value inside the block is read elsewhere"
+        return None
+
+    def variants(self, problem: RegionProblem, device: Device) -> Iterable[Variant]:
+        return [Variant((("tile", tile),), *specs) for tile in (1, 2)
+                for specs in ((problem.inputs, problem.outputs),
+                              tuple(tuple(spec.with_format(layout="NHWC") for spec in specs)
+                                    for specs in (problem.inputs, problem.outputs)))]
+
+    def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
+                device: Device) -> State:
+        return State(problem, variant, device, data=weights.arrays)
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        arrays = [unpack(memory(buffer, spec), spec)
+                  for buffer, spec in zip(inputs, state.variant.inputs, strict=True)]
+        results = self.compute(state.problem, arrays, state.data)
+        for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
+            memory(buffer, spec)[...] = pack(result, spec)
+
+    def compute(self, problem: Any, arrays: Sequence[np.ndarray],
+                weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return reference(problem, arrays, weights)
+
+
+def memory(buffer: Buffer, spec: TensorSpec) -> np.ndarray:
+    return buffer.array(spec.stored_shape, spec.stored_dtype)  # type: ignore[attr-defined]
+
+
+def blocks(count: int, *, second_reader: bool = False) -> Graph:
+    """Returns a network of residual blocks: two ordinary convolutions, and one that adds the
+    block's input.
+
+    second_reader: whether the value after the first convolution is an output of the network too.
+    """
+    rng = np.random.default_rng(0)
+    constants: dict[str, np.ndarray] = {}
+    nodes = []
+
+    def conv(name: str, x: str, *operands: str) -> str:
+        constants[f"{name}.w"] = (rng.standard_normal((4, 4, 1, 1)) / 2).astype(np.float32)
+        nodes.append(Node("conv2d", name, [x, f"{name}.w", *operands], [f"{name}.y"], {
+            "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1,
+            "epilogue": apply("add") if operands else identity()}, f"Conv '{name}'"))
+        return f"{name}.y"
+
+    x = "x"
+    for index in range(count):
+        grown = conv(f"grow{index}", x)
+        x = conv(f"shrink{index}", conv(f"middle{index}", grown), x)
+    outputs = [ValueInfo(x, (None, 4, 3, 3))]
+    if second_reader:
+        outputs.append(ValueInfo("grow0.y", (None, 4, 3, 3)))
+    return Graph("blocks", [ValueInfo("x", (None, 4, 3, 3))], outputs, nodes, constants)
+
+
+def images(batch: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((batch, 4, 3, 3)).astype(np.float32)
+
+
+def with_algorithm(monkeypatch: pytest.MonkeyPatch, algorithm: RegionAlgorithm) -> None:
+    monkeypatch.setitem(OPS, "region", replace(OPS["region"], algorithms=(algorithm,)))
+
+
+def set_costs(monkeypatch: pytest.MonkeyPatch, fused: float, conversion: float = 1.0) -> None:
+    """Sets the times of candidates: of a convolution alone, of a fused block and of a change of
+    format; candidates that do not work stay excluded."""
+    measured = Candidate.cost.fget  # type: ignore[attr-defined]
+
+    def cost(self: Candidate) -> float:
+        times = {"conv2d": ALONE_US, "region": fused, "copy": conversion}
+        return times[self.algorithm.op] if math.isfinite(measured(self)) else math.inf
+
+    monkeypatch.setattr(Candidate, "cost", property(cost))
+
+
+def make_plan(graph: Graph, folder: Path, device: str = "host", **policy: Any) -> Plan:
+    """Returns a plan whose measurements are kept in a folder."""
+    opened = find(device)
+    tuner = Tuner(opened, "quick", precision=policy.get("precision", "fp32"),
+                  cache=TuningCache(opened, folder / "tuning"))
+    return Plan(graph, opened, Policy(effort="quick", **policy), tuner=tuner)
+
+
+def step_names(plan: Plan, batch: int = 2) -> list[str]:
+    return [step.layer.name for step in plan.program(batch).steps if not step.layer.inserted]
+
+
+def no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the measured choice without a comparison with baseline plans."""
+    monkeypatch.setattr(baseline_plans, "_baseline_plans", lambda chosen, device: [])
