@@ -14,6 +14,8 @@ from gossamer.plan.eligibility import able_on, is_above
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import region_algorithms
+from gossamer.plan.tune.bounds import uncheckable
+from gossamer.plan.tune.discontinuity import has_jumps
 from gossamer.plan.tune.tuner import Measures
 from gossamer.tensor import Format, TensorSpec, default_spec
 
@@ -52,9 +54,10 @@ def region_candidates(region: Layer, layers: Sequence[Layer], device: Device, po
     """
     assert region.problem is not None
     able, reasons = able_on(region.problem, device, tuner.refusal_reason)
+    unchecked = uncheckable(region.problem) if has_jumps(region.problem) else None
     allowed = []
     for algorithm in able:
-        reason = None
+        reason = unchecked
         if policy.only is not None and taken_alone and algorithm.name != policy.only:
             reason = f"{policy.only} is forced"
         elif policy.zeros_threshold is not None:

@@ -22,14 +22,9 @@ from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.tune.bounds import Bounds, bounds
 from gossamer.plan.tune.check import GUARD, error_of
-from gossamer.plan.tune.discontinuity import (
-    MOST_DOUBTFUL,
-    Bounds,
-    bounds,
-    continuous_parts,
-    has_jumps,
-)
+from gossamer.plan.tune.discontinuity import MOST_DOUBTFUL, continuous_parts, has_jumps
 from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import TensorSpec
 

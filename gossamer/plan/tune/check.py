@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gossamer.device.base import Buffer
-from gossamer.plan.tune.discontinuity import Bounds
+from gossamer.plan.tune.bounds import Bounds
 from gossamer.tensor import TensorSpec, unpack
 
 GUARD = 0xFF

@@ -25,8 +25,9 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
+from gossamer.plan.tune.bounds import bounds
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.discontinuity import bounds, continuous_parts, has_jumps
+from gossamer.plan.tune.discontinuity import continuous_parts, has_jumps
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
 from tests.plan.tune.jumping_layers import jumping_layer

@@ -1,0 +1,245 @@
+"""Where rounding may take the result of a problem over a jump, so that a candidate that computes
+another number there than the reference is right all the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gossamer.accuracy import LARGEST_ERROR
+from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, ExpressionStep
+from gossamer.ops.algorithm import Epilogue, Problem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.region.problem import ENTRY, RegionProblem, Source, weights_of_part
+from gossamer.ops.registry import OPS
+
+_EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "relu", "clip",
+                              "leaky_relu", "prelu", "where"})
+"""Functions whose float32 result is correctly rounded on every device. Division and square root
+are not among them: OpenCL lets a device round them otherwise."""
+_ROUNDING = 2.0**-20
+"""Relative rounding of one float32 function, with room for approximations of devices."""
+_HALF_ROUNDING = 2.0**-11
+"""Relative rounding of a float16 number."""
+_SPREAD = 8.0
+"""How many times the largest normalised error one sum of an output may be off: the error of all
+is a root mean square."""
+_LARGEST_INTEGER = 2.0**24
+"""Sums of integers up to this are exact in float32, in whatever order they are added."""
+_AVERAGING = frozenset({"concat", "copy", "gather", "pad", "pool", "reduce", "resize"})
+"""Ops whose results are off by at most what they compute from the errors of their inputs."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where an output of a right candidate may differ from the reference's.
+
+    doubtful: True where rounding may take a value over a jump. exact: True where a right result
+    equals the reference's float32 number, unless it is doubtful. Both have the output's shape.
+    """
+
+    doubtful: np.ndarray
+    exact: np.ndarray
+
+    @property
+    def share(self) -> float:
+        """Returns the share of the output that is doubtful."""
+        return float(self.doubtful.mean()) if self.doubtful.size else 0.0
+
+
+@dataclass(frozen=True)
+class _Approximate:
+    """Values in float64, the most that each may be off, and where a jump is in reach. There the
+    error is as large as the jump."""
+
+    value: np.ndarray
+    error: np.ndarray
+    doubtful: np.ndarray
+
+    @staticmethod
+    def of(value: np.ndarray, relative_error: float = 0.0) -> _Approximate:
+        """Returns values that are off by a share of themselves."""
+        value = np.asarray(value, np.float64)
+        return _Approximate(value, np.abs(value) * relative_error, np.zeros(value.shape, bool))
+
+
+def uncheckable(problem: Problem) -> str | None:
+    """Returns why there are no bounds of a problem that jumps; None where there are."""
+    parts = problem.parts if isinstance(problem, RegionProblem) else (problem,)
+    for part in parts:
+        known = isinstance(part, ElementwiseProblem) or hasattr(part, "epilogue")
+        if not known and part.op not in _AVERAGING:
+            return f"results that jump cannot be checked behind {part.op}"
+    return None
+
+
+def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
+           precision: str) -> list[Bounds]:
+    """Returns for each output of a problem that jumps where a right candidate of a precision may
+    differ from the reference.
+
+    arrays: the inputs. weights: the constants by name.
+    """
+    rounding = _HALF_ROUNDING if precision == "fp16" else 0.0
+    inputs = [_Approximate.of(array, rounding) for array in arrays]
+    if isinstance(problem, RegionProblem):
+        outputs = _of_region(problem, inputs, weights, precision)
+    else:
+        outputs = _of_problem(problem, inputs, weights, precision, integers_are_exact=False)
+    result = []
+    for output, spec in zip(outputs, problem.outputs, strict=True):
+        exact = (output.doubtful | (output.error == 0)) & (precision != "fp16")
+        result.append(Bounds(np.broadcast_to(output.doubtful, spec.shape),
+                             np.broadcast_to(exact, spec.shape)))
+    return result
+
+
+def _of_region(problem: RegionProblem, inputs: Sequence[_Approximate], weights: Arrays,
+               precision: str) -> list[_Approximate]:
+    values: dict[Source, _Approximate] = {ENTRY: inputs[0]}
+    for index, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True)):
+        results = _of_problem(part, [values[source] for source in sources],
+                              weights_of_part(weights, index), precision,
+                              integers_are_exact=precision == "fp32")
+        values.update({(index, output): result for output, result in enumerate(results)})
+    return [values[source] for source in problem.exits]
+
+
+def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Arrays, precision: str,
+                *, integers_are_exact: bool) -> list[_Approximate]:
+    """Returns the outputs of a problem whose inputs may be off.
+
+    integers_are_exact: whether sums of integers are computed without error. Algorithms that add
+    something else up, such as Winograd's, do not.
+    """
+    if isinstance(problem, ElementwiseProblem):
+        remaining = iter(inputs)
+        operands = [_Approximate.of(weights[f"operand{index}"]) if index in problem.constants
+                    else next(remaining) for index in range(len(problem.operands))]
+        return [_as_stored(output, spec.dtype) for output, spec in zip(
+            _propagated(problem.expression, operands), problem.outputs, strict=True)]
+    epilogue: Epilogue | None = getattr(problem, "epilogue", None)
+    if epilogue is None:
+        return _averaged(problem, inputs, weights)
+    sums = _sums(problem, inputs[0], weights, precision, integers_are_exact)
+    arrays = [operand_arrays(epilogue, {name: part(np.asarray(array, np.float64))
+                                        for name, array in weights.items()},
+                             [getattr(tensor, name) for tensor in inputs[1:]], sums.value.ndim)
+              for name, part in _PARTS]
+    operands = [_Approximate(*operand) for operand in zip(*arrays, strict=True)]
+    return _propagated(epilogue.expression, [sums, *operands])
+
+
+_PARTS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
+    ("value", lambda array: array), ("error", np.zeros_like),
+    ("doubtful", lambda array: np.zeros(array.shape, bool)))
+"""The fields of approximate values, each with what it is for a constant."""
+
+
+def _sums(problem: Problem, source: _Approximate, weights: Arrays, precision: str,
+          integers_are_exact: bool) -> _Approximate:
+    """Returns the sums of a convolution or product, before its epilogue."""
+    plain = replace(problem, epilogue=Epilogue())  # type: ignore[type-var]
+    weight = np.asarray(weights["weight"], np.float64)
+
+    def computed(values: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        return OPS[problem.op].reference(plain, [values], {"weight": factors})[0]
+
+    sums = computed(source.value, weight)
+    error = np.zeros(sums.shape)
+    if not (integers_are_exact and _are_small_integers(sums, source.value, weight, computed)):
+        squares = computed(np.square(source.value), np.square(weight))
+        error = _SPREAD * LARGEST_ERROR[precision] * np.sqrt(squares)
+    if source.error.any():
+        error = error + computed(source.error, np.abs(weight))
+    return _Approximate(sums, error, np.zeros(sums.shape, bool))
+
+
+def _are_small_integers(sums: np.ndarray, values: np.ndarray, weight: np.ndarray,
+                        computed: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> bool:
+    """Returns whether all partial sums of a problem are integers that float32 holds."""
+    if any((np.rint(array) != array).any() for array in (sums, values, weight)):
+        return False
+    return bool((computed(np.abs(values), np.abs(weight)) <= _LARGEST_INTEGER).all())
+
+
+def _averaged(problem: Problem, inputs: Sequence[_Approximate],
+              weights: Arrays) -> list[_Approximate]:
+    """Returns the outputs of an op of _AVERAGING."""
+    reference = OPS[problem.op].reference
+    values = reference(problem, [given.value for given in inputs], weights)
+    errors = reference(problem, [given.error for given in inputs], weights)
+    return [_Approximate(value, np.abs(error) + _ROUNDING * np.abs(value) * (problem.flops > 0),
+                         np.zeros(value.shape, bool))
+            for value, error in zip(values, errors, strict=True)]
+
+
+def _as_stored(output: _Approximate, dtype: str) -> _Approximate:
+    """Returns results as they are stored in a dtype: turned into a truth value or cut off."""
+    value, error = output.value, output.error
+    if dtype == "bool":
+        jumps = (np.abs(value) <= error) & (error > 0)
+    elif np.dtype(dtype).kind != "f":
+        jumps = np.trunc(value - error) != np.trunc(value + error)
+    else:
+        return output
+    return _Approximate(value, np.where(jumps, np.maximum(error, 1), 0), output.doubtful | jumps)
+
+
+def _propagated(expression: Expression, values: Sequence[_Approximate]) -> list[_Approximate]:
+    """Returns the outputs of an expression of values that may be off."""
+    known = list(values)
+    with np.errstate(all="ignore"):
+        for step in expression.steps:
+            known.append(_applied(step, [known[index] for index in step.arguments]))
+    return [known[index] for index in expression.outputs]
+
+
+def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approximate:
+    """Returns the result of a function of values that may be off by their errors."""
+    function = FUNCTIONS[step.function].numpy
+    constants = [np.float64(constant) for constant in step.constants]
+    values = [argument.value for argument in arguments]
+    value = np.asarray(function(*values, *constants), np.float64)
+    doubtful = np.zeros(value.shape, bool)
+    for argument in arguments:
+        doubtful = doubtful | argument.doubtful
+    off = np.zeros(value.shape)
+    for signs in itertools.product((-1.0, 1.0), repeat=len(arguments)):
+        corner = function(*[argument.value + sign * argument.error for sign, argument
+                            in zip(signs, arguments, strict=True)], *constants)
+        off = np.fmax(off, np.abs(corner - value))
+    if step.function == "equal":
+        reach = arguments[0].error + arguments[1].error
+        off = np.where((np.abs(values[0] - values[1]) <= reach) & (reach > 0), 1.0, 0.0)
+    if step.function in DISCONTINUOUS:
+        return _Approximate(value, off, doubtful | (off > 0))
+    if step.function == "where":
+        condition, chosen, other = arguments
+        jumps = (np.abs(condition.value) <= condition.error) & (condition.error > 0)
+        error = np.where(condition.value != 0, chosen.error, other.error)
+        apart = np.abs(chosen.value - other.value) + chosen.error + other.error
+        return _Approximate(value, np.broadcast_to(np.where(jumps, apart, error), value.shape),
+                            doubtful | jumps)
+    return _Approximate(value, off + _rounding(step, arguments, value), doubtful)
+
+
+def _rounding(step: ExpressionStep, arguments: Sequence[_Approximate],
+              value: np.ndarray) -> np.ndarray:
+    """Returns the most that float32 arithmetic adds; 0 where the result is exact everywhere."""
+    rounded = _ROUNDING * np.abs(value)
+    if step.function not in _EXACTLY_ROUNDED and step.function != "constant":
+        return rounded
+    singles = [argument.value.astype(np.float32) for argument in arguments]
+    constants = [np.float32(constant) for constant in step.constants]
+    single = FUNCTIONS[step.function].numpy(*singles, *constants)
+    exact = np.asarray(single, np.float64) == value
+    for argument, short in zip(arguments, singles, strict=True):
+        exact = exact & (argument.error == 0) & (short == argument.value)
+    return np.where(exact, 0.0, rounded)
