@@ -48,10 +48,11 @@ class FusedBlock(RegionAlgorithm):
         return None
 
     def variants(self, problem: RegionProblem, device: Device) -> Iterable[Variant]:
-        return [Variant((("tile", tile),), *specs) for tile in (1, 2)
-                for specs in ((problem.inputs, problem.outputs),
-                              tuple(tuple(spec.with_format(layout="NHWC") for spec in specs)
-                                    for specs in (problem.inputs, problem.outputs)))]
+        for tile in (1, 2):
+            plain = [Variant((("tile", tile),), *(
+                tuple(spec.with_format(layout=layout) for spec in specs)
+                for specs in (problem.inputs, problem.outputs))) for layout in ("NCHW", "NHWC")]
+            yield from (*plain, *(variant.as_fp16 for variant in plain))
 
     def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
                 device: Device) -> State:
@@ -109,14 +110,16 @@ def with_algorithm(monkeypatch: pytest.MonkeyPatch, algorithm: RegionAlgorithm) 
     monkeypatch.setitem(OPS, "region", replace(OPS["region"], algorithms=(algorithm,)))
 
 
-def set_costs(monkeypatch: pytest.MonkeyPatch, fused: float, conversion: float = 1.0) -> None:
+def set_costs(monkeypatch: pytest.MonkeyPatch, fused: float, conversion: float = 1.0, *,
+              fused_fp16: float | None = None) -> None:
     """Sets the times of candidates: of a convolution alone, of a fused block and of a change of
-    format; candidates that do not work stay excluded."""
-    measured = Candidate.cost.fget  # type: ignore[attr-defined]
+    format; candidates that do not work stay excluded. fused_fp16: the time of a fused block in
+    float16, by default that in float32."""
+    fp16 = fused if fused_fp16 is None else fused_fp16
 
     def cost(self: Candidate) -> float:
-        times = {"conv2d": ALONE_US, "region": fused, "copy": conversion}
-        return times[self.algorithm.op] if math.isfinite(measured(self)) else math.inf
+        times = {"region": fp16 if self.variant.precision == "fp16" else fused, "copy": conversion}
+        return math.inf if self.measured.failure else times.get(self.algorithm.op, ALONE_US)
 
     monkeypatch.setattr(Candidate, "cost", property(cost))
 
