@@ -22,6 +22,7 @@ from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.ops.algorithm import PRECISIONS
+from gossamer.plan.choose.builder import may_be_conversion
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.report.html import (
@@ -133,10 +134,12 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int], explained: Sequence[str
     """Measures what the plan needs, and returns its report at each batch size, with the time from
     end to end. explained: names of the layers that --explain asks for."""
     layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
+    regions = [region for size in sizes for region in plan.regions(size)]
+    values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
-        # a change of layout between layers is known only when their algorithms are chosen
-        if " as " not in name:
-            _check_layer(name, [layer.name for layer in layers])
+        # conversions between layers are known only when their algorithms are chosen
+        if not may_be_conversion(name, values):
+            _check_layer(name, [layer.name for layer in (*layers, *regions)])
     counter.total = len({layer.problem for layer in layers
                          if layer.problem and tuner.cache.get(layer.problem) is None})
     reports = []

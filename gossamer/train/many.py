@@ -48,7 +48,8 @@ class ManyResult:
         - seconds (float): duration of the launches that the network shared with others,
         - state (str): "trained", "target reached", or a sentence that says how training diverged
           (the network is then as it was before that epoch); where training was interrupted also
-          "stopped after epoch ..." or "not begun".
+          "stopped after epoch ..." or "not begun",
+        - is_trained (bool): whether training began and did not diverge.
     networks : list of MLP
         The trained network of each row.
     """
@@ -277,7 +278,8 @@ class _NetworkEntry:
             "train_accuracy": network.judged(self.data, self.rows) if begun else None,
             "validation_accuracy": None if validation_data is None or not begun
                 else network.score(network.outputs(validation_data.x), validation_data),
-            "seconds": self.seconds, "state": state.failure or outcome}
+            "seconds": self.seconds, "state": state.failure or outcome,
+            "is_trained": begun and not state.failure}
 
 
 _Data = dict[tuple[int, int], tuple[Samples, Samples | None]]
@@ -396,7 +398,7 @@ def _result(entries: Sequence[_NetworkEntry]) -> ManyResult:
 
 
 def _score(row: Mapping[str, Any]) -> float:
-    if row["state"].startswith("diverged") or row["state"] == "not begun":
+    if not row["is_trained"]:
         return math.nan
     accuracy = row["validation_accuracy"]
     return float(row["train_accuracy"] if accuracy is None else accuracy)

@@ -140,7 +140,7 @@ def test_the_best(blobs: Blobs) -> None:
     assert folded.best is folded.networks[3 + int(np.argmax(folded.scores[1]))]
     # of equal scores the one with the smallest loss is the best
     rows = [{"config": index, "fold": None, "loss": loss, "train_accuracy": 0.5,
-             "validation_accuracy": None, "state": "trained"} for index, loss in enumerate(
+             "validation_accuracy": None, "is_trained": True} for index, loss in enumerate(
                  [0.3, 0.1, 0.2])]
     assert ManyResult(rows, ["a", "b", "c"]).best == "b"
 

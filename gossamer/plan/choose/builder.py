@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,6 +89,11 @@ class ProgramBuilder:
                                        sources, layer.outputs, choice.rejected,
                                        choice.candidates))
         self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
+
+
+def may_be_conversion(name: str, values: Iterable[str]) -> bool:
+    """Returns whether a layer of this name may be a conversion of one of the values."""
+    return any(name.startswith(f"{value} as ") for value in values)
 
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec) -> Layer:

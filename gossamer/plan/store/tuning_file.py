@@ -23,7 +23,7 @@ except ImportError:  # Windows: two writers at once may lose each other's latest
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "gossamer measurements"
-VERSION = 2
+VERSION = 3
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
@@ -51,7 +51,9 @@ class Measurement:
 
     inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
     microseconds. cold_us: the median with cold caches. samples: the number of samples. failure:
-    why the candidate is excluded. weights: a digest of the constants with which it was checked.
+    why the candidate is excluded. wrong_numbers: whether it is excluded as its numbers were wrong,
+    which may not be so with other weights. weights: a digest of the constants with which it was
+    checked.
     build_s, build_cached, device_bytes: seconds, use of the disk cache and bytes of preparing it,
     as in BuildCost; None where they are not known.
     """
@@ -67,6 +69,7 @@ class Measurement:
     cold_us: float | None = None
     error: float | None = None
     failure: str | None = None
+    wrong_numbers: bool = False
     samples: int = 0
     weights: str = ""
     build_s: float | None = None
@@ -86,7 +89,7 @@ class Measurement:
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
            cold_us: float | None = None, error: float | None = None,
-           failure: str | None = None, weights: str = "",
+           failure: str | None = None, wrong_numbers: bool = False, weights: str = "",
            build: BuildCost | None = None) -> Measurement:
         """Returns the measurement of a variant with a timing, or with a failure."""
         name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
@@ -95,7 +98,7 @@ class Measurement:
             median_us=timing.median_us if timing else None,
             p25_us=timing.p25_us if timing else None,
             p75_us=timing.p75_us if timing else None,
-            cold_us=cold_us, error=error, failure=failure,
+            cold_us=cold_us, error=error, failure=failure, wrong_numbers=wrong_numbers,
             samples=timing.repeats if timing else 0, weights=weights,
             build_s=build.seconds if build else None,
             build_cached=build.from_cache if build else False,
@@ -108,9 +111,6 @@ class Measurement:
 
 
 _FIELDS = {field.name for field in fields(Measurement)} - {"algorithm"}
-_LATER = {"samples": 0, "weights": "", "build_s": None, "build_cached": False,
-          "device_bytes": None}
-"""Fields that older files do not have, with their defaults."""
 _TIMING = tuple(field.name for field in fields(Timing))
 
 
@@ -133,7 +133,6 @@ def encode(measured: Measurement) -> dict[str, Any]:
 
 def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
     """Returns the measurement that encode() wrote. Raises ValueError for other values."""
-    line = {**_LATER, **line}
     if set(line) != _FIELDS:
         raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
     inputs, outputs, error = line["inputs"], line["outputs"], line["error"]
@@ -149,11 +148,14 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
     if type(line["samples"]) is not int or line["samples"] < 0:
         raise ValueError(f"a candidate of {algorithm} has {line['samples']} samples")
     cached, nbytes = line["build_cached"], line["device_bytes"]
+    if type(line["wrong_numbers"]) is not bool:
+        raise ValueError(f"a candidate of {algorithm} has wrong numbers: {line['wrong_numbers']}")
     if type(cached) is not bool or (nbytes is not None
                                     and (type(nbytes) is not int or nbytes < 0)):
         raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
     return Measurement(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
                        error=None if error is None else float(error), failure=line["failure"],
+                       wrong_numbers=line["wrong_numbers"],
                        samples=line["samples"], weights=line["weights"], build_cached=cached,
                        device_bytes=nbytes, **times)
 

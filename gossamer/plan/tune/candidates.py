@@ -28,9 +28,6 @@ from gossamer.plan.tune.discontinuity import MOST_DOUBTFUL, continuous_parts, ha
 from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import TensorSpec
 
-WRONG = "wrong numbers"
-"""Beginning of the failure of a candidate that may be right with other weights."""
-
 _CHECKED_IMAGES = 3
 _CHECKED = 2**22
 """Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
@@ -122,7 +119,9 @@ class CandidateSet:
                 state, build_record = built()
                 work, error = self._checked(algorithm, variant, state)
                 if not error <= LARGEST_ERROR[variant.precision]:
-                    results[index] = self._failed(algorithm, variant, _wrong(error))
+                    results[index] = Measurement.of(
+                        algorithm, variant, failure=_wrong(error), wrong_numbers=True,
+                        weights=self.digest)
                     continue
                 tasks.append(prepared(Task(self.device, work), _SAMPLE_US))
                 ready.append(_CheckedCandidate(index, work, error, build_record))
@@ -347,4 +346,4 @@ def digest(weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _wrong(error: float) -> str:
-    return f"{WRONG} (error {error:.1e})"
+    return f"wrong numbers (error {error:.1e})"

@@ -19,7 +19,7 @@ from gossamer.plan.eligibility import reason_build_too_long, reason_not_allowed
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
-from gossamer.plan.tune.candidates import WRONG, CandidateSet, digest
+from gossamer.plan.tune.candidates import CandidateSet, digest
 from gossamer.plan.tune.examples import Examples
 
 
@@ -133,7 +133,7 @@ class Tuner(Measures):
             return True
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
-            return stored.failure.startswith(WRONG) and stored.weights != self._digest(layer)
+            return stored.wrong_numbers and stored.weights != self._digest(layer)
         return stored.samples < self.samples
 
     def _fresh(self, layer: Layer, problem: Problem,
