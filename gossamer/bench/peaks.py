@@ -19,6 +19,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
+from gossamer.plan.prepare import build
 from gossamer.tensor import pack
 
 WORK_GROUP_SIZE = 256
@@ -151,7 +152,7 @@ def _vendor_product(algorithm: Algorithm, variant: Variant, problem: GemmProblem
     """The product of two matrices of ones as work to be timed."""
     ones = np.ones((_LARGE, _LARGE), np.float32)
     purpose = "the measurement of the arithmetic rate"
-    state = algorithm.prepare(Weights({"weight": ones}, device), problem, variant, device)
+    state, _ = build(algorithm, Weights({"weight": ones}, device), problem, variant, device)
     source = device.upload(pack(ones, variant.inputs[0]), purpose)
     target = device.empty(variant.outputs[0].nbytes, purpose)
     workspace = device.empty(variant.workspace, purpose) if variant.workspace else None

@@ -183,6 +183,8 @@ class State:
         Kernel launches in the order of execution.
     data : Any
         Further data of the algorithm that no other code reads.
+    packed : tuple of Buffer
+        The packed forms of the constants, which are kept as long as the state.
     """
 
     problem: Problem
@@ -190,6 +192,7 @@ class State:
     device: Device
     launches: list[Launch] = field(default_factory=list)
     data: Any = None
+    packed: tuple[Buffer, ...] = ()
 
 
 class Algorithm(abc.ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,7 +71,8 @@ def build_clock(device: Device) -> float:
 class Weights:
     """A layer's constants and their packed forms on one device.
 
-    Each form is made once and shared by the programs of all batch sizes of one plan.
+    A form is kept as long as its memory is used by somebody, such as the `State` of a variant that
+    is ready to run. Meanwhile all who ask for it share it.
 
     Parameters
     ----------
@@ -93,7 +95,7 @@ class Weights:
         self.arrays = dict(arrays)
         self.layer = layer
         self._device = device
-        self._packed: dict[str, Packed] = {}
+        self._packed: dict[str, tuple[weakref.ref[Buffer], float]] = {}
         self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Pack) -> Buffer:
@@ -134,13 +136,18 @@ class Weights:
             The device has no room for the form.
         """
         with self._lock:
-            if key not in self._packed:
-                start = build_clock(self._device)
-                result = pack(self.arrays)
-                buffer = result if isinstance(result, Buffer) else self._device.upload(
-                    np.ascontiguousarray(result), f"weights of {self.layer}")
-                self._packed[key] = Packed(buffer, build_clock(self._device) - start)
-            return self._packed[key]
+            if key in self._packed:
+                kept, seconds = self._packed[key]
+                buffer = kept()
+                if buffer is not None:
+                    return Packed(buffer, seconds)
+            start = build_clock(self._device)
+            result = pack(self.arrays)
+            buffer = result if isinstance(result, Buffer) else self._device.upload(
+                np.ascontiguousarray(result), f"weights of {self.layer}")
+            seconds = build_clock(self._device) - start
+            self._packed[key] = weakref.ref(buffer), seconds
+            return Packed(buffer, seconds)
 
     @cached_property
     def digest(self) -> str:
@@ -150,4 +157,40 @@ class Weights:
     @property
     def nbytes(self) -> int:
         """Bytes of device memory that all packed forms take."""
-        return sum(packed.buffer.nbytes for packed in self._packed.values())
+        buffers = (kept() for kept, _ in self._packed.values())
+        return sum(buffer.nbytes for buffer in buffers if buffer is not None)
+
+
+_Key = tuple[tuple[str, int, tuple[int, ...], tuple[int, ...], str], ...]
+"""For each constant its name, address, shape, strides and dtype."""
+
+_shared: weakref.WeakKeyDictionary[Device, weakref.WeakValueDictionary[_Key, Weights]] = (
+    weakref.WeakKeyDictionary())
+_shared_lock = threading.Lock()
+
+
+def shared_weights(arrays: Mapping[str, np.ndarray], device: Device, layer: str) -> Weights:
+    """Return the weights of a layer, the same for all who have these very arrays.
+
+    Parameters
+    ----------
+    arrays : mapping of str to numpy.ndarray
+        The constants by name, which nobody may change.
+    device : Device
+        The device that holds the packed forms.
+    layer : str
+        Name of the layer, for messages.
+
+    Returns
+    -------
+    Weights
+        The constants with the packed forms that the device has of them.
+    """
+    key = tuple((name, array.__array_interface__["data"][0], array.shape, array.strides,
+                 array.dtype.str) for name, array in sorted(arrays.items()))
+    with _shared_lock:
+        of_device = _shared.setdefault(device, weakref.WeakValueDictionary())
+        weights = of_device.get(key)
+        if weights is None:
+            weights = of_device[key] = Weights(arrays, device, layer)
+        return weights

@@ -17,14 +17,13 @@ from gossamer.measure import Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.weights import Weights
 from gossamer.plan.choose.baseline_plans import EndToEnd, end_to_end
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.program import Layer, Program
 from gossamer.plan.region import find_regions
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, check_count, fill
@@ -81,7 +80,6 @@ class Plan:
         self._choices = choices
         self._note = note
         self._planner = Planner(self.graph, device, tuner, choices, policy, self.calibration, note)
-        self._weights: dict[tuple[str, str], Weights] = {}
         self._planned: OrderedDict[int, Planned] = OrderedDict()
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, list[Timing]] = {}
@@ -305,7 +303,7 @@ class Plan:
             If the device fails or has too little memory.
         """
         program = self.program(batch)
-        return Context(self.graph.name, program, self.device, self._weights_of, stream)
+        return Context(self.graph.name, program, self.device, stream)
 
     def program(self, batch: int) -> Program:
         """Return the layers of a batch size with what computes them.
@@ -447,7 +445,9 @@ class Plan:
         with self._lock:
             contexts = list(self._contexts.values())
             return {
-                "weights": sum(weights.nbytes for weights in self._weights.values())
+                "weights": sum(weights.nbytes for weights in {
+                    id(weights): weights for context in contexts for weights in context.weights
+                    }.values())
                 + sum(context.constant_bytes for context in contexts),
                 "activations": sum(context.activation_bytes for context in contexts),
                 "workspace": sum(context.workspace_bytes for context in contexts),
@@ -502,10 +502,3 @@ class Plan:
         outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
                    for info in self.outputs}
         return {} if any(array.size for array in outputs.values()) else outputs
-
-    def _weights_of(self, step: Step) -> Weights:
-        with self._lock:
-            key = (step.layer.name, step.device.name)
-            if key not in self._weights:
-                self._weights[key] = Weights(step.layer.weights, step.device, step.layer.name)
-            return self._weights[key]

@@ -35,6 +35,7 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
     watched = _RecordingWeights(weights, device)
     start = build_clock(device)
     state = algorithm.prepare(watched, problem, variant, device)
+    state.packed = tuple(packed.buffer for packed in watched.forms.values())
     seconds = build_clock(device) - start - watched.waited
     seconds += sum(packed.seconds for packed in watched.forms.values())
     kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()

@@ -27,6 +27,7 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.lower.rules import lower
+from gossamer.plan.prepare import build
 from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, pack, unpack
 
@@ -198,8 +199,8 @@ def _alternative(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm
     (source_spec,), (spec,) = variant.inputs, variant.outputs
 
     def make() -> ReadyContender:
-        state = algorithm.prepare(on_device.weights, problem, variant,  # type: ignore[arg-type]
-                                  device)
+        assert problem is not None
+        state, _ = build(algorithm, on_device.weights, problem, variant, device)
         source = on_device.source(source_spec)
         target = device.empty(spec.nbytes, "a layer's output")
         workspace = device.empty(variant.workspace, "a layer's workspace") if (

@@ -20,7 +20,6 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm, Problem
-from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Candidate, why_not
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program, Step
@@ -233,12 +232,11 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
     others. Those whose times are missing come first; where none of them runs, no other is timed."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
-    weights_of = shared_weights()
     for key, program in programs.items():
         if key not in missing and not tasks:
             break
         try:
-            tasks[key] = Context(name, program, device, weights_of).ready()
+            tasks[key] = Context(name, program, device).ready()
             device.synchronize()
         except Exception as error:  # a program may fail in any way; its failure is reported
             tasks.pop(key, None)
@@ -248,18 +246,6 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
         results.update({key: EndToEnd(rounded(timing))
                         for key, timing in _timed(tasks, samples).items()})
     return results
-
-
-def shared_weights() -> Callable[[Step], Weights]:
-    """Returns a function that gives contexts the weights of a step. They are packed once for all
-    contexts that use the function, and freed with it."""
-    weights: dict[tuple[str, str], Weights] = {}
-
-    def weights_of(step: Step) -> Weights:
-        key = (step.layer.name, step.device.name)
-        return weights.setdefault(key, Weights(step.layer.weights, step.device, step.layer.name))
-
-    return weights_of
 
 
 def _timed(tasks: Mapping[str, Task], samples: int) -> dict[str, Timing]:

@@ -12,7 +12,7 @@ from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.choose.baseline_plans import Comparison, compare, shared_weights
+from gossamer.plan.choose.baseline_plans import Comparison, compare
 from gossamer.plan.choose.calibration import Accuracy, Calibration
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.choose.select import choose
@@ -123,8 +123,7 @@ class Planner:
         assert self._calibration is not None
         try:
             return self._calibration.error(
-                Context(self._graph.name, program, self._device, shared_weights()).run,
-                program.batch)
+                Context(self._graph.name, program, self._device).run, program.batch)
         finally:
             # contexts are in reference cycles, which keep their device memory
             gc.collect()

@@ -16,7 +16,7 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
-from gossamer.ops.weights import Weights
+from gossamer.ops.weights import shared_weights
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.memory import Lifetime, place
@@ -34,11 +34,10 @@ class Context:
 
     A context serves one execution at a time, so that each thread, batch size and stream needs one.
 
-    weights: returns the weights of a step. stream: the stream on which run() works.
+    stream: the stream on which run() works.
     """
 
-    def __init__(self, name: str, program: Program, device: Device,
-                 weights: Callable[[Step], Weights], stream: Any = None) -> None:
+    def __init__(self, name: str, program: Program, device: Device, stream: Any = None) -> None:
         self.program = program
         self.device = device
         self.stream = stream
@@ -48,8 +47,10 @@ class Context:
                            for value, array in program.constants.items()}
         self.builds: list[BuildCost | None] = []
         """The cost of preparing each step; None where there is nothing to compute."""
+        self.weights = [shared_weights(step.layer.weights, step.device, step.layer.name)
+                        for step in program.steps]
         self._works = [self._work(step, built) for step, built in zip(
-            program.steps, self._built(program.steps, weights), strict=True)]
+            program.steps, self._built(), strict=True)]
         self._graph: Callable[..., None] | None = None
         self._executions = 0
         self._foreign: OrderedDict[tuple[int, ...], Callable[..., None] | None] = OrderedDict()
@@ -246,14 +247,12 @@ class Context:
         return {value: arena.view(offset, lifetimes[value].nbytes)
                 for value, offset in offsets.items()}
 
-    def _built(self, steps: Sequence[Step],
-               weights: Callable[[Step], Weights]) -> Sequence[Callable[[], Prepared]]:
+    def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Returns for each step a function that returns its prepared state and the cost of that,
         or raises the error."""
-        def make(step: Step, constants: Weights) -> Prepared:
-            return build(step.algorithm, constants, step.problem, step.variant, step.device)
-
-        makers = [partial(make, step, weights(step)) for step in steps]
+        steps = self.program.steps
+        makers = [partial(build, step.algorithm, weights, step.problem, step.variant, step.device)
+                  for step, weights in zip(steps, self.weights, strict=True)]
         on_device = [index for index, step in enumerate(steps)
                      if step.device is self.device and not _is_empty(step)]
         built = side_by_side(self.device, [makers[index] for index in on_device],

@@ -18,7 +18,7 @@ from gossamer.measure import CpuContention, Task, prepared, sampled
 from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
-from gossamer.ops.weights import Weights
+from gossamer.ops.weights import shared_weights
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
@@ -77,7 +77,7 @@ class CandidateSet:
         self.problem = layer.problem
         self._contention = CpuContention() if contention is None else contention
         self.device = device
-        self._weights = Weights(layer.weights, device, layer.name)
+        self._weights = shared_weights(layer.weights, device, layer.name)
         self.digest = self._weights.digest[:_DIGITS]
         self._examples = Examples(device) if examples is None else examples
         self._constants = layer.weights
