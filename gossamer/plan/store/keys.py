@@ -35,7 +35,8 @@ _LIBRARIES = {
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Returns every field of a problem as JSON values; equal problems give equal text."""
+    """Returns every field of a problem as JSON values, less value facts where none are known;
+    equal problems give equal text."""
     return {"op": problem.op, **_plain(problem)}
 
 
@@ -148,7 +149,8 @@ def _versions(module: str) -> dict[str, str]:
 def _plain(value: Any) -> Any:
     """Returns a value of a problem as JSON values. Raises TypeError where it has no fixed text."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)
+                if field.name != "facts" or getattr(value, field.name) != field.default}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):
