@@ -153,13 +153,8 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
     if not (device.limits.graph and task.captured):
         return PreparedTask(device, repeat, count, once)
     graph = device.capture(repeat)
-    assert graph is not None
-
-    def replay(stream: Any) -> None:
-        graph(stream)  # type: ignore[call-arg]
-
-    device.time(replay)
-    return PreparedTask(device, replay, count, once)
+    device.time(graph)
+    return PreparedTask(device, graph, count, once)
 
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,

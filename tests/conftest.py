@@ -127,7 +127,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_slow(device: Device) -> bool:
     """Returns whether the device interprets its kernels (Oclgrind), so that shapes must be tiny."""
-    return bool(getattr(device, "is_simulator", False))
+    return device.is_simulator
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -16,8 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import gossamer
 import gossamer.ops
+from gossamer.errors import ModelError
 from gossamer.expression import apply
-from gossamer.model.infer import layout_rules, shape_rules
+from gossamer.io.images import Preprocessing
+from gossamer.model import readers
+from gossamer.model.opset import definition, reductions
+from gossamer.model.opset.registry import OPSET
+from gossamer.model.readers import registry
 from gossamer.model.readers.onnx import layout, reader
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
 from gossamer.model.readers.onnx.layers import LAYERS
@@ -29,6 +34,7 @@ from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower import rules
 from gossamer.tensor import default_spec
+from tests.cli.command_line import fails
 from tests.ops import harness
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,17 +90,19 @@ def cumsum(tmp_path, monkeypatch):
     op = importlib.import_module("gossamer.ops.cumsum").OP
     monkeypatch.setitem(OPS, "cumsum", op)
 
-    def rule(module, file, **names):
+    def made(module, file, name="_cumsum", **names):
         namespace = {**vars(module), **names}
         exec(blocks[file], namespace)
-        return namespace["_cumsum"]
+        return namespace[name]
 
     monkeypatch.setitem(reader._CONVERTERS, "CumSum",
-                        rule(layout, "gossamer/model/readers/onnx/layout.py"))
-    monkeypatch.setitem(shape_rules._RULES, "cumsum",
-                        rule(layout_rules, "gossamer/model/infer/layout_rules.py"))
+                        made(layout, "gossamer/model/readers/onnx/layout.py"))
+    monkeypatch.setitem(OPSET, "cumsum", made(
+        reductions, "gossamer/model/opset/reductions.py", "CUMSUM",
+        nothing_known=definition.nothing_known))
     monkeypatch.setitem(rules._RULES, "cumsum",
-                        rule(rules, "gossamer/plan/lower/rules.py", CumsumProblem=op.problem))
+                        made(rules, "gossamer/plan/lower/rules.py", CumsumProblem=op.problem))
+    rules.check_rules(OPSET, rules._RULES)
     yield op
     for name in [name for name in sys.modules if name.startswith("gossamer.ops.cumsum")]:
         del sys.modules[name]
@@ -121,6 +129,78 @@ def test_add_an_op_from_a_file_to_numbers(cumsum, tmp_path):
     x = np.random.default_rng(0).random((5, 3, 4), np.float32)
     np.testing.assert_allclose(plan(x), np.cumsum(x, axis=-1) - x, rtol=1e-5, atol=1e-6)
     assert [row["op"] for row in plan.report().rows] == ["cumsum"]
+
+
+@pytest.fixture
+def darknet(tmp_path, monkeypatch) -> Path:
+    """A folder with net.cfg and net.weights, and the reader for them that the page add-a-reader.md
+    adds, registered as the page says."""
+    blocks = _blocks_by_file(DOCS / "add-a-reader.md")
+    (tmp_path / "readers").mkdir()
+    (tmp_path / "readers" / "darknet.py").write_text(blocks["gossamer/model/readers/darknet.py"])
+    monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path / "readers")])
+    namespace = dict(vars(registry))
+    exec(blocks["gossamer/model/readers/registry.py"], namespace)
+    monkeypatch.setattr(registry, "READERS", namespace["READERS"])
+    (tmp_path / "net.cfg").write_text(
+        "[net]\nchannels=3\nheight=6\nwidth=4\n[convolutional]\nfilters=5\nsize=3\nstride=1\n"
+        "pad=1\nactivation=leaky\n# halves the size\n[maxpool]\nsize=2\nstride=2\n"
+        "[convolutional]\nfilters=2\nsize=1\nstride=1\n[yolo]\nanchors = 10,13, 16,30.5\n")
+    numbers = np.random.default_rng(0).standard_normal(5 + 5 * 27 + 2 + 10).astype("<f4")
+    (tmp_path / "net.weights").write_bytes(bytes(20) + numbers.tobytes())
+    yield tmp_path
+    sys.modules.pop("gossamer.model.readers.darknet", None)
+
+
+def test_add_a_reader_from_files_to_numbers(darknet, tmp_path):
+    graph = gossamer.load(darknet / "net.cfg")
+    assert graph.metadata.anchors == ((10, 13), (16, 30.5))
+    assert graph.metadata.preprocessing == Preprocessing((6, 4), scale=1 / 255)
+    x = np.random.default_rng(1).standard_normal((2, 3, 6, 4)).astype(np.float32)
+    bias, weight, bias2, weight2 = np.split(np.fromfile(darknet / "net.weights", "<f4", offset=20),
+                                            [5, 140, 142])
+    weight, weight2 = weight.reshape(5, 27), weight2.reshape(2, 5)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    y = windows.transpose(0, 2, 3, 1, 4, 5).reshape(2, 6, 4, 27) @ weight.T + bias
+    y = np.where(y < 0, 0.1 * y, y).reshape(2, 3, 2, 2, 2, 5).max((2, 4)) @ weight2.T + bias2
+    expected = y.transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(gossamer.compile(graph, "host")(x), expected, rtol=1e-4, atol=1e-5)
+    gossamer.compile(graph, "host").save(tmp_path / "net.plan")
+    plan = gossamer.Plan.load(tmp_path / "net.plan")
+    assert plan.graph.metadata == graph.metadata
+    np.testing.assert_allclose(plan(x), expected, rtol=1e-4, atol=1e-5)
+    (darknet / "net.weights").rename(tmp_path / "trained")
+    again = gossamer.load(str(darknet / "net.cfg"), tmp_path / "trained")
+    np.testing.assert_array_equal(again.constants["weight"], weight.reshape(5, 3, 3, 3))
+
+
+def test_add_a_reader_with_bad_files(darknet):
+    cfg, weights = darknet / "net.cfg", darknet / "net.weights"
+    text, numbers = cfg.read_text(), weights.read_bytes()
+    for old, new, message in (
+            ("[maxpool]", "[dropout]", r"net.cfg: section 2 \[dropout\] is not computed"),
+            ("stride=2", "stride=x", r"section 2 \[maxpool\]: stride is 'x', expected a number"),
+            ("leaky", "mish", r"section 1 \[convolutional\]: activation 'mish' is not computed"),
+            ("30.5", "", "anchors are '10,13, 16,', expected pairs"),
+            ("[net]", "[other]", "net.cfg: does not begin with")):
+        cfg.write_text(text.replace(old, new))
+        with pytest.raises(ModelError, match=message):
+            gossamer.load(cfg)
+    cfg.write_text(text)
+    weights.write_bytes(numbers[:-4])
+    with pytest.raises(ModelError, match=r"net.weights: ends within .*section 3.*10 numbers"):
+        gossamer.load(cfg)
+    assert ("net.cfg: is a Darknet network, which prune cannot rewrite: it writes ONNX files"
+            in fails(2, "prune", cfg, "--sparsity", "0.5", "-o", darknet / "thin.onnx"))
+    weights.unlink()
+    assert "net.cfg: its weights file is missing" in fails(2, "inspect", cfg)
+
+
+def test_every_suffix_is_described():
+    page = (DOCS / "run.md").read_text()
+    suffixes = [suffix for kind in registry.READERS for suffix in kind.suffixes]
+    assert suffixes and not [suffix for suffix in suffixes if f"`{suffix}`" not in page]
 
 
 @pytest.fixture
@@ -210,7 +290,7 @@ def test_files_that_are_named_exist(page):
     if page.name == "CHANGELOG.md" or page.parent.name == "notes":
         return  # these pages name files that existed when they were written
     new = set(re.findall(r"`([\w./-]+)` \(new\)", text))
-    example = re.compile(r"gossamer/(ops/cumsum/|ops/conv2d/direct\.|model/readers/darknet/)")
+    example = re.compile(r"gossamer/(ops/cumsum/|ops/conv2d/direct\.)")
     named = re.findall(r"`((?:gossamer|tests|docs|examples|tools)/[\w./-]+)`", text)
     assert not [name for name in dict.fromkeys(named)
                 if name not in new and not example.match(name) and not (ROOT / name).exists()]

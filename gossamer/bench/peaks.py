@@ -136,7 +136,7 @@ def _tensor_core_rate(device: Device, precision: str) -> float:
                           for variant in islice(variants, _MOST_TRIED)]
             else:
                 reasons.append(reason)
-    if not tasks and device.api == "cuda" and find_spec("torch") is not None:
+    if not tasks and device.runs_cuda_libraries and find_spec("torch") is not None:
         from gossamer.bench.peers import torch_peers
 
         tasks.append(Task(device, torch_peers.product(device, precision, _LARGE), captured=False))

@@ -116,8 +116,7 @@ def checkout_commit() -> str | None:
 
 def machine(device: Device) -> str:
     """Returns the chip's name without the suffix that the API adds."""
-    text = device.description
-    return text if device.api == "host" else text.rsplit(" (", 1)[0]
+    return device.chip
 
 
 def now() -> str:

@@ -15,6 +15,7 @@ from gossamer.io.arrays import read_arrays
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
+from gossamer.model.load import expected_models
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -24,11 +25,9 @@ def load_graph(model: str, shapes: list[str] | None) -> Graph:
     """Returns the graph of the MODEL argument with the --shape options, and prints its
     warnings."""
     if not model:
-        raise InputError("MODEL: the name is empty; expected an ONNX file or the name of a network "
-                         f"of the zoo ({', '.join(zoo.MODELS)})")
+        raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if model not in zoo.MODELS and Path(model).is_dir():
-        raise InputError(f"{model}: is a folder, expected an ONNX file or the name of a network "
-                         f"of the zoo ({', '.join(zoo.MODELS)})")
+        raise InputError(f"{model}: is a folder, expected {expected_models()}")
     graph = gossamer.load(model)
     for warning in graph.warnings:
         terminal.notice(warning, "warning")

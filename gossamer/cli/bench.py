@@ -15,11 +15,13 @@ from rich.console import Console
 from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
+from gossamer.model.readers import registry
 from gossamer.ops.algorithm import PRECISIONS
 
 if TYPE_CHECKING:
     from gossamer.bench.rows import ResultRow
     from gossamer.bench.work import Item
+    from gossamer.device.base import Device
 
 
 def bench(
@@ -27,8 +29,8 @@ def bench(
         metavar="SUITE...", help="mobilenet, conv-layers, gemm, networks, sparse-layers, "
                                  "sparse-networks, backprop, train-many")] = None,
     model: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE.onnx", help="A network for the suites networks and sparse-networks; may be "
-                                  "repeated.")] = None,
+        metavar="FILE", help=f"A network for the suites networks and sparse-networks: "
+                             f"{registry.descriptions()}; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="The published sparse weights that sparse-layers and "
                                "sparse-networks measure; benchmarks/README.md lists them.")
@@ -176,10 +178,10 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     if output is not None:
         check_appendable(output)
     device = find(device_name)
-    if getattr(device, "is_simulator", False):
+    if device.is_simulator:
         raise InputError(f"{device.name} is a simulator, whose times mean nothing; choose another "
                          "device (gossamer devices lists them)")
-    peers = _peers(against, device.api, items)
+    peers = _peers(against, device, items)
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
     results: list[dict[str, Any]] = []
     rows: list[ResultRow] = []
@@ -248,7 +250,7 @@ def _kind(item: Item) -> tuple[bool, bool]:
     return item.is_layer, item.is_training
 
 
-def _peers(text: str | None, api: str,
+def _peers(text: str | None, device: Device,
            items: Sequence[Item]) -> dict[tuple[bool, bool], tuple[str, ...]]:
     """Returns the peers that --against names, or the defaults, for each kind of item."""
     from gossamer.bench.peers import training_peers
@@ -257,7 +259,8 @@ def _peers(text: str | None, api: str,
     peers_of = {kind: list(training_peers.TRAINING_PEERS if kind[1] else [*PEERS, *vendors()])
                 for kind in map(_kind, items)}
     if text is None:
-        return {kind: tuple(training_peers.defaults(api) if kind[1] else defaults(api, kind[0]))
+        return {kind: tuple(training_peers.defaults(device) if kind[1]
+                            else defaults(device, kind[0]))
                 for kind in peers_of}
     chosen = [] if text == "none" else text.split(",")
     known = list(dict.fromkeys(name for names in peers_of.values() for name in names))

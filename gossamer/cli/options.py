@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gossamer.model import zoo
+from gossamer.model.load import expected_models
 
 ModelArgument = Annotated[str, typer.Argument(
-    metavar="MODEL", help=f"An ONNX file, or a network of the zoo: {', '.join(zoo.MODELS)}.")]
+    metavar="MODEL", help=f"The network: {expected_models()}.")]
 ShapeOption = Annotated[list[str] | None, typer.Option(
     metavar="[NAME=]3,224,224",
     help="An input's shape without the batch, where the file leaves it open; may be repeated.")]

@@ -14,10 +14,12 @@ from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, load_image
 from gossamer.io.text import shape_text
-from gossamer.model import zoo
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
+
+_ASSUMED = PRESETS["imagenet"]
+"""The preprocessing where neither the options nor the network say any."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class PhotoOptions:
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Returns the preprocessing that the options ask for; else what the zoo or the model's file
-    knows; else ImageNet's, with a notice.
+    """Returns the preprocessing that the options ask for; else the one that came with the network;
+    else ImageNet's, with a notice.
 
     The size is that of the network's input unless an option gives it. Raises InputError where
     photos prepared like this do not fit the network.
@@ -73,7 +75,8 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
             if text.startswith(f"{option} "):
                 text = f"--{text}"
         raise InputError(text) from None
-    if base is PRESETS["imagenet"] and options.preprocess is None and model not in zoo.MODELS:
+    if base is _ASSUMED and options.preprocess is None and (
+            graph.metadata.preprocessing is None):
         terminal.notice("photos are prepared as for ImageNet (RGB, mean and deviation normalised), "
                         "and the results mean nothing if the network was trained otherwise; "
                         "--preprocess and --mean, --std, --scale, --bgr, --grey choose otherwise")
@@ -145,11 +148,11 @@ def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) ->
         raise InputError(f"--preprocess {preset}: expected one of {', '.join(PRESETS)}")
     if preset is not None:
         return PRESETS[preset]
-    if model in zoo.MODELS:
-        return zoo.MODELS[model].preprocessing
+    if graph.metadata.preprocessing is not None:
+        return graph.metadata.preprocessing
     if graph.metadata.picture:
         return Preprocessing(graph.metadata.picture, channels="grey")
-    return PRESETS["none" if has_numbers or options.channels else "imagenet"]
+    return PRESETS["none"] if has_numbers or options.channels else _ASSUMED
 
 
 def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,

@@ -1,15 +1,17 @@
-"""The verb `prune`: it sets the smallest weights of an ONNX model to zero."""
+"""The verb `prune`: it writes an ONNX file with the smallest weights of a network set to zero."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import onnx
 import typer
 from google.protobuf.message import EncodeError
 
@@ -19,17 +21,21 @@ from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
-from gossamer.model.load import FORMATS, load
+from gossamer.model.load import load
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
-from gossamer.model.readers.onnx.reader import read_model
+from gossamer.model.readers import registry
+
+_REWRITTEN = [reader.description for reader in registry.READERS if reader.read_onnx is not None]
+"""The kinds of files that can be written again with other weights."""
 
 
 def prune_(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help="An ONNX file, or the name of a network of the zoo.")],
+        metavar="MODEL", help=f"The network: {', '.join(_REWRITTEN)}, or the name of a network of "
+                              f"the zoo ({', '.join(zoo.MODELS)}).")],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="OUT.onnx", help="Write the pruned model here.")],
+        "--output", "-o", metavar="OUT.onnx", help="Write the pruned network here, as ONNX.")],
     sparsity: Annotated[float | None, typer.Option(
         metavar="0.9", help="The share of weights that become zero, from 0 up to below 1.")] = None,
     per_layer: Annotated[Path | None, typer.Option(
@@ -42,7 +48,10 @@ def prune_(
         "--depthwise", help="Prune depthwise convolutions too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the smallest weights of a network's convolutions and matrix products to zero."""
+    """Set the smallest weights of a network's convolutions and matrix products to zero.
+
+    It writes an ONNX file: the graph of MODEL with its weights pruned, nothing else changed.
+    """
     if sparsity is None and per_layer is None:
         raise InputError("give --sparsity, --per-layer or both")
     if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
@@ -51,13 +60,10 @@ def prune_(
         raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
     if scope is not None and sparsity is None:
         raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
-    if model not in zoo.MODELS and not model.lower().endswith(FORMATS):
-        raise InputError(f"{model}: is no ONNX file; expected one that ends in "
-                         f"{' or '.join(FORMATS)}, or the name of a network of the zoo "
-                         f"({', '.join(zoo.MODELS)})")
+    read = _onnx_form(model)
     shares = {} if per_layer is None else read_shares(per_layer)
     output_files.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
-    network = to_onnx(load(model)) if model in zoo.MODELS else read_model(Path(model))
+    network = read()
     try:
         layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise)
     except InputError as error:
@@ -80,6 +86,20 @@ def prune_(
             terminal.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity "
                             "with --per-layer", "warning")
     _report(model, output, layers, as_json)
+
+
+def _onnx_form(model: str) -> Callable[[], onnx.ModelProto]:
+    """Returns the function that makes ONNX of the MODEL argument. Raises InputError where nothing
+    can be written in its form."""
+    if model in zoo.MODELS:
+        return lambda: to_onnx(load(model))
+    reader = registry.reader_of(model)
+    if reader is None or reader.read_onnx is None:
+        kind = f"{reader.kind}, which" if reader else "of a kind that"
+        raise InputError(f"{model}: is {kind} prune cannot rewrite: it writes ONNX files, and "
+                         f"takes {', '.join(_REWRITTEN)}, or the name of a network of the zoo "
+                         f"({', '.join(zoo.MODELS)}); export the network as ONNX first")
+    return partial(reader.read_onnx, Path(model))
 
 
 def read_shares(path: Path) -> dict[str, float]:
@@ -161,7 +181,8 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
                           "before": "density before", "after": "after", "kept": "note"}, rows)
     print(f"{len(pruned)} layers: density {before / weights:.2%} before, {after / weights:.2%} "
           f"after; {weights - after} of {weights} weights are zero")
-    print(f"written: {output}")
+    print(f"written: {output}, an ONNX file: the graph of {model} with its weights pruned, nothing "
+          "else changed")
 
 
 def _density(layer: PrunedLayer, nonzeros: int) -> str | None:

@@ -23,7 +23,7 @@ from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.images import PRESETS
 from gossamer.io.labels.reader import read_names
-from gossamer.model import zoo
+from gossamer.model.load import expected_models
 from gossamer.plan.store.plan_file import SUFFIX
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 def run(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"An ONNX file, a plan that `gossamer compile` saved, or a network "
-                              f"of the zoo: {', '.join(zoo.MODELS)}.")],
+        metavar="MODEL", help=f"A plan that `gossamer compile` saved ({SUFFIX}), "
+                              f"{expected_models()}.")],
     photos: Annotated[list[str] | None, typer.Argument(
         metavar="[FILE]...", help="Photos, as with --image.")] = None,
     image: Annotated[list[str] | None, typer.Option(
@@ -82,8 +82,7 @@ def run(
         output_path = output_files.check(output, len(graph.outputs), files_read)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     if photos:
-        in_zoo = saved_plan is not None and graph.name in zoo.MODELS
-        inputs = photo_inputs(graph.name if in_zoo else model, graph, photos, options, batch)
+        inputs = photo_inputs(model, graph, photos, options, batch)
     else:
         inputs = array_inputs(model, graph, arrays, options, batch)
     plan, outputs, report = _execute(model, graph, saved_plan, inputs, device, strict, table)

@@ -15,7 +15,8 @@ from gossamer.io import terminal
 from gossamer.model.batch_axis import mixing_node
 
 if TYPE_CHECKING:
-    from gossamer.model.graph import Graph, ModelMetadata
+    from gossamer.model.graph import Graph
+    from gossamer.model.metadata import ModelMetadata
 
 _WHITE = 255.0
 
@@ -36,11 +37,11 @@ class RunInputs:
     are_photos: bool
 
 
-def photo_inputs(network: str, graph: Graph, photos: list[str], options: PhotoOptions,
+def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
                  batch: int | None) -> RunInputs:
-    """Returns the photos in batches. network: its name, by which the zoo knows how photos are
-    prepared. Raises InputError where they do not fit the network."""
-    prepare = photo_options.preprocessing(network, graph, options)
+    """Returns the photos in batches. model: the network as the command line names it, for messages.
+    Raises InputError where they do not fit the network."""
+    prepare = photo_options.preprocessing(model, graph, options)
     size = _batch_size(graph, batch, len(photos), 1)
     batches = photo_options.photo_batches(photos, size, prepare, graph.inputs[0].shape)
     return RunInputs(photos, size, batches, True)

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gossamer.device.limits import Limits
+from gossamer.device.optional import OptionalCapabilities
 from gossamer.device.source import KernelSource
+from gossamer.errors import DeviceError
 
 
 class Buffer(abc.ABC):
@@ -25,6 +27,18 @@ class Buffer(abc.ABC):
 
     device: Device
     nbytes: int
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte, on devices that run libraries for CUDA.
+
+        Raises
+        ------
+        DeviceError
+            The device's memory has no addresses.
+        """
+        raise DeviceError(f"memory of {self.device.name} has no address, which libraries for CUDA "
+                          "need; use a CUDA device")
 
     @abc.abstractmethod
     def view(self, offset: int, nbytes: int) -> Buffer:
@@ -84,16 +98,18 @@ Argument = Buffer | int | float | np.generic | None
 """A kernel argument: int means int32, float means float32, None a null pointer."""
 
 
-class Device(abc.ABC):
+class Device(OptionalCapabilities):
     """A device that runs plans; `gossamer.device.registry.find` returns instances.
 
     A parameter `stream` takes None for the device's default stream. All arguments named `array`
     must be C-contiguous. A copy of a device is the device itself, and pickling keeps its name.
+    What only some devices can do is declared in OptionalCapabilities.
 
     Attributes
     ----------
     api : str
-        "host", "opencl" or "cuda".
+        "host", "opencl" or "cuda"; it is part of names and of keys, and other code decides by the
+        capabilities instead.
     index : int
         Number of the device among those of its api.
     description : str
@@ -121,19 +137,9 @@ class Device(abc.ABC):
         return self.api if self.api == "host" else f"{self.api}:{self.index}"
 
     @property
-    def compiles(self) -> bool:
-        """True if the device compiles and launches kernels; the host does not."""
-        return True
-
-    @property
-    def on_processors(self) -> bool:
-        """True if work runs on the host's processors, which other programs use as well."""
-        return False
-
-    @property
-    def builds_side_by_side(self) -> bool:
-        """True if several threads build kernels in less time than one."""
-        return False
+    def chip(self) -> str:
+        """Name of the chip, without what the description adds, such as the driver's name."""
+        return self.description
 
     @abc.abstractmethod
     def compile(self, source: KernelSource) -> Kernel:
@@ -300,6 +306,25 @@ class Device(abc.ABC):
             A kernel failed.
         """
 
+    def wait(self, waiting: Any, awaited: Any) -> None:
+        """Make later work of one stream start after the present work of another.
+
+        By default the caller waits for that work.
+
+        Parameters
+        ----------
+        waiting : Any
+            The stream whose later work waits.
+        awaited : Any
+            The stream whose present work is waited for.
+
+        Raises
+        ------
+        DeviceError
+            A kernel failed.
+        """
+        self.synchronize(awaited)
+
     @abc.abstractmethod
     def create_stream(self) -> Any:
         """Return a new stream of the device; None on the host, which has none."""
@@ -325,25 +350,6 @@ class Device(abc.ABC):
         DeviceError
             A kernel failed.
         """
-
-    def capture(self, work: Callable[[Any], None],
-                stream: Any = None) -> Callable[..., None] | None:
-        """Record some work as a graph.
-
-        Parameters
-        ----------
-        work : callable
-            Queues the work on the stream that it is called with.
-        stream : Any
-            The stream on which the graph is replayed where its call names no other.
-
-        Returns
-        -------
-        callable or None
-            A function of an optional stream that replays the work in the stream's order; None
-            where the device has no graphs.
-        """
-        return None
 
     def __copy__(self) -> Device:
         """Return the device itself."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, check_view, out_of_memory
@@ -29,7 +30,7 @@ def processors() -> int:
 
 
 class HostBuffer(Buffer):
-    """Host memory, which algorithms use as NumPy arrays through `array`.
+    """Host memory, which algorithms use as NumPy arrays through `host_array`.
 
     bytes: the memory as a flat uint8 array.
     """
@@ -45,20 +46,23 @@ class HostBuffer(Buffer):
         check_view(self, offset, nbytes)
         return HostBuffer(self.device, self.bytes[offset : offset + nbytes])
 
-    def array(self, shape: TensorSpec | Sequence[int],
-              dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
-        """Returns the start of this memory as a C-contiguous array that shares it. It has the given
-        shape and dtype (default: float32), or a spec's stored shape and dtype.
-        Raises ValueError where the memory is too small."""
-        if isinstance(shape, TensorSpec):
-            dtype = shape.stored_dtype if dtype is None else dtype
-            shape = shape.stored_shape
-        kind = np.dtype(np.float32 if dtype is None else dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        if size > self.nbytes:
-            raise ValueError(f"shape {tuple(shape)} of {kind} needs {size} bytes, "
-                             f"the buffer has {self.nbytes}")
-        return self.bytes[:size].view(kind).reshape(tuple(shape))
+
+def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
+               dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
+    """Returns the start of a host buffer as a C-contiguous array that shares its memory. It has the
+    given shape and dtype (default: float32), or a spec's stored shape and dtype.
+
+    Raises DeviceError for memory of another device, and ValueError where the memory is too small.
+    """
+    if isinstance(shape, TensorSpec):
+        dtype = shape.stored_dtype if dtype is None else dtype
+        shape = shape.stored_shape
+    kind = np.dtype(np.float32 if dtype is None else dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if size > buffer.nbytes:
+        raise ValueError(f"shape {tuple(shape)} of {kind} needs {size} bytes, "
+                         f"the buffer has {buffer.nbytes}")
+    return _bytes_of(buffer)[:size].view(kind).reshape(tuple(shape))
 
 
 class HostDevice(Device):
@@ -78,6 +82,7 @@ class HostDevice(Device):
             shared_bytes_opt_in=0,
             work_group_size=1,
             subgroup_size=1,
+            sure_work_group_size=1,
         )
 
     @property
@@ -87,6 +92,12 @@ class HostDevice(Device):
     @property
     def on_processors(self) -> bool:
         return True
+
+    @property
+    def toolkit(self) -> str:
+        pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+        threads = max(pools, default=1)
+        return f"BLAS with {threads} thread" + "s" * (threads != 1)
 
     def compile(self, source: KernelSource) -> NoReturn:
         raise DeviceError(f"the host compiles no kernels, asked for {source.function} of "
@@ -110,12 +121,6 @@ class HostDevice(Device):
         buffer = self.empty(array.nbytes, purpose)
         self.write(buffer, np.ascontiguousarray(array))
         return buffer
-
-    def wrap(self, array: np.ndarray) -> HostBuffer:
-        """Returns a buffer that shares a C-contiguous array's memory and keeps it alive."""
-        if not array.flags.c_contiguous:
-            raise ValueError("only a C-contiguous array can be wrapped")
-        return HostBuffer(self, array.reshape(-1).view(np.uint8))
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
@@ -141,7 +146,9 @@ class HostDevice(Device):
 
 
 def _bytes_of(buffer: Buffer) -> np.ndarray:
-    assert isinstance(buffer, HostBuffer)
+    if not isinstance(buffer, HostBuffer):
+        raise DeviceError(f"memory of {buffer.device.name} is no NumPy array; copy it to the host "
+                          "by Device.read")
     return buffer.bytes
 
 

@@ -23,6 +23,9 @@ class Limits:
         Largest number of work-items in a work-group.
     subgroup_size : int
         Number of work-items that execute in lockstep (a warp), 1 where unknown.
+    sure_work_group_size : int
+        Largest number of work-items in a work-group of any kernel. An OpenCL device tells how many
+        a kernel may have, which can be fewer than `work_group_size`, only after it was built.
     cache_bytes : int
         Bytes of the cache that all compute units share, 0 where unknown.
     graph : bool
@@ -39,6 +42,7 @@ class Limits:
     shared_bytes_opt_in: int
     work_group_size: int
     subgroup_size: int
+    sure_work_group_size: int = 256
     cache_bytes: int = 0
     graph: bool = False
     mma: bool = False

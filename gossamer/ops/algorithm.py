@@ -11,6 +11,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.expression import Expression, identity
+from gossamer.facts import ValueFacts
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
@@ -52,9 +53,13 @@ class Problem(abc.ABC):
     ----------
     op : str
         Name of the op.
+    facts : tuple of ValueFacts
+        What is known of the values of each run-time input, where they are few; empty where nothing
+        is known of any.
     """
 
     op: ClassVar[str]
+    facts: tuple[ValueFacts, ...] = ()
 
     @property
     @abc.abstractmethod
@@ -111,12 +116,19 @@ class Problem(abc.ABC):
         Returns
         -------
         list of numpy.ndarray
-            One logical array for each input: floats are normally distributed, integers are 0 or
-            1, so that they are valid indices.
+            One logical array for each input: values are as the facts say where they are few, else
+            floats are normally distributed, and integers are 0 or 1, so that they are valid
+            indices.
         """
-        return [rng.standard_normal(spec.shape, dtype=np.float32)
-                if np.dtype(spec.dtype).kind == "f"
-                else rng.integers(0, 2, spec.shape).astype(spec.dtype) for spec in self.inputs]
+        arrays = []
+        for index, spec in enumerate(self.inputs):
+            if index < len(self.facts) and self.facts[index].few_values:
+                arrays.append(self.facts[index].draw(rng, spec.shape).astype(spec.dtype))
+            elif np.dtype(spec.dtype).kind == "f":
+                arrays.append(rng.standard_normal(spec.shape, dtype=np.float32))
+            else:
+                arrays.append(rng.integers(0, 2, spec.shape).astype(spec.dtype))
+        return arrays
 
     @abc.abstractmethod
     def describe(self) -> str:
@@ -298,7 +310,4 @@ class Algorithm(abc.ABC):
             A stream of the device; None is its default stream.
         """
         for step in state.launches:
-            arguments = [a(inputs, outputs, workspace) if callable(a) else a
-                         for a in step.arguments]
-            state.device.launch(step.kernel, step.work_groups, step.work_group_size, arguments,
-                                shared_bytes=step.shared_bytes, stream=stream)
+            step.run(state.device, inputs, outputs, workspace, stream)

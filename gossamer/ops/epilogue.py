@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gossamer.device.base import Argument, Buffer
+from gossamer.device.host import host_array
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.launch import input_buffer
@@ -148,5 +149,4 @@ def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorS
 
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     """Returns host buffers as arrays in memory order."""
-    return [buffer.array(spec.stored_shape, spec.stored_dtype)  # type: ignore[attr-defined]
-            for buffer, spec in zip(buffers, specs, strict=True)]
+    return [host_array(buffer, spec) for buffer, spec in zip(buffers, specs, strict=True)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from gossamer.device.base import Argument, Kernel
+from gossamer.device.base import Argument, Buffer, Device, Kernel
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,31 @@ class Launch:
     work_group_size: tuple[int, ...]
     arguments: tuple[Argument | Callable[..., Argument], ...]
     shared_bytes: int = 0
+
+    def run(self, device: Device, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+            workspace: Buffer | None, stream: Any = None) -> None:
+        """Queue the launch with these run-time buffers.
+
+        Parameters
+        ----------
+        device : Device
+            The device that compiled the kernel.
+        inputs, outputs : sequence of Buffer
+            Device memory of the tensors.
+        workspace : Buffer or None
+            Scratch memory; None where the kernel needs none.
+        stream : Any
+            A stream of the device; None is its default stream.
+
+        Raises
+        ------
+        DeviceError
+            The launch exceeds a limit of the device or the driver failed.
+        """
+        arguments = [argument(inputs, outputs, workspace) if callable(argument) else argument
+                     for argument in self.arguments]
+        device.launch(self.kernel, self.work_groups, self.work_group_size, arguments,
+                      shared_bytes=self.shared_bytes, stream=stream)
 
 
 def input_buffer(index: int) -> Callable[..., Argument]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.host import HostBuffer
+from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
@@ -164,22 +164,17 @@ class HostAlgorithm(Algorithm):
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
         specs = state.variant.inputs
-        arrays = [unpack(_array(buffer, spec), spec)
+        arrays = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, specs, strict=True)]
         results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
-            stored = _array(buffer, spec)
+            stored = host_array(buffer, spec)
             if spec.format.is_packed:
                 stored[...] = pack(result, spec)
                 continue
             if stored.size != spec.size:
                 stored[...] = 0
             logical_view(stored, spec)[...] = result
-
-
-def _array(buffer: Buffer, spec: TensorSpec) -> np.ndarray:
-    assert isinstance(buffer, HostBuffer)
-    return buffer.array(spec)
 
 
 def spatial_inner(spec: TensorSpec) -> int:

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops import lru_cache
 
 
@@ -25,10 +26,13 @@ class WeightsInfo:
         Nonzero weights as a share of all, from 0 to 1.
     mask_hash : str
         Hash of the positions of the nonzero weights; empty when no weight is zero.
+    facts : ValueFacts
+        What is known of the weights' values, where they are few; else REAL.
     """
 
     density: float = 1.0
     mask_hash: str = ""
+    facts: ValueFacts = REAL
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]

@@ -28,7 +28,7 @@ from gossamer.plan.region import find_regions
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, check_count, fill
 from gossamer.plan.run.context import Context
-from gossamer.plan.run.foreign import callers_stream, holds, is_foreign, like_on_host, on_host
+from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
 from gossamer.plan.store import plan_file
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
@@ -234,7 +234,7 @@ class Plan:
             If the device fails or has too little memory.
         """
         foreign = bool(inputs) and is_foreign(inputs[0])
-        if foreign and holds(self.device, inputs[0]):
+        if foreign and self.device.holds(inputs[0]):
             results = self._on_device(inputs, stream)
         else:
             arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
@@ -252,13 +252,11 @@ class Plan:
         return results[0] if len(results) == 1 else results
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
-        from gossamer.device.cuda.dlpack import DeviceArray, incoming, like
-
         current = callers_stream(inputs[0])
         stream = current if stream is None else stream
         check_count(self.graph, inputs)
-        arrays = [incoming(array, self.device, stream, name=f"input {info.name!r}",  # type: ignore[arg-type]
-                           dtype=info.dtype)
+        arrays = [self.device.incoming(array, stream, name=f"input {info.name!r}",
+                                       dtype=info.dtype)
                   for info, array in zip(self.inputs, inputs, strict=True)]
         batch = batch_of(self.graph, arrays)
         empty = {} if batch else self._empty_outputs(batch)
@@ -267,8 +265,7 @@ class Plan:
         for info in self.outputs:
             spec = (default_spec(empty[info.name].shape, str(empty[info.name].dtype))
                     if program is None else program.specs[program.outputs[info.name]])
-            buffer = self.device.empty(spec.nbytes, f"output {info.name!r}", stream)  # type: ignore[call-arg]
-            results.append(DeviceArray(buffer, spec.shape, spec.stored_dtype, stream))  # type: ignore[arg-type]
+            results.append(self.device.empty_array(spec, f"output {info.name!r}", stream))
         if program is not None:
             sources = {info.name: array.buffer
                        for info, array in zip(self.inputs, arrays, strict=True)}
@@ -278,7 +275,7 @@ class Plan:
             if current is None or stream is not current:
                 # the library of the inputs does not know that this stream still reads them
                 self.device.synchronize(stream)
-        return tuple(like(inputs[0], array) for array in results)
+        return tuple(self.device.like(inputs[0], array) for array in results)
 
     def context(self, batch: int, stream: Any = None) -> Context:
         """Make a context: buffers of its own for one execution at a time, with shared weights.

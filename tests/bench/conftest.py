@@ -15,9 +15,17 @@ from gossamer.bench.rows import Stamp
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.work import Case, Setting, tuners
 from gossamer.device.base import Device
+from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.plan.store.tuning_cache import TuningCache
 from tests.bench.networks import tiny
+
+
+class NvidiaDevice(HostDevice):
+    """The host as a device on which CUDA's libraries would run."""
+
+    runs_cuda_libraries = True
+
 
 PEAKS = Peaks("host", {"fp32": 1e12, "fp16": 4e12}, 1e11)
 

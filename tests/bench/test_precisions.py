@@ -27,7 +27,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_file import Measurement
-from tests.bench.conftest import PEAKS, setting
+from tests.bench.conftest import PEAKS, NvidiaDevice, setting
 from tests.bench.networks import LAYERS, tiny
 
 STAMP = Stamp({}, "gossamer bench", None, "run")
@@ -130,8 +130,8 @@ def test_what_is_taken_in_two_precisions_has_one_row() -> None:
 
 def test_vendors_are_peers() -> None:
     assert {"library", "elsewhere"} <= set(vendors())
-    assert {"library", "torch-graph"} <= set(defaults("cuda", True))
-    assert not {"library", "torch-graph"} & set(defaults("host", True))
+    assert {"library", "torch-graph"} <= set(defaults(NvidiaDevice(), True))
+    assert not {"library", "torch-graph"} & set(defaults(find("host"), True))
     result = run({}, ["elsewhere"])
     assert result.absent["elsewhere"].startswith("Elsewhere is not installed: pip install")
     assert not any(name.startswith("library") for name, _ in configs(result))
@@ -139,8 +139,8 @@ def test_vendors_are_peers() -> None:
 
 
 def test_torch_compile_of_layers_is_only_compared_when_named() -> None:
-    assert "torch-compile" not in defaults("cuda", True)
-    assert "torch-compile" in defaults("cuda", False)
+    assert "torch-compile" not in defaults(NvidiaDevice(), True)
+    assert "torch-compile" in defaults(NvidiaDevice(), False)
 
 
 def test_a_precision_that_computes_wrong_numbers_is_listed() -> None:

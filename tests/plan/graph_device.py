@@ -16,12 +16,14 @@ from gossamer.device.opencl import OpenCLBuffer, OpenCLDevice
 class Addressed(Buffer):
     """A buffer that stands for memory of another library at an address."""
 
-    def __init__(self, device: GraphDevice, handle: int, array: np.ndarray) -> None:
+    address = 0
+
+    def __init__(self, device: GraphDevice, address: int, array: np.ndarray) -> None:
         self.device = device
-        self.handle = handle
+        self.address = address
         self.memory = device.upload(array, "a foreign array")
         self.nbytes = array.nbytes
-        device.addresses[handle] = self
+        device.addresses[address] = self
 
     def view(self, offset: int, nbytes: int) -> Buffer:
         raise AssertionError("foreign memory is taken as a whole")
@@ -29,8 +31,6 @@ class Addressed(Buffer):
 
 class GraphDevice(OpenCLDevice):
     """PoCL as a device that captures graphs, and counts captures, copies and waits."""
-
-    api = "cuda"
 
     def __init__(self, pocl: OpenCLDevice) -> None:
         super().__init__(pocl.handle, 0)
@@ -80,8 +80,8 @@ class GraphDevice(OpenCLDevice):
     def wait(self, waiting: Any, awaited: Any) -> None:
         self.waits.append((waiting, awaited))
 
-    def wrap(self, handle: int, nbytes: int, owner: object) -> Buffer:
-        return self.addresses[handle]
+    def wrap(self, address: int, nbytes: int, owner: object) -> Buffer:
+        return self.addresses[address]
 
     def capture(self, work: Callable[[Any], None], stream: Any = None) -> Callable[..., None]:
         self._outside_of_captures()

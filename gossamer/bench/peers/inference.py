@@ -26,7 +26,7 @@ from gossamer.ops.registry import OPS
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
                 precisions: Sequence[str]) -> list[Alternative]:
     """Returns ONNX Runtime on all cores of the processor. Raises AbsentError."""
-    if device.api == "cuda" and network.is_layer:
+    if device.runs_cuda_libraries and network.is_layer:
         raise AbsentError("one layer is compared on the processor only: --device host")
     if "fp32" not in precisions:
         raise AbsentError("compared in fp32 only")
@@ -100,14 +100,14 @@ def vendors() -> list[str]:
                               for algorithm in op.algorithms if algorithm.vendor))
 
 
-def defaults(api: str, layers: bool) -> list[str]:
-    """Returns the peers and vendors' algorithms that are compared on a kind of device where the
-    user names none.
+def defaults(device: Device, layers: bool) -> list[str]:
+    """Returns the peers and vendors' algorithms that are compared on a device where the user names
+    none.
 
     max-autotune is left out because it searches for many minutes. torch.compile is left out for
     single layers: it takes seconds to compile each, and then calls what torch-graph calls.
     """
-    if api != "cuda":
+    if not device.runs_cuda_libraries:
         return ["torch-eager", "onnxruntime"]
     slow = ("torch-compile:max-autotune", *(["torch-compile"] if layers else []))
     return [*(name for name in PEERS if name not in slow), *vendors()]

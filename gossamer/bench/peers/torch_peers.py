@@ -82,7 +82,7 @@ class _TorchDevice:
 
     def __init__(self, network: PeerNetwork, x: np.ndarray, device: Device) -> None:
         self.network = network
-        self.on_cuda = device.api == "cuda"
+        self.on_cuda = device.runs_cuda_libraries
         self.device = device if self.on_cuda else find("host")
         self.torch_device = (torch.device("cuda", device.index) if self.on_cuda
                              else torch.device("cpu"))
@@ -144,7 +144,7 @@ class _PreparedModule:
 
     def _stream(self, stream: Any) -> Any:
         """A stream of gossamer as a torch stream, on which gossamer's events time torch's work."""
-        handle = self.torch_device.device.stream_handle(stream)  # type: ignore[attr-defined]
+        handle = self.torch_device.device.stream_handle(stream)
         if handle not in self._streams:
             self._streams[handle] = torch.cuda.ExternalStream(handle, self.x.device)
         return self._streams[handle]
@@ -159,7 +159,7 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
                  precisions: Sequence[str]) -> list[Alternative]:
     """Returns the ways to run torch-eager, torch-graph or one of MODES in these precisions. Raises
     AbsentError."""
-    if device.api == "cuda":
+    if device.runs_cuda_libraries:
         if not torch.cuda.is_available():
             raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
     elif name != "torch-eager":
@@ -197,7 +197,7 @@ def product(device: Device, precision: str, side: int) -> Callable[[Any], None]:
 
     def work(stream: Any) -> None:
         FLAGS.use(precision)
-        handle = device.stream_handle(stream)  # type: ignore[attr-defined]
+        handle = device.stream_handle(stream)
         with torch.cuda.stream(torch.cuda.ExternalStream(handle, ones.device)):
             torch.mm(ones, ones, out=result)
 

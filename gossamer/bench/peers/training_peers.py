@@ -78,7 +78,7 @@ def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
 
 def _jax(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     """The peers by JAX, which is imported when it is first used."""
-    if name == "jax-scan-gpu" and device.api != "cuda":
+    if name == "jax-scan-gpu" and not device.runs_cuda_libraries:
         raise AbsentError("compared on CUDA only")
     if importlib.util.find_spec("jax") is None:
         raise AbsentError("jax is not installed: pip install jax, or 'jax[cuda13]' for GPUs")
@@ -97,7 +97,7 @@ TRAINING_PEERS: dict[str, TrainingPeer] = {name: partial(make, name)
                                            for name, make in _MAKERS.items()}
 
 
-def defaults(api: str) -> list[str]:
-    """Returns the peers that are compared on a kind of device where the user names none."""
+def defaults(device: Device) -> list[str]:
+    """Returns the peers that are compared on a device where the user names none."""
     return [name for name in TRAINING_PEERS
-            if api == "cuda" or name not in ("torch-graph", "jax-scan-gpu")]
+            if device.runs_cuda_libraries or name not in ("torch-graph", "jax-scan-gpu")]

@@ -72,7 +72,7 @@ class _TorchNetworks:
 
 def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     """Returns the way to run torch-eager or torch-graph. Raises AbsentError."""
-    if device.api == "cuda":
+    if device.runs_cuda_libraries:
         if not torch.cuda.is_available():
             raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
     elif name == "torch-graph":
@@ -82,14 +82,14 @@ def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative
 
 def _contender(name: str, task: EpochWork, device: Device) -> ReadyContender:
     """The contender with the samples in its memory."""
-    on_cuda = device.api == "cuda"
+    on_cuda = device.runs_cuda_libraries
     torch_device = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
     x, targets = (torch.from_numpy(array).to(torch_device) for array in (task.x, task.targets))
 
     @cache
     def stream_of(stream: Any) -> Any:
         """A stream of gossamer as a torch stream, on which gossamer's events time torch's work."""
-        handle = device.stream_handle(stream)  # type: ignore[attr-defined]
+        handle = device.stream_handle(stream)
         return torch.cuda.ExternalStream(handle, torch_device)
 
     def begin(samples: int) -> TrainingRun:

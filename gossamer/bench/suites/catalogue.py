@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +25,7 @@ from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
 from gossamer.model.load import load
+from gossamer.model.readers import registry
 
 _MOST_NAMED = 8
 """Cases that an error message names."""
@@ -83,7 +82,7 @@ def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: in
 
 
 def _file_items(suite: str, batch: int, files: Files) -> list[Item]:
-    """The networks of the ONNX files."""
+    """The networks of the model files."""
     return [_forced(suite, _file_network(path).name, partial(_file_network, path), batch)
             for path in files.models]
 
@@ -100,7 +99,7 @@ def _mobilenet(name: str) -> PeerNetwork:
 
 @cache
 def _file_network(path: Path) -> PeerNetwork:
-    """The network of an ONNX file. Raises InputError or ModelError where it is no network of one
+    """The network of a model file. Raises InputError or ModelError where it is no network of one
     float32 input."""
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
@@ -110,15 +109,10 @@ def _file_network(path: Path) -> PeerNetwork:
         raise InputError(f"--model {path}: expected one float32 input whose batch alone is open, "
                          f"it has {described}")
 
-    def content() -> bytes:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-
-    return PeerNetwork(_stem(path), graph, onnx=content)
-
-
-def _stem(path: Path) -> str:
-    """The file's name without .onnx or .onnx.gz."""
-    return re.sub(r"\.onnx(\.gz)?$", "", path.name, flags=re.IGNORECASE)
+    reader = registry.reader_of(path)
+    read_onnx = reader.read_onnx if reader else None
+    return PeerNetwork(registry.stem(path), graph, onnx=None if read_onnx is None else (
+        lambda: read_onnx(path).SerializeToString()))
 
 
 def select(names: Sequence[str], batches: Sequence[int], parts: str | None = None,
@@ -136,7 +130,7 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     unknown = [name for name in names if name not in SUITES]
     if unknown or not names:
         hint = "".join(f"; a file goes with networks --model {name}" for name in unknown
-                       if re.search(r"\.onnx(\.gz)?$", name, flags=re.IGNORECASE))
+                       if registry.reader_of(name))
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
                          f"{', '.join(SUITES)}{hint}")
     if models and not {"networks", "sparse-networks"} & set(names):
@@ -148,7 +142,7 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
             raise InputError(f"--sparsity {sparsity:g}: goes with the suite sparse-layers")
         if not 0 <= sparsity < 1:
             raise InputError(f"--sparsity {sparsity:g}: expected a share of zeros, like 0.85")
-    stems = [_stem(path) for path in models]
+    stems = [registry.stem(path) for path in models]
     for path, stem in zip(models, stems, strict=True):
         if stems.count(stem) > 1:
             raise InputError(f"--model {path}: there is another file for the case {stem!r}; "

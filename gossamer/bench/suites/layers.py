@@ -17,9 +17,8 @@ from gossamer.bench.reference import reference
 from gossamer.bench.work import Case, Setting, least_work
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
-from gossamer.expression import Expression, apply, identity
 from gossamer.measure import measure
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.builder import GraphBuilder
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.ops.algorithm import Algorithm, Variant
@@ -41,14 +40,18 @@ _LOOKS = 3
 
 def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwork:
     """Returns the layer with this weight (M, C/groups, R, S), by default a dense random one."""
-    constants = _constants(layer.weight_shape, bias=True)
-    if weight is not None:
-        constants["0.weight"] = weight
-    conv = Node("conv2d", "0", ["x", *constants], ["0.out"], {
-        "strides": (layer.stride,) * 2, "pads": (layer.pad,) * 4, "dilations": (1, 1),
-        "groups": layer.groups, "epilogue": apply("add")}, f"Conv {layer.name!r}")
-    graph = _graph(layer.name, conv, constants, (layer.channels, layer.size, layer.size),
-                   (layer.out_channels, layer.out_size, layer.out_size), relu=True)
+    build = GraphBuilder(layer.name, file=layer.name)
+    x = build.input("x", (None, layer.channels, layer.size, layer.size))
+    random_weight, bias = _constants(layer.weight_shape)
+    pad = layer.pad
+    y = build.conv2d(
+        x, build.constant("0.weight", random_weight if weight is None else weight),
+        build.constant("0.bias", bias), strides=(layer.stride, layer.stride),
+        pads=(pad, pad, pad, pad), groups=layer.groups, name="0", output="0.out",
+        source=f"Conv {layer.name!r}")
+    build.output(build.apply("relu", y, name="1", output="y"),
+                 (None, layer.out_channels, layer.out_size, layer.out_size))
+    graph = build.finish()
 
     def torch_form(fused: bool) -> Callable[[Mapping[str, np.ndarray]], Any]:
         def form(constants: Mapping[str, np.ndarray]) -> Any:
@@ -63,11 +66,16 @@ def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwo
 
 def linear(layer: LinearLayer) -> PeerNetwork:
     """Returns the layer with dense random weights."""
-    constants = _constants((layer.columns, layer.depth), layer.bias)
-    epilogue: Expression = apply("add") if layer.bias else identity()
-    product = Node("gemm", "0", ["x", *constants], ["0.out"], {
-        "trans_a": False, "trans_b": True, "epilogue": epilogue}, f"Gemm {layer.name!r}")
-    graph = _graph(layer.name, product, constants, (layer.depth,), (layer.columns,), layer.relu)
+    build = GraphBuilder(layer.name, file=layer.name)
+    x = build.input("x", (None, layer.depth))
+    weight, bias = _constants((layer.columns, layer.depth))
+    y = build.gemm(x, build.constant("0.weight", weight),
+                   build.constant("0.bias", bias) if layer.bias else "", trans_b=True, name="0",
+                   output="0.out" if layer.relu else "y", source=f"Gemm {layer.name!r}")
+    if layer.relu:
+        y = build.apply("relu", y, name="1", output="y")
+    build.output(y, (None, layer.columns))
+    graph = build.finish()
 
     def torch_form(constants: Mapping[str, np.ndarray]) -> Any:
         from gossamer.bench.peers.torch_networks import linear_layer
@@ -235,24 +243,9 @@ def _lowered(network: PeerNetwork, rows: int) -> Layer:
     return layer
 
 
-def _constants(shape: tuple[int, ...], bias: bool) -> dict[str, np.ndarray]:
-    """Dense random weights, which keep the size of activations, and a random bias."""
+def _constants(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """A dense random weight, which keeps the size of activations, and a random bias."""
     random = np.random.default_rng(0)
     scale = np.float32(math.sqrt(2 / math.prod(shape[1:])))
-    constants = {"0.weight": random.standard_normal(shape, np.float32) * scale}
-    if bias:
-        constants["0.bias"] = random.standard_normal(shape[0], np.float32)
-    return constants
-
-
-def _graph(name: str, node: Node, constants: dict[str, np.ndarray], source: tuple[int, ...],
-           target: tuple[int, ...], relu: bool) -> Graph:
-    """A graph of the node and a ReLU where there is one; source, target: shapes of one image or
-    row."""
-    nodes = [node]
-    if relu:
-        nodes.append(Node("elementwise", "1", ["0.out"], ["y"], {"expression": apply("relu")}))
-    else:
-        node.outputs = ["y"]
-    return Graph(name, [ValueInfo("x", (None, *source))], [ValueInfo("y", (None, *target))],
-                 nodes, constants, name)
+    weight = random.standard_normal(shape, np.float32) * scale
+    return weight, random.standard_normal(shape[0], np.float32)

@@ -19,8 +19,9 @@ from gossamer.bench.layer_tables import (
     resnet50,
 )
 from gossamer.bench.sparse_weights import drawn
-from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
 
 SUITE = "sparse-networks"
 _NORMALISED, _ALPHA, _BETA = 5, 1e-4, 0.75
@@ -130,14 +131,15 @@ def _by_name(layers: Iterable[ConvLayer]) -> dict[str, ConvLayer]:
 
 
 class _NetworkBuilder:
-    """Appends nodes to a graph.
+    """Appends layers to a graph, with weights from a function and small random biases, which are
+    the same in every run.
 
     Each method returns the name of its result; the builder knows the result's channels and size.
-    Biases are small and random, the same in every run.
     """
 
     def __init__(self, name: str, weight: WeightOf, size: int) -> None:
-        self.graph = Graph(name, [ValueInfo("x", (None, 3, size, size))], [], [], {}, name)
+        self._graph = GraphBuilder(name, file=name)
+        self._graph.input("x", (None, 3, size, size))
         self._weight = weight
         self._shapes = {"x": (3, size)}
         self._random = np.random.default_rng(0)
@@ -146,94 +148,80 @@ class _NetworkBuilder:
         channels, size = self._shapes[x]
         assert channels == layer.channels
         resized = replace(layer, size=size)
-        inputs = self._with_constants(x, resized)
+        weight = self._weight(resized)
         if not relu:
-            self.graph.constants[inputs[1]] *= np.float32(_BEFORE_SUMS)
-        y = self._node("conv2d", layer.name, inputs, {
-            "strides": (layer.stride,) * 2, "pads": (layer.pad,) * 4, "dilations": (1, 1),
-            "groups": layer.groups, "epilogue": apply("add")}, (layer.out_channels,
-                                                                resized.out_size))
+            weight = weight * np.float32(_BEFORE_SUMS)
+        pad = layer.pad
+        y = self._graph.conv2d(
+            x, *self._constants(resized, weight), strides=(layer.stride, layer.stride),
+            pads=(pad, pad, pad, pad), groups=layer.groups, name=layer.name)
+        self._shapes[y] = (layer.out_channels, resized.out_size)
         return self.relu(y) if relu else y
 
     def linear(self, x: str, name: str, columns: int) -> str:
         layer = ConvLayer(name, self._shapes[x][0], 1, columns, 1)
-        inputs = self._with_constants(x, layer)
-        self.graph.constants[inputs[1]] = self.graph.constants[inputs[1]].reshape(columns, -1)
-        return self._node("gemm", name, inputs, {"trans_a": False, "trans_b": True,
-                                                 "epilogue": apply("add")}, (columns, 1))
+        weight = self._weight(layer).reshape(columns, -1)
+        return self._shaped((columns, 1), self._graph.gemm(
+            x, *self._constants(layer, weight), trans_b=True, name=name))
 
     def pool(self, x: str, kind: str, kernel: int, stride: int, pad: int = 0) -> str:
         """Appends a pool as Caffe computes it: a window that reaches beyond the end counts."""
         channels, size = self._shapes[x]
-        return self._node("pool", f"{x}.pool{stride}", [x], _window((kernel,) * 2, stride,
-                                                                    (pad,) * 4, kind),
-                          (channels, -((kernel - size - 2 * pad) // stride) + 1))
+        y = self._graph.pool(x, kind, (kernel, kernel), strides=(stride, stride),
+                             pads=(pad, pad, pad, pad), ceil_mode=True, count_include_pad=True,
+                             name=f"{x}.pool{stride}")
+        return self._shaped((channels, -((kernel - size - 2 * pad) // stride) + 1), y)
 
     def normalised(self, x: str) -> str:
         """Appends a local response normalisation: x / (1 + alpha * mean of the squares of the
         neighbouring channels)^beta."""
         channels, size = self._shapes[x]
-        square = self._elementwise(f"{x}.square", [x],
-                                   Expression(1, (ExpressionStep("mul", (0, 0)),)))
-        rows = self._node("reshape", f"{x}.rows", [square], {"shape": (0, 1, channels, -1)},
-                          (1, channels))
-        mean = self._node("pool", f"{x}.around", [rows], _window(
-            (_NORMALISED, 1), 1, (_NORMALISED // 2, 0) * 2, "average"), (1, channels))
-        back = self._node("reshape", f"{x}.back", [mean], {"shape": (0, channels, size, size)},
-                          (channels, size))
+        graph, margin = self._graph, _NORMALISED // 2
+        square = graph.elementwise(Expression(1, (ExpressionStep("mul", (0, 0)),)), x,
+                                   name=f"{x}.square")
+        rows = graph.reshape(square, (0, 1, channels, -1), name=f"{x}.rows")
+        mean = graph.pool(rows, "average", (_NORMALISED, 1), pads=(margin, 0, margin, 0),
+                          ceil_mode=True, count_include_pad=True, name=f"{x}.around")
+        back = graph.reshape(mean, (0, channels, size, size), name=f"{x}.back")
         factor = Expression(2, (
             ExpressionStep("constant", (), (_ALPHA,)), ExpressionStep("mul", (1, 2)),
             ExpressionStep("constant", (), (1.0,)), ExpressionStep("add", (3, 4)),
             ExpressionStep("constant", (), (-_BETA,)), ExpressionStep("pow", (5, 6)),
             ExpressionStep("mul", (0, 7))))
-        return self._elementwise(f"{x}.norm", [x, back], factor)
+        return self._shaped(self._shapes[x],
+                            graph.elementwise(factor, x, back, name=f"{x}.norm"))
 
     def relu(self, x: str) -> str:
-        return self._elementwise(f"{x}.relu", [x], apply("relu"))
+        return self._shaped(self._shapes[x], self._graph.apply("relu", x, name=f"{x}.relu"))
 
     def add(self, a: str, b: str) -> str:
-        return self._elementwise(f"{a}.add", [a, b], apply("add"))
+        return self._shaped(self._shapes[a], self._graph.apply("add", a, b, name=f"{a}.add"))
 
     def concat(self, parts: list[str]) -> str:
         channels = sum(self._shapes[part][0] for part in parts)
-        return self._node("concat", f"{parts[0]}.concat", parts, {"axis": 1},
-                          (channels, self._shapes[parts[0]][1]))
+        return self._shaped((channels, self._shapes[parts[0]][1]),
+                            self._graph.concat(parts, name=f"{parts[0]}.concat"))
 
     def mean(self, x: str) -> str:
-        return self._node("reduce", f"{x}.mean", [x], {"kind": "mean", "axes": (2, 3),
-                                                       "keepdims": False}, (self._shapes[x][0], 1))
+        return self._shaped((self._shapes[x][0], 1), self._graph.reduce(
+            x, "mean", (2, 3), keepdims=False, name=f"{x}.mean"))
 
     def flat(self, x: str) -> str:
         channels, size = self._shapes[x]
-        return self._node("flatten", f"{x}.flat", [x], {"axis": 1}, (channels * size**2, 1))
+        return self._shaped((channels * size**2, 1), self._graph.flatten(x, name=f"{x}.flat"))
 
     def finish(self, y: str) -> Graph:
         """Returns the graph, with y as its output."""
-        self.graph.outputs.append(ValueInfo(y, (None, self._shapes[y][0])))
-        return self.graph
+        self._graph.output(y, (None, self._shapes[y][0]))
+        return self._graph.finish()
 
-    def _with_constants(self, x: str, layer: ConvLayer) -> list[str]:
-        """The inputs of a layer's node, of which weight and bias are added to the graph."""
-        weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
-        self.graph.constants[weight] = self._weight(layer)
-        self.graph.constants[bias] = _BIAS * self._random.standard_normal(layer.out_channels,
-                                                                          np.float32)
-        return [x, weight, bias]
+    def _constants(self, layer: ConvLayer, weight: np.ndarray) -> tuple[str, str]:
+        """Adds the weight of a layer and a random bias to the graph, and returns their names."""
+        bias = _BIAS * self._random.standard_normal(layer.out_channels, np.float32)
+        return (self._graph.constant(f"{layer.name}.weight", weight),
+                self._graph.constant(f"{layer.name}.bias", bias))
 
-    def _elementwise(self, name: str, inputs: list[str], expression: Expression) -> str:
-        return self._node("elementwise", name, inputs, {"expression": expression},
-                          self._shapes[inputs[0]])
-
-    def _node(self, op: str, name: str, inputs: list[str], attributes: dict[str, object],
-              shape: tuple[int, int]) -> str:
-        """Appends a node. shape: channels and size of its result."""
-        self.graph.nodes.append(Node(op, name, inputs, [name], attributes, f"{op} {name!r}"))
+    def _shaped(self, shape: tuple[int, int], name: str) -> str:
+        """Notes channels and size of a layer's result, and returns its name."""
         self._shapes[name] = shape
         return name
-
-
-def _window(kernel: tuple[int, int], stride: int, pads: tuple[int, ...],
-            kind: str) -> dict[str, object]:
-    """The attributes of a pool."""
-    return {"kind": kind, "kernel": kernel, "strides": (stride,) * 2, "pads": pads,
-            "dilations": (1, 1), "ceil_mode": True, "count_include_pad": True}

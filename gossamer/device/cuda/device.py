@@ -16,7 +16,7 @@ from cuda.bindings import driver
 from gossamer.device import kernel_cache
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, out_of_memory
-from gossamer.device.cuda import nvjitlink, nvrtc
+from gossamer.device.cuda import dlpack, nvjitlink, nvrtc
 from gossamer.device.cuda.driver import (
     Current,
     DriverError,
@@ -30,8 +30,10 @@ from gossamer.device.cuda.kernel import CudaKernel
 from gossamer.device.cuda.memory import Allocation, CudaBuffer, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.cuda.streams import CudaStream, SideStreams
+from gossamer.device.optional import DeviceArray
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError, InputError
+from gossamer.tensor import TensorSpec
 
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
 
@@ -57,6 +59,7 @@ class CudaDevice(Device):
         except DriverError as error:
             raise DeviceError(f"cuda:{index} cannot be opened: {error}") from None
         self.architecture = "sm_{}{}".format(*capability)
+        self._chip = name
         self.description = f"{name} ({self.architecture})"
         self.driver = driver_version()
         self._kernels: dict[KernelSource, Future[CudaKernel]] = {}
@@ -67,7 +70,6 @@ class CudaDevice(Device):
         self._side = SideStreams(self.create_stream)
 
     def current(self) -> Current:
-        """Returns a context manager inside which the device's CUDA context is current."""
         return self._current
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
@@ -78,8 +80,6 @@ class CudaDevice(Device):
             raise DeviceError(f"{self.name} failed {what}: {error}") from None
 
     def stream_handle(self, stream: Any) -> int:
-        """Returns the integer handle of a stream of any supported kind.
-        Raises InputError for other objects."""
         if stream is None:
             return self._stream.handle
         if isinstance(stream, CudaStream):
@@ -96,7 +96,23 @@ class CudaDevice(Device):
                          "cupy or cuda.core, or its integer handle")
 
     @property
+    def chip(self) -> str:
+        return self._chip
+
+    @property
     def builds_side_by_side(self) -> bool:
+        return True
+
+    @property
+    def toolkit(self) -> str:
+        return f"NVRTC {nvrtc.version()}"
+
+    @property
+    def assembles_ptx(self) -> bool:
+        return True
+
+    @property
+    def runs_cuda_libraries(self) -> bool:
         return True
 
     def compile(self, source: KernelSource) -> CudaKernel:
@@ -112,9 +128,8 @@ class CudaDevice(Device):
         return kernel.result()
 
     def assemble(self, programs: Sequence[PtxProgram]) -> list[CudaKernel]:
-        """Returns the kernels of PTX programs, from the disk cache where possible. The others are
-        assembled at the same time, each in its own process.
-        Raises CompileError with the assembler's log."""
+        """Returns the kernels, from the disk cache where possible. The others are assembled at the
+        same time, each in its own process."""
         def assembled(program: PtxProgram) -> CudaKernel:
             seconds = 0.0
 
@@ -171,10 +186,10 @@ class CudaDevice(Device):
                 free = driver.cuMemGetInfo()[1]
                 raise out_of_memory(self, nbytes, purpose, int(free))
         self.checked(f"allocating {nbytes} bytes ({purpose})", (status,))
-        handle = int(pointer)
-        owner = (Allocation(self, handle) if stream is None
-                 else StreamAllocation(self, handle, stream))
-        return CudaBuffer(self, handle, nbytes, owner)
+        address = int(pointer)
+        owner = (Allocation(self, address) if stream is None
+                 else StreamAllocation(self, address, stream))
+        return CudaBuffer(self, address, nbytes, owner)
 
     def _memory_pool(self) -> driver.CUmemoryPool:
         with self._pool_lock:
@@ -192,9 +207,23 @@ class CudaDevice(Device):
                     driver.cuuint64_t(2**64 - 1)))
             return self._pool
 
-    def wrap(self, handle: int, nbytes: int, owner: object) -> CudaBuffer:
-        """Returns foreign device memory as a buffer that keeps its owner alive."""
-        return CudaBuffer(self, handle, nbytes, owner)
+    def wrap(self, address: int, nbytes: int, owner: object) -> CudaBuffer:
+        return CudaBuffer(self, address, nbytes, owner)
+
+    def holds(self, array: Any) -> bool:
+        return dlpack.cuda_index(array) is not None
+
+    def incoming(self, array: Any, stream: Any = None, *, name: str = "the input",
+                 dtype: np.typing.DTypeLike | None = None) -> dlpack.CudaArray:
+        return dlpack.incoming(array, self, stream, name=name, dtype=dtype)
+
+    def empty_array(self, spec: TensorSpec, purpose: str, stream: Any = None) -> dlpack.CudaArray:
+        buffer = self.empty(spec.nbytes, purpose, stream)
+        return dlpack.CudaArray(buffer, spec.shape, spec.stored_dtype, stream)
+
+    def like(self, array: Any, result: DeviceArray) -> Any:
+        assert isinstance(result, dlpack.CudaArray)
+        return dlpack.like(array, result)
 
     def upload(self, array: np.ndarray, purpose: str) -> CudaBuffer:
         buffer = self.empty(array.nbytes, purpose)
@@ -269,16 +298,12 @@ class CudaDevice(Device):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Returns streams for work that forks from a stream and joins it again (see wait).
-
-        They are the same at each call for the same stream; a graph that this thread captures has
-        its own.
-        """
+        """Returns the same streams at each call for the same stream, except that a graph that this
+        thread captures has its own."""
         side = getattr(self._recording, "side", None) or self._side
         return side.beside(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
-        """Makes later work of one stream start after the present work of the awaited stream."""
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
         if first == second:
             return
@@ -340,8 +365,6 @@ class CudaDevice(Device):
                 driver.cuGraphDestroy(graph)
 
     def keep(self, *objects: Any) -> None:
-        """Makes the graph that this thread captures keep objects alive; does nothing outside of a
-        capture. Launches and copies do this for their own arguments."""
         used_objects = getattr(self._recording, "used_objects", None)
         if used_objects is not None:
             used_objects.extend(objects)
@@ -349,4 +372,4 @@ class CudaDevice(Device):
 
 def _pointer(buffer: Buffer) -> int:
     assert isinstance(buffer, CudaBuffer)
-    return buffer.handle
+    return buffer.address

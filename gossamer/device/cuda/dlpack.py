@@ -4,17 +4,20 @@ stream and without a copy."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cuda.core import Buffer as CoreBuffer
 from cuda.core.utils import StridedMemoryView
 
 from gossamer.device.array_library import library
-from gossamer.device.cuda.device import CudaBuffer, CudaDevice
 from gossamer.device.cuda.driver import DriverError, device_of
+from gossamer.device.cuda.memory import CudaBuffer
 from gossamer.device.cuda.streams import LEGACY_STREAM
 from gossamer.errors import InputError
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda.device import CudaDevice
 
 _CUDA, _CUDA_MANAGED = 2, 13
 _TO_CONTIGUOUS = {
@@ -24,7 +27,7 @@ _TO_CONTIGUOUS = {
 }
 
 
-class DeviceArray:
+class CudaArray:
     """A C-contiguous array in the memory of a CUDA device.
 
     Other libraries read it without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
@@ -54,23 +57,23 @@ class DeviceArray:
     def __array__(self, dtype: np.typing.DTypeLike | None = None,
                   copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("a DeviceArray becomes a NumPy array by a copy only")
+            raise ValueError("a CudaArray becomes a NumPy array by a copy only")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError("a DeviceArray is exported on its own device only")
+            raise BufferError("a CudaArray is exported on its own device only")
         if copy:
-            raise BufferError("a DeviceArray is exported without a copy only")
+            raise BufferError("a CudaArray is exported without a copy only")
         device = self.buffer.device
         if stream != -1:
             consumer = LEGACY_STREAM if stream is None else stream
             device.wait(consumer, self.stream)
             self.buffer.used_on(consumer)
         with device.current():
-            memory = CoreBuffer.from_handle(self.buffer.handle, self.nbytes, owner=self.buffer)
+            memory = CoreBuffer.from_handle(self.buffer.address, self.nbytes, owner=self.buffer)
             view = StridedMemoryView.from_buffer(memory, self.shape, dtype=self.dtype)
             return view.__dlpack__(max_version=max_version)
 
@@ -83,14 +86,14 @@ class DeviceArray:
             "version": 3,
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (self.buffer.handle if self.nbytes else 0, False),
+            "data": (self.buffer.address if self.nbytes else 0, False),
             "strides": None,
             # this interface forbids 0 and names the legacy stream by 1
             "stream": self.buffer.device.stream_handle(self.stream) or LEGACY_STREAM,
         }
 
     def __repr__(self) -> str:
-        return f"DeviceArray({self.shape}, {self.dtype}, {self.buffer.device.name})"
+        return f"CudaArray({self.shape}, {self.dtype}, {self.buffer.device.name})"
 
 
 class _DLPackOnly:
@@ -130,15 +133,15 @@ def cuda_index(array: Any) -> int | None:
 
 
 def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
-             name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
-    """Returns an array of another library as a DeviceArray that shares its memory and keeps it
+             name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> CudaArray:
+    """Returns an array of another library as a CudaArray that shares its memory and keeps it
     alive. Work that is pending on the array ends before later work of the stream.
 
     dtype: the dtype that the array must have, if any.
     Raises InputError, which says what to do, when the array lies on another device, is not
     C-contiguous, or has another dtype.
     """
-    if isinstance(array, DeviceArray) and array.buffer.device is device:
+    if isinstance(array, CudaArray) and array.buffer.device is device:
         _check(name, array.dtype, dtype)
         device.wait(stream, array.stream)
         array.buffer.used_on(stream)
@@ -166,12 +169,12 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
         raise InputError(f"{name} is not contiguous (shape {shape}, strides {strides}); "
                          f"pass {remedy}")
     nbytes = math.prod(shape) * kind.itemsize
-    return DeviceArray(device.wrap(view.ptr, nbytes, view), shape, kind, stream)
+    return CudaArray(device.wrap(view.ptr, nbytes, view), shape, kind, stream)
 
 
-def like(array: Any, result: DeviceArray) -> Any:
+def like(array: Any, result: CudaArray) -> Any:
     """Returns a result as an array of the library to which `array` belongs. It shares the result's
-    memory for torch, cupy and jax. Other libraries get the DeviceArray itself, which supports
+    memory for torch, cupy and jax. Other libraries get the CudaArray itself, which supports
     DLPack."""
     package = library(array)
     if package == "torch":

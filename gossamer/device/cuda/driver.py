@@ -111,6 +111,7 @@ def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
         shared_bytes_opt_in=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         work_group_size=attribute("MAX_THREADS_PER_BLOCK"),
         subgroup_size=attribute("WARP_SIZE"),
+        sure_work_group_size=attribute("MAX_THREADS_PER_BLOCK"),
         cache_bytes=attribute("L2_CACHE_SIZE"),
         graph=True,
         mma=capability >= (8, 0),

@@ -55,7 +55,7 @@ class _Packer:
 
     def pack(self, arguments: Sequence[Argument]) -> None:
         self._struct.pack_into(self._block, 0, *[
-            a.handle if isinstance(a, CudaBuffer) else 0 if a is None else a for a in arguments])
+            a.address if isinstance(a, CudaBuffer) else 0 if a is None else a for a in arguments])
 
 
 class CudaKernel(Kernel):

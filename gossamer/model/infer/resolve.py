@@ -9,8 +9,8 @@ from dataclasses import replace
 from gossamer.errors import InputError, ModelError
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
-from gossamer.model.infer.shape_rules import visit
-from gossamer.model.infer.state import InferenceState
+from gossamer.model.infer.visit import visit
+from gossamer.model.opset.state import InferenceState
 
 
 def resolve(graph: Graph, batch: int,

@@ -10,8 +10,8 @@ import numpy as np
 
 from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
-from gossamer.model.infer.shape_rules import visit
-from gossamer.model.infer.state import InferenceState, Shape
+from gossamer.model.infer.visit import visit
+from gossamer.model.opset.state import InferenceState, Shape
 
 
 class ShapesByBatch:

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gossamer.expression import DISCONTINUOUS, apply
+from gossamer.expression import apply
 from gossamer.model.graph import Graph, Node, add_constant
-from gossamer.model.infer.shape_rules import AFFINE, batch_norm_constants
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-
-_CARRIERS = {"identity", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "pad", "slice",
-             "split", "concat", "expand", "gather", "resize", "elementwise", "batch_norm", "pool",
-             "reduce", "softmax"}
-"""Ops that pass values on, or a mean of few values, so that a sign behind them depends on the
-rounding of each value."""
+from gossamer.model.opset.normalisation import AFFINE, batch_norm_constants
+from gossamer.model.opset.registry import OPSET
 
 
 def readers(graph: Graph) -> dict[str, list[Node]]:
@@ -84,10 +79,12 @@ def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
             continue
         seen.add(name)
         for node in users.get(name, ()):
-            steps = node.attributes["expression"].steps if node.op == "elementwise" else ()
-            if node.op == "cast" or any(step.function in DISCONTINUOUS for step in steps):
+            definition = OPSET.get(node.op)
+            if definition is None:  # an output of the graph, or an op that resolve() refuses
+                continue
+            if definition.jumps(node):
                 return True
-            if node.op in _CARRIERS:
+            if definition.passes_values:
                 pending.extend(node.outputs)
     return False
 

@@ -12,9 +12,9 @@ from gossamer.expression import identity
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import live_nodes
-from gossamer.model.infer.shape_rules import visit
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
-from gossamer.model.infer.state import InferenceState
+from gossamer.model.infer.visit import visit
+from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 

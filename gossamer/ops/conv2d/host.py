@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
@@ -54,7 +55,7 @@ class HostIm2col(Algorithm):
             np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1, plane), out=product)
         else:
             assert workspace is not None
-            columns = workspace.array((problem.depth, plane), np.dtype("float32"))  # type: ignore[attr-defined]
+            columns = host_array(workspace, (problem.depth, plane))
             for image, results in zip(_padded(x, problem), product, strict=True):
                 per_group = problem.channels // problem.groups
                 for group in range(problem.groups):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs
 from gossamer.ops.weights import WeightsInfo
@@ -35,7 +36,8 @@ class Conv2dProblem(Problem):
     dilation: input rows and columns from one tap to the next.
     groups: groups into which input and output channels are divided.
     epilogue: element-wise computation on the result.
-    weights_info: density of the weights and hash of their mask.
+    weights_info: density of the weights, hash of their mask and facts of their values.
+    facts: what is known of the values of each run-time input; empty where nothing is.
     """
 
     op: ClassVar[str] = "conv2d"
@@ -52,6 +54,7 @@ class Conv2dProblem(Problem):
     groups: int = 1
     epilogue: Epilogue = field(default_factory=Epilogue)
     weights_info: WeightsInfo = field(default_factory=WeightsInfo)
+    facts: tuple[ValueFacts, ...] = ()
 
     @property
     def out_height(self) -> int:

@@ -20,7 +20,8 @@ def reference(problem: Conv2dProblem, inputs: Sequence[np.ndarray],
     n, groups = problem.batch, problem.groups
     height, width = problem.out_height, problem.out_width
     split = padded.reshape(n, groups, problem.channels // groups, *padded.shape[2:])
-    weight = weight.reshape(groups, problem.out_channels // groups, -1, *problem.kernel)
+    weight = weight.reshape(groups, problem.out_channels // groups, problem.channels // groups,
+                            *problem.kernel)
     total = np.zeros((n, groups, problem.out_channels // groups, height, width))
     for r in range(problem.kernel[0]):
         for s in range(problem.kernel[1]):

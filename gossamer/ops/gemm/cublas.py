@@ -76,14 +76,12 @@ class CublasGemm(Algorithm):
                workspace: Buffer | None, stream: Any = None) -> None:
         if state.data is None:
             return
-        device: Any = state.device
+        device = state.device
         rows, multiplication, offer = state.data
-        handles: Any = [*inputs, *outputs]
-        x, *residuals, y = (buffer.handle for buffer in handles)
+        x, *residuals, y = (buffer.address for buffer in (*inputs, *outputs))
         device.keep(inputs, outputs, workspace, state)
         multiplication.multiply(
-            offer, rows.handle, x, y,
-            0 if workspace is None else workspace.handle,  # type: ignore[attr-defined]
+            offer, rows.address, x, y, 0 if workspace is None else workspace.address,
             device.stream_handle(stream),
             residual=residuals[0] if multiplication.product.residual else None)
         super().launch(state, inputs, outputs, workspace, stream)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs
 from gossamer.ops.weights import WeightsInfo
@@ -17,6 +18,7 @@ class GemmProblem(Problem):
     """The product y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where j is the channel.
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
+    facts: what is known of the values of each run-time input; empty where nothing is.
     """
 
     op: ClassVar[str] = "gemm"
@@ -26,6 +28,7 @@ class GemmProblem(Problem):
     depth: int
     epilogue: Epilogue = field(default_factory=Epilogue)
     weights_info: WeightsInfo = field(default_factory=WeightsInfo)
+    facts: tuple[ValueFacts, ...] = ()
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -149,8 +149,7 @@ class Multiplication:
         put(names.EPILOGUE, lt.Epilogue[kind])
         if product.bias:
             # a product for which algorithms are listed has no vector yet, but needs an address
-            handle = 256 if self._bias is None else self._bias.handle  # type: ignore[attr-defined]
-            put(names.BIAS_POINTER, handle)
+            put(names.BIAS_POINTER, 256 if self._bias is None else self._bias.address)
         return int(operation)
 
     def _layout(self, lt: Any, dtype: int, shape: tuple[int, int], leading: int,

@@ -7,13 +7,10 @@ import functools
 import importlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError, first_line
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 _OLDEST_FRONTEND = (1, 32)
 _OLDEST_LIBRARY = 90200
@@ -30,7 +27,7 @@ class CudnnLibrary:
     that the frontend's calls raise.
     """
 
-    def __init__(self, api: Any, device: CudaDevice) -> None:
+    def __init__(self, api: Any, device: Device) -> None:
         self.api = api
         self.version: str = api.backend_version_string()
         self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
@@ -74,8 +71,8 @@ def loaded_version(device: Device) -> str:
 
 
 @functools.cache
-def _on(device: Any) -> CudnnLibrary | str:
-    if device.api != "cuda":
+def _on(device: Device) -> CudnnLibrary | str:
+    if not device.runs_cuda_libraries:
         return "cuDNN runs on NVIDIA GPUs only"
     api = _loaded()
     if isinstance(api, str):

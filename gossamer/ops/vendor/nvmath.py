@@ -7,15 +7,12 @@ import functools
 import importlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 _INSTALL = "pip install 'gossamer[vendor]'"
 CUBLAS, CUSPARSE = "cuBLAS", "cuSPARSE"
@@ -37,7 +34,7 @@ class NvmathLibrary:
     `calling`. version: the library's own version number.
     """
 
-    def __init__(self, name: str, device: CudaDevice) -> None:
+    def __init__(self, name: str, device: Device) -> None:
         self.name = name
         self.api = _bindings(name)
         self.device = device
@@ -80,8 +77,8 @@ def loaded_version(name: str, device: Device) -> str:
 
 
 @functools.cache
-def _on(name: str, device: Any) -> NvmathLibrary | str:
-    if device.api != "cuda":
+def _on(name: str, device: Device) -> NvmathLibrary | str:
+    if not device.runs_cuda_libraries:
         return f"{name} runs on NVIDIA GPUs only"
     try:
         return NvmathLibrary(name, device)

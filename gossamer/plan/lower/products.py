@@ -21,7 +21,8 @@ def conv2d(state: LowerState, node: Node) -> None:
     problem = Conv2dProblem(
         n, c, h, w, weight.shape[0], (weight.shape[2], weight.shape[3]),
         tuple(attributes["strides"]), tuple(attributes["pads"]), tuple(attributes["dilations"]),
-        attributes["groups"], epilogue, state.weights_info(node, weight))
+        attributes["groups"], epilogue, state.weights_info(node, weight),
+        state.facts([node.inputs[0], *values]))
     if min(problem.pads) < 0:
         raise ValueError(f"pads {problem.pads} are negative; crop the input with Slice instead")
     state.add(node, problem, [node.inputs[0], *values], {"weight": weight, **weights})
@@ -56,7 +57,8 @@ def gemm(state: LowerState, node: Node) -> None:
     epilogue, values, weights = state.epilogue(node)
     rows, depth = state.spec(a).shape
     problem = GemmProblem(rows, weight.shape[0], depth, epilogue,
-                          state.weights_info(node, weight))
+                          state.weights_info(node, weight),
+                          state.facts([node.inputs[0], *values]))
     state.add(node, problem, [a, *values], {"weight": weight, **weights})
 
 
@@ -81,7 +83,8 @@ def matmul(state: LowerState, node: Node) -> None:
     left = state.spec(a)
     if weight is not None and weight.ndim == 2 and len(left.shape) == 2:
         problem = GemmProblem(left.shape[0], weight.shape[1], left.shape[1],
-                              weights_info=state.weights_info(node, weight.T))
+                              weights_info=state.weights_info(node, weight.T),
+                              facts=state.facts([a]))
         state.add(node, problem, [a], {"weight": weight.T})
         return
     state.add(node, MatmulProblem(left, state.spec(b)), [a, b])

@@ -3,13 +3,16 @@ are the only code that makes problems from nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from gossamer.errors import UnsupportedError
+from gossamer.model.facts import derive
 from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import OpDef
+from gossamer.model.opset.registry import OPSET
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import cast
@@ -30,11 +33,11 @@ def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
     """Returns the layers of a graph in order, and the constants that they read as run-time values.
 
-    known: the density and mask hash of weights by node, which are the same at every batch size of a
-    graph; entries that are missing are added.
+    known: WeightsInfo of weights by node, which is the same at every batch size of a graph; entries
+    that are missing are added.
     Raises UnsupportedError that names the node for which there is no problem.
     """
-    state = LowerState(static, {} if known is None else known)
+    state = LowerState(static, {} if known is None else known, derive(static))
     for node in static.nodes:
         _lower_node(state, node)
     for info in static.graph.outputs:
@@ -46,7 +49,7 @@ def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
     """Returns the floating-point operations of each node by its name, as the problems of the
     node's layers count them. Raises UnsupportedError as lower() does."""
-    state = LowerState(static, {})
+    state = LowerState(static, {}, {})
     flops = {}
     for node in static.nodes:
         begin = len(state.layers)
@@ -59,12 +62,8 @@ def flops_by_node(static: StaticGraph) -> dict[str, int]:
 def _lower_node(state: LowerState, node: Node) -> None:
     """Adds the layers of a node. Raises UnsupportedError that names it."""
     graph = state.static.graph
-    rule = _RULES.get(node.op)
-    if rule is None:
-        raise UnsupportedError(f"{graph.file}: {node.source or node.name}: no kernel computes "
-                               f"{node.op!r}")
     try:
-        rule(state, node)
+        _RULES[node.op](state, node)
     except ValueError as error:
         raise UnsupportedError(f"{graph.file}: {node.source or node.name}: {error}") from None
 
@@ -194,3 +193,17 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
     "split": _split,
     "transpose": _transpose,
 }
+
+
+def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
+    """Raises TypeError that names the ops that a static graph may have and no rule lowers, and the
+    rules of ops that no static graph has."""
+    remaining = {name for name, definition in opset.items() if definition.remains}
+    problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (
+        ("ops without a rule that lowers them", remaining.difference(rules)),
+        ("rules for ops that no static graph has", set(rules) - remaining)) if names]
+    if problems:
+        raise TypeError("; ".join(problems))
+
+
+check_rules(OPSET, _RULES)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gossamer.expression import Expression, identity
+from gossamer.facts import REAL, ValueFacts
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copy_problem
@@ -20,12 +21,15 @@ from gossamer.tensor import TensorSpec, default_spec
 class LowerState:
     """The graph that the rules lower, and the layers and constants that they add.
 
-    known: the density and mask hash of weights by node; entries that are missing are added.
+    known: WeightsInfo of weights by node; entries that are missing are added.
+    facts: what is known of values and constants by name.
     """
 
-    def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo]) -> None:
+    def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo],
+                 facts: Mapping[str, ValueFacts]) -> None:
         self.static = static
         self._known = known
+        self._facts = facts
         self.layers: list[Layer] = []
         self.constants: dict[str, np.ndarray] = {}
         self.read = {name for node in static.nodes for name in node.inputs}
@@ -62,10 +66,22 @@ class LowerState:
                                  weights or {}, density, node.source))
 
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
-        """Returns the density and mask hash of a node's weights."""
+        """Returns the density, mask hash and facts of a node's weights, its second input."""
         if node.name not in self._known:
-            self._known[node.name] = _weights_info(weight)
+            self._known[node.name] = _weights_info(weight, self._stated(node.inputs[1]))
         return self._known[node.name]
+
+    def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
+        """Returns what is known of the run-time inputs of a problem, where their values are few;
+        empty where nothing is known of any."""
+        facts = tuple(self._stated(name) for name in names)
+        return facts if any(fact != REAL for fact in facts) else ()
+
+    def _stated(self, name: str) -> ValueFacts:
+        """Returns the facts of a value or constant as problems state them, so that problems of
+        networks whose values are any floats have nothing added."""
+        facts = self._facts.get(name, REAL)
+        return facts if facts.few_values else REAL
 
     def transposed(self, node: Node, name: str) -> str:
         """Adds a copy that transposes a matrix, and returns the copy's name."""
@@ -115,7 +131,7 @@ class LowerState:
         self.add(node, problem, values, weights)
 
 
-def _weights_info(weight: np.ndarray) -> WeightsInfo:
+def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
     if not weight.size:
         return WeightsInfo()
     nonzero = weight != 0
@@ -124,4 +140,4 @@ def _weights_info(weight: np.ndarray) -> WeightsInfo:
     else:
         density = float(np.count_nonzero(nonzero)) / weight.size
         mask_hash = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
-    return WeightsInfo(density, mask_hash)
+    return WeightsInfo(density, mask_hash, facts)

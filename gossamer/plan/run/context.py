@@ -12,6 +12,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
@@ -115,16 +116,16 @@ class Context:
         the same addresses come a second time."""
         if not self._is_capturable() or debug.level() >= 2:
             return None
-        key = tuple(buffer.handle for buffer in inputs.values())  # type: ignore[attr-defined]
-        if any(handle % _VECTOR_BYTES for handle in key):
+        key = tuple(buffer.address for buffer in inputs.values())
+        if any(address % _VECTOR_BYTES for address in key):
             return None
         if key in self._foreign:
             self._foreign.move_to_end(key)
             if self._foreign[key] is None and self._executions:
                 own_buffers = self._buffers
                 # the memory stays the caller's, who passes it again with every call
-                callers_buffers = {self.program.root(value): self.device.wrap(  # type: ignore[attr-defined]
-                    inputs[name].handle, inputs[name].nbytes, None)  # type: ignore[attr-defined]
+                callers_buffers = {self.program.root(value): self.device.wrap(
+                    inputs[name].address, inputs[name].nbytes, None)
                     for name, value in self.program.inputs.items()}
                 self._buffers = {**own_buffers, **callers_buffers}
                 try:
@@ -150,8 +151,8 @@ class Context:
 
     def _follow(self, stream: Any) -> None:
         """Makes the stream wait for the last one that used these buffers."""
-        if self.device.api == "cuda" and self._last_stream is not stream:
-            self.device.wait(stream, self._last_stream)  # type: ignore[attr-defined]
+        if self._last_stream is not stream:
+            self.device.wait(stream, self._last_stream)
         self._last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
@@ -166,7 +167,6 @@ class Context:
             return
         if self._executions == 1 and self._is_capturable():
             self._graph = self.device.capture(self._run_steps)
-            assert self._graph is not None
             self._graph(stream)
         else:
             self._run_steps(stream)
@@ -312,9 +312,9 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
 
     def work(stream: Any) -> None:
         for copy, buffer in zip(host_inputs, inputs, strict=True):
-            device.read(buffer, copy.array((copy.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+            device.read(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
         step.algorithm.launch(state, host_inputs, host_outputs, workspace)
         for copy, buffer in zip(host_outputs, outputs, strict=True):
-            device.write(buffer, copy.array((copy.nbytes,), np.uint8), stream)  # type: ignore[attr-defined]
+            device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
 
     return work

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.array_library import library
-from gossamer.device.base import Device
 from gossamer.errors import InputError
 
 
@@ -28,15 +27,6 @@ def on_host(array: Any) -> np.ndarray:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"an input of type {type(array).__name__} is not in host memory "
                          f"({error}); move it there, or run on the device that holds it") from None
-
-
-def holds(device: Device, array: Any) -> bool:
-    """Whether a foreign array lies in the memory of this CUDA device."""
-    if device.api != "cuda":
-        return False
-    from gossamer.device.cuda.dlpack import cuda_index
-
-    return cuda_index(array) is not None
 
 
 def callers_stream(array: Any) -> Any:

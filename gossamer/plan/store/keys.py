@@ -34,7 +34,8 @@ _LIBRARIES = {
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Returns every field of a problem as JSON values; equal problems give equal text."""
+    """Returns every field of a problem as JSON values, less value facts where none are known;
+    equal problems give equal text."""
     return _plain(problem)
 
 
@@ -134,7 +135,8 @@ def _versions(module: str) -> dict[str, str]:
 def _plain(value: Any) -> Any:
     """Returns a value of a problem as JSON values. Raises TypeError where it has no fixed text."""
     if is_dataclass(value):
-        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)
+                 if field.name != "facts" or getattr(value, field.name) != field.default}
         return {"op": value.op, **plain} if isinstance(value, Problem) else plain
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

@@ -20,13 +20,13 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.io.output_files import replacing
-from gossamer.model.graph import Graph, ModelMetadata, Node, ValueInfo
-from gossamer.plan.store.tuning_cache import toolkit
+from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.metadata import fields_of, metadata_of
 from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 4
+VERSION = 5
 _AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -41,7 +41,7 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
                    "compute_units": device.limits.compute_units, "name": device.name},
-        "made_by": {"driver": device.driver, "toolkit": toolkit(device),
+        "made_by": {"driver": device.driver, "toolkit": device.toolkit,
                     "gossamer": PACKAGE_VERSION, "algorithms": algorithms},
         "strict": strict,
     }
@@ -180,7 +180,7 @@ def _array(data: bytes) -> np.ndarray:
 def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
     return {
         "name": graph.name, "warnings": graph.warnings,
-        "fixed_batch": graph.fixed_batch, "metadata": asdict(graph.metadata),
+        "fixed_batch": graph.fixed_batch, "metadata": fields_of(graph.metadata),
         "inputs": [asdict(info) for info in graph.inputs],
         "outputs": [asdict(info) for info in graph.outputs],
         "nodes": [{**vars(node), "attributes": {
@@ -197,14 +197,10 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]
-    fields = plain["metadata"]
-    metadata = ModelMetadata(tuple(fields["classes"]), fields["independent_scores"],
-                             fields["picture"] and (fields["picture"][0], fields["picture"][1]),
-                             fields["brightness"])
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
                  warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
-                 metadata=metadata)
+                 metadata=metadata_of(plain["metadata"]))
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:

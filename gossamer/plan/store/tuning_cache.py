@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_info
-
 from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cache_folder, write_atomically
 from gossamer.measure import Timing
@@ -62,7 +60,7 @@ class TuningCache:
         self._owner = device
         self._device = {"api": device.api, "description": device.description,
                         "compute_units": device.limits.compute_units}
-        self._made_by = {"driver": device.driver, "toolkit": toolkit(device),
+        self._made_by = {"driver": device.driver, "toolkit": device.toolkit,
                          "gossamer": PACKAGE_VERSION}
         self.path = (folder or tuning_folder()) / file_name(device)
         self._content: dict[str, Any] | None = None
@@ -268,16 +266,3 @@ def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:
 def _sources(op: str, device: Device) -> dict[str, str]:
     """Returns the identity of each algorithm of an op on a device, by the algorithm's name."""
     return {algorithm.name: identity(algorithm, device) for algorithm in OPS[op].algorithms}
-
-
-def toolkit(device: Device) -> str:
-    """Returns the part of this installation, other than the driver, on which the speed of kernels
-    depends: CUDA's compiler; on the host the number of threads of BLAS; "" elsewhere."""
-    if device.api == "host":
-        pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-        return f"BLAS with {counted(max(pools, default=1), 'thread')}"
-    if device.api != "cuda":
-        return ""
-    from gossamer.device.cuda import nvrtc
-
-    return f"NVRTC {nvrtc.version()}"

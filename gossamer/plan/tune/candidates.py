@@ -299,19 +299,19 @@ class CandidateSet:
 
     def _cold(self, work: Work) -> float | None:
         """Returns the median time in microseconds of single executions, each after the cache was
-        filled with other data; None where that is not done: only a CUDA device says how large
-        its cache is and replays such an execution as a graph."""
-        if self.device.api != "cuda":
+        filled with other data; None where that is not done, as the device does not say how large
+        its cache is or cannot replay such an execution as a graph."""
+        if not (self.device.limits.graph and self.device.limits.cache_bytes):
             return None
         nbytes = 2 * self.device.limits.cache_bytes
         if self._cache_filler is None:
             self._cache_filler = (self._empty(nbytes, "what fills the cache"),
                                   self._empty(nbytes, "what fills the cache"))
-        graph: Any = self.device.capture(work)
+        graph = self.device.capture(work)
         samples = []
         for _ in range(_COLD_SAMPLES):
             self.device.copy(*self._cache_filler, nbytes)
-            samples.append(self.device.time(lambda stream: graph(stream)))
+            samples.append(self.device.time(graph))
         return statistics.median(samples)
 
     def _source(self, index: int, spec: TensorSpec) -> Buffer:

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.errors import InputError
-from gossamer.expression import apply
 from gossamer.io.output_files import replacing
-from gossamer.model.graph import Graph, ModelMetadata, Node, ValueInfo
-from gossamer.model.readers.onnx import metadata
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.model.metadata import ModelMetadata
+from gossamer.model.node_builder import NodeNames
+from gossamer.model.onnx_writer import to_onnx
 from gossamer.train.data.preparation import Preparation
 
-_OPSET, _IR_VERSION = 17, 8
-_OPERATORS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "softmax": "Softmax"}
 Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 """Weights (units, units of the layer before) and biases (units,) of each layer."""
 
@@ -39,63 +38,36 @@ def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
 
 
 def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetadata) -> Graph:
-    """Returns the graph from the input x (N, inputs) to the output y (N, outputs); it is the one
-    that a file of model() holds.
+    """Returns the graph from the input x (N, inputs) to the output y (N, outputs): a product for
+    each layer, and its activation.
 
     activations: name of each layer's activation; "none" where it has none.
     """
-    network = Graph("mlp", [ValueInfo("x", (None, layers[0][0].shape[1]))],
-                    [ValueInfo("y", (None, layers[-1][0].shape[0]))], [], {}, "mlp",
-                    metadata=model_metadata)
-    value = "x"
+    build = GraphBuilder("mlp", file="mlp", metadata=model_metadata)
+    value = build.input("x", (None, layers[0][0].shape[1]))
     for index, ((weight, bias), activation) in enumerate(zip(layers, activations, strict=True)):
-        names = [f"{index}.weight", f"{index}.bias"]
-        network.constants.update(zip(names, (weight, bias), strict=True))
-        target = f"{index}.sum"
-        network.nodes.append(Node("gemm", f"{index}.gemm", [value, *names], [target],
-                                  {"trans_a": False, "trans_b": True, "epilogue": apply("add")},
-                                  f"Gemm '{index}.gemm'"))
-        value = target
-        if activation != "none":
-            value = f"{index}.{activation}"
-            attributes = ({"axis": -1, "log": False} if activation == "softmax"
-                          else {"expression": apply(activation)})
-            network.nodes.append(Node("softmax" if activation == "softmax" else "elementwise",
-                                      f"{index}.activation", [target], [value], attributes,
-                                      f"{_OPERATORS[activation]} '{index}.activation'"))
-    network.nodes[-1].outputs = ["y"]
-    return network
+        is_last = index == len(layers) - 1
+        value = build.gemm(
+            value, build.constant(f"{index}.weight", weight),
+            build.constant(f"{index}.bias", bias), trans_b=True, name=f"{index}.gemm",
+            output="y" if is_last and activation == "none" else f"{index}.sum",
+            source=f"Gemm '{index}.gemm'")
+        if activation == "none":
+            continue
+        names = NodeNames(name=f"{index}.activation",
+                          output="y" if is_last else f"{index}.{activation}",
+                          source=f"{activation.capitalize()} '{index}.activation'")
+        value = (build.softmax(value, **names) if activation == "softmax"
+                 else build.apply(activation, value, **names))
+    build.output(value, (None, layers[-1][0].shape[0]))
+    return build.finish()
 
 
 def model(layers: Layers, activations: Sequence[str],
           model_metadata: ModelMetadata) -> onnx.ModelProto:
-    """Returns the network as ONNX, from the input x (N, inputs) to the output y (N, outputs): a
-    Gemm for each layer, and its activation.
-
-    activations: name of each layer's activation; "none" where it has none.
-    """
-    nodes: list[onnx.NodeProto] = []
-    constants = []
-    value = "x"
-    for index, ((weight, bias), activation) in enumerate(zip(layers, activations, strict=True)):
-        constants += [numpy_helper.from_array(np.ascontiguousarray(weight), f"{index}.weight"),
-                      numpy_helper.from_array(np.ascontiguousarray(bias), f"{index}.bias")]
-        target = f"{index}.sum"
-        nodes.append(helper.make_node("Gemm", [value, f"{index}.weight", f"{index}.bias"],
-                                      [target], f"{index}.gemm", transB=1))
-        value = target
-        if activation != "none":
-            value = f"{index}.{activation}"
-            nodes.append(helper.make_node(_OPERATORS[activation], [target], [value],
-                                          f"{index}.activation"))
-    nodes[-1].output[0] = "y"
-    inputs, outputs = layers[0][0].shape[1], layers[-1][0].shape[0]
-    network = helper.make_graph(
-        nodes, "mlp", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", inputs])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", outputs])], constants)
-    model_proto = helper.make_model(network, opset_imports=[helper.make_opsetid("", _OPSET)],
-                                    ir_version=_IR_VERSION, producer_name="gossamer")
-    helper.set_model_props(model_proto, dict(metadata.entries(model_metadata)))
+    """Returns the graph of these layers as ONNX, with its metadata."""
+    model_proto = to_onnx(graph(layers, activations, model_metadata))
+    model_proto.producer_name = "gossamer"
     return model_proto
 
 

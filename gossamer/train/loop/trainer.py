@@ -185,7 +185,6 @@ class _Piece:
         if self._graph is None:
             self._graph = device.capture(
                 lambda stream: trainer.launch(self, graph_order, graph_losses, stream))
-            assert self._graph is not None
         device.copy(graph_order, order, order.nbytes)
         self._graph()
         device.copy(losses, graph_losses, losses.nbytes)

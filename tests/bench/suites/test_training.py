@@ -30,7 +30,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
-from tests.bench.conftest import PEAKS, setting
+from tests.bench.conftest import PEAKS, NvidiaDevice, setting
 from tests.conftest import is_slow
 from tests.tolerances import normalised_error, tolerance
 
@@ -288,8 +288,8 @@ def test_cases_know_no_batch() -> None:
 
 
 def test_peers_are_those_of_training() -> None:
-    assert set(defaults("cuda")) == set(TRAINING_PEERS)
-    assert not {"torch-graph", "jax-scan-gpu"} & set(defaults("host"))
+    assert set(defaults(NvidiaDevice())) == set(TRAINING_PEERS)
+    assert not {"torch-graph", "jax-scan-gpu"} & set(defaults(find("host")))
     for suite, peer, known in (("backprop", "onnxruntime", "c-one-core"),
                                ("gemm", "c-openmp", "torch-eager")):
         result = CliRunner().invoke(app, ["bench", suite, "--device", "host", "--against", peer])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
+from click.testing import Result
 from PIL import Image
 
 import gossamer
-from gossamer.io.images import PRESETS
-from gossamer.model import zoo
 from gossamer.plan.tune.tuner import Tuner
 from tests.cli.compile.command import Run, compile_
 from tests.plan.small import assert_close, expected, images
@@ -33,19 +33,39 @@ def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,
     np.testing.assert_array_equal(y, gossamer.Plan.load(tmp_path / "small.plan")(x))
 
 
-def test_run_prepares_photos_for_a_plan_as_for_its_network_of_the_zoo(
-        run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compile_(run, network, "-o", tmp_path / "small.plan").exit_code == 0
+def test_run_prepares_photos_as_the_network_and_its_plan_say(run: Run, network: Path,
+                                                             tmp_path: Path) -> None:
     photo = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
     Image.fromarray(photo).save(tmp_path / "photo.png")
-    words = ["run", tmp_path / "small.plan", "--image", tmp_path / "photo.png", "--strict"]
-    not_in_zoo = run(*words)
-    assert not_in_zoo.exit_code == 0 and "photos are prepared as for ImageNet" in not_in_zoo.stderr
-    name = gossamer.load(str(network)).name
-    monkeypatch.setitem(zoo.MODELS, name, SimpleNamespace(preprocessing=PRESETS["none"]))
-    in_zoo = run(*words)
-    assert in_zoo.exit_code == 0 and in_zoo.stderr == ""
-    assert in_zoo.stdout != not_in_zoo.stdout
+    plan = tmp_path / "small.plan"
+
+    def results() -> list[Result]:
+        """The results of the network's file and of its plan."""
+        assert compile_(run, network, "-o", plan).exit_code == 0
+        both = [run("run", model, "--image", tmp_path / "photo.png", "--strict", "--json")
+                for model in (network, plan)]
+        assert [result.exit_code for result in both] == [0, 0]
+        return both
+
+    assumed = results()
+    assert all("photos are prepared as for ImageNet" in result.stderr for result in assumed)
+    model = onnx.load(network)
+    onnx.helper.set_model_props(model, {"preprocessing": '{"channels": "bgr", "mean": [1, 2, 3]}'})
+    onnx.save(model, network)
+    told = results()
+    assert [result.stderr for result in told] == ["", ""]
+    answers = [json.loads(result.stdout)["results"] for result in (*told, *assumed)]
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_the_name_of_a_graph_tells_nothing(run: Run, network: Path, tmp_path: Path) -> None:
+    model = onnx.load(network)
+    model.graph.name = "mobilenet_v2"
+    onnx.save(model, network)
+    assert compile_(run, network, "-o", tmp_path / "small.plan").exit_code == 0
+    Image.fromarray(np.zeros((6, 5, 3), np.uint8)).save(tmp_path / "photo.png")
+    result = run("run", tmp_path / "small.plan", "--image", tmp_path / "photo.png")
+    assert "photos are prepared as for ImageNet" in result.stderr
 
 
 def test_run_refuses_a_plan_that_is_none_and_shapes_of_one(run: Run, network: Path,

@@ -41,7 +41,7 @@ class Interface:
 def _device_array(device: Device, values: np.ndarray, stream: Any = None) -> Any:
     buffer = device.empty(values.nbytes, "a test", stream)
     device.write(buffer, values, stream)
-    return arrays.DeviceArray(buffer, values.shape, values.dtype, stream)
+    return arrays.CudaArray(buffer, values.shape, values.dtype, stream)
 
 
 def test_library_is_the_package_of_the_type() -> None:
@@ -74,7 +74,7 @@ def test_exported_memory_outlives_the_array(cuda: Device) -> None:
     gc.collect()
     other_buffers = [cuda.upload(np.zeros(1000, np.float32), "a test") for _ in range(20)]
     np.testing.assert_array_equal(shared.numpy(), values)
-    assert len({other.handle for other in other_buffers} - {shared.buffer.handle}) == 20
+    assert len({other.address for other in other_buffers} - {shared.buffer.address}) == 20
 
 
 def test_array_interface_is_read(cuda: Device) -> None:
@@ -120,7 +120,7 @@ def test_torch_shares_memory_both_ways(cuda: Device) -> None:
     tensor = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
     stream = cuda.create_stream()
     shared = arrays.incoming(tensor, cuda, stream)
-    assert shared.buffer.handle == tensor.data_ptr()
+    assert shared.buffer.address == tensor.data_ptr()
     back = arrays.like(tensor, shared)
     assert back.data_ptr() == tensor.data_ptr()
     assert torch.equal(back, tensor)

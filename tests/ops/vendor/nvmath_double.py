@@ -24,19 +24,22 @@ _TYPES = {0: np.dtype("float32"), 2: np.dtype("float16")}
 class AddressedBuffer(Buffer):
     """OpenCL memory with an address, as CUDA memory has one."""
 
-    def __init__(self, device: AddressedDevice, memory: OpenCLBuffer, handle: int) -> None:
-        self.device, self.memory, self.handle = device, memory, handle
+    address = 0
+
+    def __init__(self, device: AddressedDevice, memory: OpenCLBuffer, address: int) -> None:
+        self.device, self.memory, self.address = device, memory, address
         self.nbytes = memory.nbytes
 
     def view(self, offset: int, nbytes: int) -> AddressedBuffer:
         return AddressedBuffer(self.device, self.memory.view(offset, nbytes),
-                               self.handle + offset)
+                               self.address + offset)
 
 
 class AddressedDevice(OpenCLDevice):
-    """An OpenCL device whose buffers have addresses and that calls itself a CUDA device."""
+    """An OpenCL device whose buffers have addresses and which runs CUDA's libraries."""
 
     api = "cuda"
+    runs_cuda_libraries = True
 
     def __init__(self, pocl: OpenCLDevice) -> None:
         super().__init__(pocl.handle, 0)
@@ -76,8 +79,8 @@ class AddressedDevice(OpenCLDevice):
     def memory_at(self, address: int, dtype: np.dtype) -> Any:
         """Yields the memory from an address to the end of its buffer, and writes it back
         afterwards."""
-        space = next(s for s in self._spaces if s.handle <= address < s.handle + s.nbytes)
-        start = address - space.handle
+        space = next(s for s in self._spaces if s.address <= address < s.address + s.nbytes)
+        start = address - space.address
         assert start % dtype.itemsize == 0
         data = np.empty(space.nbytes, np.uint8)
         self.read(space, data)

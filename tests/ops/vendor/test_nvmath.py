@@ -200,7 +200,7 @@ def test_refusals(double: Any, device: Device) -> None:
     assert "4 channels" in str(Im2colCublas().supports(depthwise, double.device))
     dense = Conv2dProblem(1, 4, 5, 5, 4, (3, 3))
     assert "density 1.00" in str(Im2colCusparse().supports(dense, double.device))
-    if device.api != "cuda":
+    if not device.runs_cuda_libraries:
         for algorithm in (Im2colCublas(), Im2colCusparse()):
             assert "NVIDIA GPUs only" in str(algorithm.supports(dense, device))
         assert "NVIDIA GPUs only" in str(CublasGemm().supports(PRODUCTS[0], device))
@@ -218,9 +218,12 @@ def test_an_absent_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
     for name in [name for name in sys.modules if name.split(".")[0] == "nvmath"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [_WithoutNvmath(), *sys.meta_path])
-    device = RecordingDevice()
-    device.current = contextlib.nullcontext  # type: ignore[attr-defined]
-    reason = unavailable(CUBLAS, device)
+
+    class Nvidia(RecordingDevice):
+        runs_cuda_libraries = True
+        current = staticmethod(contextlib.nullcontext)
+
+    reason = unavailable(CUBLAS, Nvidia())
     assert reason == "nvmath-python is not installed: pip install 'gossamer[vendor]'"
 
 

@@ -205,7 +205,7 @@ def test_cublas_reads_back_what_was_described(monkeypatch: pytest.MonkeyPatch, p
     monkeypatch.setattr(cublas_product, "library_on", lambda name, device: library)
     product = Product(precision, 24, 40, 16, True, (18, 20, 30), 5, (400, 0, 1200), bias=bias,
                       relu=relu)
-    vector: Any = SimpleNamespace(handle=0x7F00_0000_0100) if bias else None
+    vector: Any = SimpleNamespace(address=0x7F00_0000_0100) if bias else None
     described = Multiplication(product, None, vector)  # type: ignore[arg-type]
 
     def back(what: str, names: Any, handle: int, name: str) -> int:
@@ -236,7 +236,7 @@ def test_without_a_gpu_the_library_says_so_in_one_line(name: str) -> None:
     bindings("cublasLt" if name == CUBLAS else "cusparse")
     if "cuda" in working_devices():
         pytest.skip("there is a GPU")
-    gpu = SimpleNamespace(api="cuda", current=contextlib.nullcontext)
+    gpu = SimpleNamespace(runs_cuda_libraries=True, current=contextlib.nullcontext)
     reason = nvmath._on.__wrapped__(name, gpu)
     assert isinstance(reason, str)
     assert reason.startswith(f"{name} cannot be loaded: ") and "\n" not in reason

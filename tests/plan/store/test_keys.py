@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.facts import PLUS_MINUS_ONE, integers
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -47,6 +48,13 @@ GOLDEN = "beea727c309385043e7ba6e43b28b750"
 
 def test_a_key_stays_what_it_was():
     assert problem_key(PROBLEM) == GOLDEN
+
+
+def test_facts_change_a_key_where_there_are_some():
+    info = replace(PROBLEM.weights_info, facts=PLUS_MINUS_ONE)
+    known = [replace(PROBLEM, facts=(PLUS_MINUS_ONE,)), replace(PROBLEM, weights_info=info)]
+    assert len({GOLDEN, *map(problem_key, known)}) == 3
+    assert "facts" not in canonical(PROBLEM) | canonical(PROBLEM)["weights_info"]
 
 
 def test_a_key_does_not_depend_on_the_process():
@@ -96,8 +104,8 @@ def others(value):
 
 X = TensorSpec((1, 2, 3, 4), Format("NCHW"))
 PROBLEMS = [
-    PROBLEM,
-    GemmProblem(1, 2, 3, PROBLEM.epilogue),
+    replace(PROBLEM, facts=(PLUS_MINUS_ONE,)),
+    GemmProblem(1, 2, 3, PROBLEM.epilogue, facts=(integers(0, 3),)),
     CopyProblem(X, X, (0, 1, 2, None), (1, 1, 1, 0), (0, 0, 0, 0)),
     ConcatProblem((X, X), 1),
     PoolProblem(X, "max", (2, 2)),

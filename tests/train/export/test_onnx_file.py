@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.model.graph import ModelMetadata
+from gossamer.model.metadata import ModelMetadata
 from gossamer.train import MLP, Preparation
 from gossamer.train.export.preparation_nodes import least_that_counts
 from tests.tolerances import normalised_error, tolerance

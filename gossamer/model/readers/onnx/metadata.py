@@ -1,17 +1,29 @@
-"""The metadata of an ONNX file: names of the classes, and the picture that an input holds."""
+"""The metadata of an ONNX file, which its `metadata_props` hold as text by key.
+
+classes: JSON list of the names of the classes.
+outputs: "scores" where each class has a score of its own.
+picture: JSON object of the grey picture that a row of the input holds: height, width, channels
+("grey") and the brightness of the pictures that the network was trained on.
+preprocessing: JSON object of the fields of a `Preprocessing` of gossamer.io.images, which says how
+photos are prepared.
+anchors: JSON list of [width, height], in pixels of the input.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import onnx
 
-from gossamer.model.graph import ModelMetadata
+from gossamer.model.metadata import ModelMetadata, anchors_of, preprocessing_of
 
 CLASSES, OUTPUTS, PICTURE = "classes", "outputs", "picture"
+PREPROCESSING, ANCHORS = "preprocessing", "anchors"
 _SCORES = "scores"
+_Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
@@ -24,7 +36,9 @@ def read(model: onnx.ModelProto) -> ModelMetadata:
     shape = _shape(picture)
     brightness = picture.get("brightness") if shape else None
     return ModelMetadata(tuple(map(str, names)), texts.get(OUTPUTS) == _SCORES, shape,
-                         float(brightness) if isinstance(brightness, int | float) else None)
+                         float(brightness) if isinstance(brightness, int | float) else None,
+                         _valid(preprocessing_of, texts.get(PREPROCESSING)),
+                         _valid(anchors_of, texts.get(ANCHORS)) or ())
 
 
 def entries(metadata: ModelMetadata) -> Mapping[str, str]:
@@ -38,8 +52,12 @@ def entries(metadata: ModelMetadata) -> Mapping[str, str]:
         height, width = metadata.picture
         picture: dict[str, Any] = {"height": height, "width": width, "channels": "grey"}
         if metadata.brightness is not None:
-            picture["brightness"] = round(metadata.brightness, 2)
+            picture["brightness"] = metadata.brightness
         texts[PICTURE] = json.dumps(picture)
+    if metadata.preprocessing is not None:
+        texts[PREPROCESSING] = json.dumps(asdict(metadata.preprocessing))
+    if metadata.anchors:
+        texts[ANCHORS] = json.dumps(metadata.anchors)
     return texts
 
 
@@ -56,5 +74,14 @@ def _shape(picture: Any) -> tuple[int, int] | None:
 def _parsed(text: str | None) -> Any:
     try:
         return json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _valid(convert: Callable[[Any], _Value], text: str | None) -> _Value | None:
+    """Returns what a function makes of the value of a JSON text; None where it has another
+    form."""
+    try:
+        return convert(_parsed(text))
     except ValueError:
         return None

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.expression import Expression
 from gossamer.model.compose import Composer
-from gossamer.model.graph import Graph, Node, inputs_to_attributes
+from gossamer.model.graph import Graph, Node
+from gossamer.model.opset.registry import inputs_to_attributes
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from gossamer.errors import InputError, ModelError, UnsupportedError
 from gossamer.model.graph import Graph, Node, ValueInfo
-from gossamer.model.infer.state import CONSTANT_LIMIT, MALFORMED
+from gossamer.model.opset.state import CONSTANT_LIMIT, MALFORMED
 from gossamer.model.readers.onnx import metadata
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
 from gossamer.model.readers.onnx.layers import LAYERS

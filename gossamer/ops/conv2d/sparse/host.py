@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.csr import csr, too_dense
@@ -109,6 +110,6 @@ def _columns(windows: np.ndarray, problem: Conv2dProblem,
     """Returns the im2col matrix (C R S, N E F) of one group."""
     if workspace is None:
         return windows.reshape(problem.depth, -1)
-    columns: np.ndarray = workspace.array(windows.shape, np.float32)  # type: ignore[attr-defined]
+    columns = host_array(workspace, windows.shape)
     columns[...] = windows
     return columns.reshape(problem.depth, -1)

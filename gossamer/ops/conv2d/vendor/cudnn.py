@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import DeviceError, first_line
@@ -29,9 +29,6 @@ from gossamer.ops.vendor.cublas import bias_vector
 from gossamer.ops.vendor.cudnn import library_on, loaded_version, unavailable
 from gossamer.ops.weights import Weights
 from gossamer.tensor import pack
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaBuffer, CudaDevice
 
 _LAYOUTS = ("NHWC", "NCHW")
 _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
@@ -128,7 +125,7 @@ class Cudnn(Algorithm):
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
         convolution: _BuiltConvolution = state.data
-        device = cast("CudaDevice", state.device)
+        device = state.device
         buffers = {**convolution.constants, Y: outputs[0],
                    **{name: inputs[index] for name, index in convolution.inputs.items()}}
         device.keep(convolution, buffers, workspace)
@@ -136,8 +133,8 @@ class Cudnn(Algorithm):
         with library.handle_on(stream) as handle:
             try:
                 convolution.graph.execute(
-                    {name: _address(buffer) for name, buffer in buffers.items()},
-                    None if workspace is None else _address(workspace), handle)
+                    {name: buffer.address for name, buffer in buffers.items()},
+                    None if workspace is None else workspace.address, handle)
             except library.failures as error:
                 raise DeviceError(f"{device.name} failed running cuDNN's {convolution.engine}: "
                                   f"{first_line(error)}") from error
@@ -165,7 +162,3 @@ def _variant(problem: Conv2dProblem, form: CudnnForm, rank: int, epilogue: str,
     return Variant((("rank", rank), ("epilogue", epilogue)),
                    (x, *[y] * problem.epilogue.tensor_count), (y,), form.precision,
                    offer.plans[rank].workspace)
-
-
-def _address(buffer: Buffer) -> int:
-    return cast("CudaBuffer", buffer).handle

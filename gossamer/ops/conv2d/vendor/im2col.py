@@ -6,10 +6,9 @@ of a sparse and a dense matrix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.launch import Launch, input_buffer
+from gossamer.ops.launch import Launch, input_buffer, workspace_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.ops.vendor.nvmath import dtype_of
 from gossamer.ops.weights import Weights
@@ -139,19 +138,11 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
         "ORDER": _ORDERS[x.layout], "UNIT_BYTES": unit_bytes}))
     items = sizes[0] * sizes[1] * sizes[2]
     return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
-        input_buffer(0), lambda inputs, outputs, workspace: workspace, items,
+        input_buffer(0), workspace_buffer, items,
         *divisor(sizes[0]), *divisor(sizes[1]), *divisor(problem.out_width),
         *divisor(group_channels), part.first_image, part.first_pixel, problem.height,
         problem.width, *problem.kernel, *problem.stride, *problem.pads[:2], *problem.dilation,
         *strides, *to))
-
-
-def run(launch: Launch, device: Device, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-        workspace: Buffer | None, stream: Any) -> None:
-    """Launches a kernel with the buffers of one step of a plan."""
-    arguments = [a(inputs, outputs, workspace) if callable(a) else a for a in launch.arguments]
-    device.launch(launch.kernel, launch.work_groups, launch.work_group_size, arguments,
-                  shared_bytes=launch.shared_bytes, stream=stream)
 
 
 def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:

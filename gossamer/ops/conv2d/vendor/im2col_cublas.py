@@ -19,7 +19,6 @@ from gossamer.ops.conv2d.vendor.im2col import (
     output_offset,
     packed_rows,
     parts,
-    run,
     taps,
     too_large,
     variant_of,
@@ -146,20 +145,19 @@ class Im2colCublas(Algorithm):
                workspace: Buffer | None, stream: Any = None) -> None:
         if state.data is None:
             return
-        device: Any = state.device
+        device = state.device
         itemsize = _itemsize(state.variant.precision)
         weights_first = state.variant.inputs[0].layout == "NHWC"
         rows, calls = state.data
-        handles: Any = [*inputs, *outputs]
-        x, *residuals, y = (buffer.handle for buffer in handles)
-        scratch = 0 if workspace is None else workspace.handle  # type: ignore[attr-defined]
+        x, *residuals, y = (buffer.address for buffer in (*inputs, *outputs))
+        scratch = 0 if workspace is None else workspace.address
         device.keep(inputs, outputs, workspace, state)
         for call in calls:
             matrix = x
             if call.gathering is not None:
-                run(call.gathering, device, inputs, outputs, workspace, stream)
+                call.gathering.run(device, inputs, outputs, workspace, stream)
                 matrix = scratch
-            a, b = (rows.handle, matrix) if weights_first else (matrix, rows.handle)
+            a, b = (rows.address, matrix) if weights_first else (matrix, rows.address)
             for in_a, in_b, in_d in call.offsets:
                 residual = (residuals[0] + in_d * itemsize
                             if call.multiplication.product.residual else None)

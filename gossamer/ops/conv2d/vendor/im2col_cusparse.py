@@ -21,7 +21,6 @@ from gossamer.ops.conv2d.vendor.im2col import (
     matrix_bytes,
     output_offset,
     parts,
-    run,
     tap_order,
     taps,
     too_large,
@@ -102,15 +101,14 @@ class Im2colCusparse(Algorithm):
                workspace: Buffer | None, stream: Any = None) -> None:
         if state.data is None:
             return
-        device: Any = state.device
-        buffers: Any = (inputs[0], outputs[0], workspace)
-        x, y, matrix = buffers
+        device, x, y = state.device, inputs[0].address, outputs[0].address
+        matrix = 0 if workspace is None else workspace.address
         device.keep(inputs, outputs, workspace, state)
         gathering: Launch | None
         for gathering, product, offset in state.data:
             if gathering is not None:
-                run(gathering, device, inputs, outputs, workspace, stream)
-            product.multiply((x if gathering is None else matrix).handle, y.handle + offset,
+                gathering.run(device, inputs, outputs, workspace, stream)
+            product.multiply(x if gathering is None else matrix, y + offset,
                              device.stream_handle(stream))
         super().launch(state, inputs, outputs, workspace, stream)
 
@@ -122,7 +120,7 @@ class _CsrWeights:
                  dtype: str) -> None:
         csr_arrays = functools.cache(lambda: csr(weights.arrays, problem, layout))
 
-        def packed(index: int, kind: str) -> Any:
+        def packed(index: int, kind: str) -> Buffer:
             return weights.packed(f"CSR {index} {tap_order(layout)} {kind}",
                                   lambda _: csr_arrays()[index].astype(kind))
 
@@ -166,13 +164,13 @@ class _SparseProduct:
         with self._library.calling("describing a product") as api:
             order = api.Order.COL if layout == "NHWC" else api.Order.ROW
             self._weights = api.create_csr(
-                channels, depth, sparse.count, sparse.offsets.handle, sparse.columns.handle,
-                sparse.values.handle, api.IndexType.INDEX_32I, api.IndexType.INDEX_32I,
+                channels, depth, sparse.count, sparse.offsets.address, sparse.columns.address,
+                sparse.values.address, api.IndexType.INDEX_32I, api.IndexType.INDEX_32I,
                 api.IndexBase.ZERO, dtype)
             weakref.finalize(self, api.destroy_sp_mat, self._weights).atexit = False
             # each product sets the addresses; until then any address will do
             self._matrix, self._result = (
-                api.create_dn_mat(rows, columns, lead, sparse.values.handle, dtype, order)
+                api.create_dn_mat(rows, columns, lead, sparse.values.address, dtype, order)
                 for rows, lead in zip((depth, channels), leading, strict=True))
             for descriptor in (self._matrix, self._result):
                 weakref.finalize(self, api.destroy_dn_mat, descriptor).atexit = False
@@ -189,7 +187,7 @@ class _SparseProduct:
         self._buffer = gpu.empty(nbytes, "what cuSPARSE found out about weights")
         with self._library.calling("preparing a product") as api:
             api.set_stream(self._library.handle, gpu.stream_handle(None))
-            api.sp_mm_preprocess(*self._arguments, self._buffer.handle)
+            api.sp_mm_preprocess(*self._arguments, self._buffer.address)
         gpu.synchronize()
 
     def multiply(self, matrix: int, result: int, stream: int) -> None:
@@ -199,4 +197,4 @@ class _SparseProduct:
             api.set_stream(self._library.handle, stream)
             api.dn_mat_set_values(self._matrix, matrix)
             api.dn_mat_set_values(self._result, result)
-            api.sp_mm(*self._arguments, self._buffer.handle)
+            api.sp_mm(*self._arguments, self._buffer.address)

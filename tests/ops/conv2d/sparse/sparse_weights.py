@@ -14,7 +14,8 @@ from gossamer.ops.weights import WeightsInfo
 from tests.ops.harness import random_weights
 
 H200 = Limits(compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
-              shared_bytes_opt_in=227 * 1024, work_group_size=1024, subgroup_size=32)
+              shared_bytes_opt_in=227 * 1024, work_group_size=1024, subgroup_size=32,
+              sure_work_group_size=1024)
 
 BIAS_RESIDUAL_CLIP = Epilogue(
     apply("add").then(apply("add")).then(apply("clip", 0.0, 6.0)), ("channel", "tensor"))

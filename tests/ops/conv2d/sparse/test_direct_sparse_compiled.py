@@ -34,6 +34,7 @@ class PtxDevice(Device):
     """A device that takes programs in PTX and records what is calls with their kernels."""
 
     api = "cuda"
+    assembles_ptx = True
 
     def __init__(self, architecture: str = "sm_90") -> None:
         self.index, self.description, self.driver = 0, "records", ""

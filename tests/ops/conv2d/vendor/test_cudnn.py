@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
+from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError
 from gossamer.expression import Expression, ExpressionStep, apply
@@ -186,9 +187,9 @@ def test_constants_are_packed_for_the_graph(monkeypatch: pytest.MonkeyPatch, lay
     convolution = Cudnn().prepare(Weights(arrays, host), PROBLEM, variant, host).data
     axes = (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)
     expected = arrays["weight"].transpose(axes).astype(variant.inputs[0].dtype)
-    weight = convolution.constants[WEIGHT].array(expected.shape, expected.dtype)
+    weight = host_array(convolution.constants[WEIGHT], expected.shape, expected.dtype)
     np.testing.assert_array_equal(weight, expected)
-    np.testing.assert_array_equal(convolution.constants[OPERAND].array((6,), expected.dtype),
+    np.testing.assert_array_equal(host_array(convolution.constants[OPERAND], (6,), expected.dtype),
                                   arrays["operand0"].astype(expected.dtype))
     assert convolution.inputs == {X: 0, OPERAND + 1: 1}
 
@@ -271,12 +272,13 @@ class TestUnavailable:
             backend_version_string=lambda: "9.19.0", create_handle=lambda: 1,
             cudnnGraphNotSupportedError=ValueError)
         assert self.loading(monkeypatch, loaded) is loaded
-        device = types.SimpleNamespace(api="cuda", current=contextlib.nullcontext)
+        device = types.SimpleNamespace(runs_cuda_libraries=True,
+                                       current=contextlib.nullcontext)
         monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
         assert Cudnn().version(device) == "9.19.0"  # type: ignore[arg-type]
 
     def test_no_version_without_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        device = types.SimpleNamespace(api="cuda")
+        device = types.SimpleNamespace(runs_cuda_libraries=True)
         monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
         self.loading(monkeypatch, ModuleNotFoundError("No module named 'cudnn'", name="cudnn"))
         assert Cudnn().version(device) == ""  # type: ignore[arg-type]

@@ -68,8 +68,7 @@ def test_the_im2col_matrix(compiled_device: Device, problem: Conv2dProblem, layo
         memory = np.full(nbytes + 2 * device.alignment, 0xFF, np.uint8)
         guarded = device.upload(memory, "a test")
         matrix = guarded.view(device.alignment, nbytes)
-        im2col.run(im2col.gather(problem, spec, part, device), device, [source], [], matrix,
-                   None)
+        im2col.gather(problem, spec, part, device).run(device, [source], [], matrix)
         device.read(guarded, memory)
         end = device.alignment + expected.nbytes
         assert (memory[:device.alignment] == 0xFF).all() and (memory[end:] == 0xFF).all()

@@ -16,7 +16,6 @@ from gossamer.plan.choose import baseline_plans
 from gossamer.plan.choose.baseline_plans import EndToEnd, program_key
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
-from gossamer.plan.store import tuning_cache
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.conftest import working_devices
@@ -60,15 +59,12 @@ def test_the_saved_plan_is_the_one_taken(make: Callable[..., Plan], tmp_path: Pa
     assert len(rounds) == 1 and loaded.report(2).plans == []
 
 
-def test_programs_are_replayed_where_the_device_has_graphs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_are_replayed_where_the_device_has_graphs(tmp_path: Path) -> None:
     pytest.importorskip("pyopencl")
     from tests.plan.graph_device import GraphDevice
 
     if "pocl" not in working_devices():
         pytest.skip("PoCL does not work here")
-    monkeypatch.setattr(tuning_cache, "toolkit", lambda device: "")
     graphs = GraphDevice(working_devices()["pocl"])  # type: ignore[arg-type]
     plan = compiled(small(), graphs, tmp_path)
     programs = [plan.program(2), plan.program(3), plan.program(2)]

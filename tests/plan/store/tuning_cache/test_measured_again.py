@@ -6,7 +6,6 @@ from gossamer.device.registry import find
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.registry import OPS
-from gossamer.plan.store import tuning_cache
 from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 from tests.plan.store.tuning_cache.measurements import cache, measured, problem
 
@@ -44,17 +43,14 @@ def test_another_driver_or_version_is_measured_again_and_nothing_is_lost(tmp_pat
     assert "gossamer " in notice and "now 99" in notice and "beads" not in notice
 
 
-def test_the_host_with_fewer_threads_is_measured_again(tmp_path, monkeypatch):
-    for threads in (2, 1):
-        pools = [{"user_api": "openmp", "num_threads": 9}, {"user_api": "blas",
-                                                           "num_threads": threads}]
-        monkeypatch.setattr(tuning_cache, "threadpool_info", lambda pools=pools: pools)
-        here = cache(tmp_path, api="host")
+def test_another_toolkit_is_measured_again(tmp_path):
+    for toolkit, median_us in (("BLAS with 2 threads", 2.0), ("BLAS with 1 thread", 1.0)):
+        here = cache(tmp_path, toolkit=toolkit)
         assert here.get(problem()) is None
-        here.put(problem(), [measured(median_us=float(threads))])
+        here.put(problem(), [measured(median_us=median_us)])
     (notice,) = here.notices
     assert "BLAS with 2 threads, now BLAS with 1 thread: measured again" in notice
-    assert cache(tmp_path, api="host").get(problem()) == [measured(median_us=1.0)]
+    assert cache(tmp_path, toolkit=toolkit).get(problem()) == [measured(median_us=1.0)]
 
 
 def test_real_problems_have_real_sources(tmp_path, monkeypatch):

@@ -14,10 +14,6 @@ from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec
 
-SURE_WORK_GROUP = 256
-"""Work-items per work-group that every device runs: an OpenCL device tells its limit for a kernel
-only after it has built it."""
-
 DENSEST = 0.75
 """The largest density at which sparse algorithms are tried: above it they cannot win."""
 

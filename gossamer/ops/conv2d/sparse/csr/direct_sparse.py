@@ -21,7 +21,7 @@ from gossamer.device.base import Argument, Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.csr import SURE_WORK_GROUP, cannot_index, csr, padded_input
+from gossamer.ops.conv2d.sparse.common.csr import cannot_index, csr, padded_input
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.copy.strided import copy_launches, copy_walk
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -256,4 +256,4 @@ def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple
         items = problem.out_channels * points
     loads = form.points + (1 if form.variant == "tiled" else 2)
     loads_at_once = max(1.0, items / (2048 * max(device.limits.compute_units, 1))) * loads
-    return device.api != "cuda" and form.threads > SURE_WORK_GROUP, loads_at_once, items
+    return form.threads > device.limits.sure_work_group_size, loads_at_once, items

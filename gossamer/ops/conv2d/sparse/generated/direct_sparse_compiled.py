@@ -53,10 +53,10 @@ class DirectSparseCompiled(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if not hasattr(device, "assemble"):
+        if not device.assembles_ptx:
             return f"{device.name} takes no PTX; it needs CUDA"
         if _capability(device) < 80:
-            return f"{device.name} is {_architecture(device)}; it needs sm_80 or newer"
+            return f"{device.name} is {device.architecture}; it needs sm_80 or newer"
         density = problem.weights_info.density
         if density > DENSEST:
             return f"density {density:.0%}, takes at most {DENSEST:.0%}"
@@ -89,7 +89,7 @@ class DirectSparseCompiled(Algorithm):
                                _seconds(problem, as_fp16[index], halves=True)).as_fp16
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
-                device: Any) -> State:
+                device: Device) -> State:
         """Raises CompileError where the assembler fails."""
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
@@ -114,25 +114,17 @@ class DirectSparseCompiled(Algorithm):
                workspace: Buffer | None, stream: Any = None) -> None:
         """Launches the generated kernels so that they run at the same time, each but the first in
         a stream of its own."""
-        device: Any = state.device
+        device = state.device
         side_count = len(state.launches[1:state.data])
         streams = device.side_streams(stream, side_count) if side_count else []
         for side in streams:
             device.wait(side, stream)
         for step, side in zip(state.launches, [stream, *streams], strict=False):
-            _run(device, step, inputs, outputs, side)
+            step.run(device, inputs, outputs, None, side)
         for side in streams:
             device.wait(stream, side)
         for step in state.launches[1 + len(streams):]:
-            _run(device, step, inputs, outputs, stream)
-
-
-def _run(device: Device, step: Launch, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-         stream: Any) -> None:
-    arguments = [argument(inputs, outputs, None) if callable(argument) else argument
-                 for argument in step.arguments]
-    device.launch(step.kernel, step.work_groups, step.work_group_size, arguments,
-                  shared_bytes=step.shared_bytes, stream=stream)
+            step.run(device, inputs, outputs, None, stream)
 
 
 def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:
@@ -146,9 +138,5 @@ def _variant(problem: Conv2dProblem, config: GeneratedConfig, seconds: float) ->
                    (x, *[y] * problem.epilogue.tensor_count), (y,), build_seconds=seconds)
 
 
-def _architecture(device: Any) -> str:
-    return device.architecture
-
-
 def _capability(device: Device) -> int:
-    return int("".join(filter(str.isdigit, _architecture(device))))
+    return int("".join(filter(str.isdigit, device.architecture)))

@@ -22,7 +22,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.csr import SURE_WORK_GROUP, cannot_index
+from gossamer.ops.conv2d.sparse.common.csr import cannot_index
 from gossamer.ops.conv2d.sparse.common.row_blocks import Table, table
 from gossamer.ops.conv2d.sparse.table.tiling import (
     OutputPlanes,
@@ -122,7 +122,7 @@ def _offered(problem: Conv2dProblem, device: Device,
     """Returns the variants of a layout, the one expected to be fastest first, and the key of that
     one: whether its work-group may be too large, and its expected cost."""
     x, y = (spec.with_format(layout=layout) for spec in (problem.inputs[0], problem.outputs[0]))
-    costs = {form: (device.api == "opencl" and form.work_group > SURE_WORK_GROUP, cost)
+    costs = {form: (form.work_group > device.limits.sure_work_group_size, cost)
              for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
     inputs = (x, *[y] * problem.epilogue.tensor_count)
     return (min(costs.values()),

@@ -11,7 +11,6 @@ import numpy as np
 
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.model.graph import Graph, Node, names_of, unused_name
-from gossamer.model.infer.evaluate import EVALUATORS
 
 Shape = tuple[int, ...]
 
@@ -25,8 +24,8 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 class InferenceState:
     """State of the shape inference of a graph at one batch size.
 
-    The rules (gossamer.model.infer.shape_rules, layout_rules) go through the nodes in order: they
-    check a node, make its attributes concrete and emit what remains of it here.
+    Nodes are visited in order (gossamer.model.infer.visit): the shape rule of a node's op checks
+    it, makes its attributes concrete and emits what remains of it here.
 
     other_batch: the finished state of the same graph at another batch size, from which rules see
     what the batch changes.
@@ -62,8 +61,8 @@ class InferenceState:
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,
              dtype: str | None = None, several: Sequence[Shape] | None = None,
              **attributes: Any) -> str:
-        """Appends the node that takes the place of `node`, or computes its value if all its
-        inputs are known. Returns the name of its first output.
+        """Appends the node that takes the place of `node`, and returns the name of its first
+        output. Where all inputs of the new node are known, its value is computed after the rule.
 
         result: the shape of every output, where `several` does not give one for each.
         op, inputs, outputs: None keeps those of the node.
@@ -73,13 +72,6 @@ class InferenceState:
         op = op or node.op
         inputs = node.inputs if inputs is None else list(inputs)
         outputs = node.outputs if outputs is None else list(outputs)
-        evaluator = EVALUATORS.get(op)
-        if evaluator and all(name in self.known for name in inputs):
-            self.check_size(node, result)
-            arrays = evaluator(attributes, [self.known[name] for name in inputs])
-            for name, array in zip(outputs, arrays, strict=True):
-                self.know(name, array)
-            return outputs[0]
         for index, name in enumerate(outputs):
             shape = result if several is None else several[index]
             self.shapes[name] = tuple(int(size) for size in shape)
@@ -125,9 +117,7 @@ class InferenceState:
                          shape=tuple(shape))
 
     def cast(self, node: Node, x: str, outputs: Sequence[str], dtype: str) -> str:
-        """Emits a cast of x, or casts its known value. Returns the output's name."""
-        if x in self.known:
-            return self.know(outputs[0], self.known[x].astype(dtype))
+        """Emits a cast of x, and returns the output's name."""
         name = self.emit(node, self.shapes[x], op="cast", inputs=[x], outputs=outputs)
         self.nodes[-1].attributes["dtype"] = self.dtypes[name] = dtype
         return name

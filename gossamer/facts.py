@@ -1,0 +1,371 @@
+"""ValueFacts: what is known of all values of a tensor, such as that each is plus or minus 1.
+
+The arithmetic of facts follows float32: what it says of a result holds for any order of a sum and
+with fused multiply-adds, but not for algorithms that compute a sum by a transform, whose results
+are off by their tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+Exact = Fraction | float
+"""A number without rounding; a float is an infinity."""
+
+_LARGEST = Fraction(float(np.finfo(np.float32).max))
+_SMALLEST = Fraction(1, 2**126)
+"""The largest number of float32, and the smallest positive one that no device rounds to 0."""
+
+_SAMPLE = 4096
+"""Values of an array that tell whether it pays to look at all of them."""
+
+
+@dataclass(frozen=True)
+class ValueFacts:
+    """What holds for all values of a tensor that are not NaN; nothing is said of NaN, nor of what
+    is computed from it. -0.0 counts as 0.
+
+    low, high: bounds, which may be infinite and are values themselves.
+    step: 0.0 where any real number between the bounds may occur; else every value is
+    low + k * step for a k = 0, 1, 2, ..., without rounding, and so is high where it is finite.
+    A single value has low = high and step 0.0.
+
+    Raises ValueError where the values on the grid are not all exact in float32.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    step: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "step"):
+            object.__setattr__(self, name, float(getattr(self, name)) + 0.0)  # no -0.0
+        if not self.low <= self.high or not 0 <= self.step < math.inf:
+            raise ValueError(f"values from {self.low} to {self.high} in steps of {self.step}: "
+                             "expected low <= high and a finite step of 0 or more")
+        if self.step and (self.low == self.high or math.isinf(self.low)
+                          or not _is_grid(*map(_exact, (self.low, self.high, self.step)))):
+            raise ValueError(f"values from {self.low} to {self.high} in steps of {self.step} are "
+                             "not all exact in float32: state them without a step")
+
+    @property
+    def count(self) -> int | None:
+        """Number of the values that may occur; None where any real between bounds may, or where the
+        bounds are infinite."""
+        if self.low == self.high and math.isfinite(self.low):
+            return 1
+        if not self.step or math.isinf(self.high):
+            return None
+        return int((Fraction(self.high) - Fraction(self.low)) / Fraction(self.step)) + 1
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are exactly two values."""
+        return self.count == 2
+
+    @property
+    def is_ternary(self) -> bool:
+        """Whether there are exactly three values."""
+        return self.count == 3
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether all values are integers."""
+        return (self.step > 0 or self.low == self.high) and (
+            self.low.is_integer() and self.step.is_integer())
+
+    @property
+    def few_values(self) -> bool:
+        """Whether the values lie on a grid of at most 2**16."""
+        return self.step > 0 and self.count is not None and self.count <= 1 << 16
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Returns whether all values of an array that are not NaN are as the facts say."""
+        values = np.asarray(array, np.float64)
+        values = values[~np.isnan(values)]
+        if not ((values >= self.low) & (values <= self.high)).all():
+            return False
+        finite = values[np.isfinite(values)]
+        return not self.step or all((Fraction(value) - Fraction(self.low)) % Fraction(self.step)
+                                    == 0 for value in np.unique(finite).tolist())
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Returns random values in float32, each of the finitely many equally often. Raises
+        ValueError where the values are not finitely many."""
+        if self.count is None:
+            raise ValueError(f"cannot draw from {self}: expected finitely many values")
+        return (self.low + self.step * rng.integers(0, self.count, shape)).astype(np.float32)
+
+    def join(self, other: ValueFacts) -> ValueFacts:
+        """Returns what holds for the values of either."""
+        if self == other:
+            return self
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        if not (self._on_grid and other._on_grid):
+            return ValueFacts(low, high)
+        step = common(Fraction(self.step), Fraction(other.step),
+                      Fraction(self.low) - Fraction(other.low))
+        return grid(Fraction(low), _exact(high), step)
+
+    def neg(self) -> ValueFacts:
+        if math.isinf(self.high):
+            return ValueFacts(-self.high, -self.low)
+        return ValueFacts(-self.high, -self.low, self.step)
+
+    def add(self, other: ValueFacts) -> ValueFacts:
+        low, high = _sum(self.low, other.low, -math.inf), _sum(self.high, other.high, math.inf)
+        if self.count is None or other.count is None:
+            return _range(low, high)
+        return grid(low, high, common(Fraction(self.step), Fraction(other.step)))
+
+    def sub(self, other: ValueFacts) -> ValueFacts:
+        return self.add(other.neg())
+
+    def mul(self, other: ValueFacts) -> ValueFacts:
+        corners = [_product(x, y) for x in (self.low, self.high) for y in (other.low, other.high)]
+        low, high = min(corners), max(corners)
+        if self.count is None or other.count is None:
+            return _range(low, high)
+        a, s, b, t = map(Fraction, (self.low, self.step, other.low, other.step))
+        return grid(low, high, common(a * t, b * s, s * t))
+
+    def abs(self) -> ValueFacts:
+        if self.low >= 0:
+            return self
+        if self.high <= 0:
+            return self.neg()
+        both = self.join(self.neg())
+        least = Fraction(0)
+        if both.step:
+            least = Fraction(both.low) % Fraction(both.step)
+        return both._between(least, max(-self.low, self.high))
+
+    def minimum(self, other: ValueFacts) -> ValueFacts:
+        if self.high <= other.low:
+            return self
+        if other.high <= self.low:
+            return other
+        return self.join(other)._between(_exact(min(self.low, other.low)),
+                                         min(self.high, other.high))
+
+    def maximum(self, other: ValueFacts) -> ValueFacts:
+        if self.low >= other.high:
+            return self
+        if other.low >= self.high:
+            return other
+        return self.join(other)._between(_exact(max(self.low, other.low)),
+                                         max(self.high, other.high))
+
+    def relu(self) -> ValueFacts:
+        return self.maximum(point(0.0))
+
+    def clip(self, low: float, high: float) -> ValueFacts:
+        """Returns the facts of min(max(x, low), high)."""
+        return self.maximum(point(low)).minimum(point(high))
+
+    def sign(self) -> ValueFacts:
+        """Returns the facts of -1, 0 or 1 by the sign of each value."""
+        low = -1 if self.low < 0 else 0 if self.low == 0 else 1
+        high = 1 if self.high > 0 else 0 if self.high == 0 else -1
+        passes_zero = low < 0 < high and self.step and Fraction(self.low) % Fraction(self.step)
+        return PLUS_MINUS_ONE if passes_zero else integers(low, high)
+
+    def floor(self) -> ValueFacts:
+        return self._rounded(*[x if math.isinf(x) else math.floor(x)
+                               for x in (self.low, self.high)])
+
+    def round(self) -> ValueFacts:
+        """Returns the facts of the nearest integers, even ones where two are as near."""
+        return self._rounded(*[x if math.isinf(x) else round(x) for x in (self.low, self.high)])
+
+    def truncate(self) -> ValueFacts:
+        """Returns the facts of the integers that are left without their fractions."""
+        return self._rounded(*[x if math.isinf(x) else math.trunc(x)
+                               for x in (self.low, self.high)])
+
+    def same_sign(self) -> ValueFacts:
+        """Returns what a function leaves that keeps signs, or rounds in a way not known here."""
+        return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
+
+    def sum_of(self, count: int) -> ValueFacts:
+        """Returns the facts of sums of so many values in any order; REAL where a partial sum may be
+        rounded."""
+        if count == 0:
+            return point(0.0)
+        if count == 1 or self.count is None:
+            return self if count == 1 else REAL
+        low, high, step = map(Fraction, (self.low, self.high, self.step))
+        if not fits_multiples(unit(low, step), count * max(abs(low), abs(high))):
+            return REAL
+        return grid(count * low, count * high, step)
+
+    @property
+    def _on_grid(self) -> bool:
+        return self.step > 0 or self.count == 1
+
+    def _between(self, low: Exact, high: float) -> ValueFacts:
+        """Returns the facts of the values between bounds, which are on the grid where there is
+        one."""
+        if self.step and isinstance(low, Fraction):
+            return grid(low, _exact(high), Fraction(self.step))
+        return _range(low, _exact(high))
+
+    def _rounded(self, low: float, high: float) -> ValueFacts:
+        """Returns the facts of these values as integers between the bounds."""
+        if self.is_integer:
+            return self
+        if math.isinf(low):
+            return ValueFacts(low, high)
+        return grid(Fraction(low), _exact(high), Fraction(1))
+
+    def __str__(self) -> str:
+        if self.count is not None and self.count <= 3:
+            values = [self.low + self.step * k for k in range(self.count)]
+            return " or ".join(f"{value:g}" for value in values)
+        grid = f" in steps of {self.step:g}" if self.step else ""
+        return f"{self.low:g} to {self.high:g}{grid}"
+
+
+def point(value: float) -> ValueFacts:
+    """Returns the facts of a number that is rounded to float32."""
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value))
+    return ValueFacts(rounded, rounded)
+
+
+def integers(low: int, high: int) -> ValueFacts:
+    """Returns the facts of all integers from low to high; of the reals between where float32 cannot
+    represent all these integers."""
+    return grid(Fraction(low), Fraction(high), Fraction(1))
+
+
+def of_array(array: np.ndarray) -> ValueFacts:
+    """Returns the facts of a constant, with the coarsest grid that holds all its values. Floats are
+    rounded to float32. An array without a number has the facts of a 0."""
+    array = np.asarray(array)
+    values = np.asarray(array, np.float32 if array.dtype.kind == "f" else None).ravel("K")
+    if values.dtype.kind == "f" and np.isnan(values.min(initial=0)):
+        values = values[~np.isnan(values)]
+    if not values.size:
+        return point(0.0)
+    low, high = values.min().item(), values.max().item()
+    if math.isinf(low) or math.isinf(high):
+        return ValueFacts(low, high)
+    first, last = Fraction(low), Fraction(high)
+    if max(-low, high) > (_LARGEST if values.dtype.kind == "f" else 1 << 24):
+        return _range(first, last)
+    if len(set(values[:_SAMPLE].tolist()) - {low, high}) == 0 and (
+            (values == values.dtype.type(low)) | (values == values.dtype.type(high))).all():
+        return grid(first, last, last - first)
+    step = _step(values[:_SAMPLE], first, last)
+    if step and values.size > _SAMPLE:
+        step = _step(values, first, last)
+    return grid(first, last, step) if step else _range(first, last)
+
+
+def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
+    """Returns the largest step of a grid from low that holds high and all values; None where
+    float32 does not have all numbers of the grid."""
+    wide = values.astype(np.float64)
+    mantissas, exponents = np.frexp(wide[wide != 0])
+    digits = np.abs(mantissas * 2.0**24).astype(np.int64)
+    powers = exponents - 24 + np.log2(digits & -digits).astype(np.int64)
+    finest = unit(low, high)
+    if powers.size:
+        finest = min(finest, Fraction(2) ** int(powers.min()))
+    if not fits_multiples(finest, max(abs(low), abs(high))):
+        return None
+    offsets = ((wide - float(low)) / float(finest)).astype(np.int64)
+    return common(int(np.gcd.reduce(offsets)) * finest, high - low)
+
+
+def unit(*numbers: Fraction) -> Fraction:
+    """Returns the largest power of 2 of which all numbers are multiples; they are sums of powers of
+    2, and not all 0."""
+    return min(Fraction(number.numerator & -number.numerator, number.denominator)
+               for number in numbers if number)
+
+
+def common(*numbers: Fraction) -> Fraction:
+    """Returns the largest number of which all are whole multiples; 0 where all are 0."""
+    scale = math.lcm(*[number.denominator for number in numbers])
+    return Fraction(math.gcd(*[int(number * scale) for number in numbers]), scale)
+
+
+def fits_multiples(power: Fraction, largest: Fraction) -> bool:
+    """Returns whether float32 has all multiples of a power of 2 up to the largest absolute one."""
+    return power >= _SMALLEST and largest <= min(power * (1 << 24), _LARGEST)
+
+
+def _fits(value: Fraction) -> bool:
+    """Returns whether float32 has a number, and devices do not round it to 0."""
+    return not value or (_SMALLEST <= abs(value) <= _LARGEST and (
+        Fraction(float(np.float32(float(value)))) == value))
+
+
+def _below(value: Exact) -> float:
+    """Returns the next number of float32 that is not above this one."""
+    if not isinstance(value, Fraction):
+        return value
+    if abs(value) > _LARGEST:
+        return -math.inf if value < 0 else float(_LARGEST)
+    rounded = np.float32(float(value))
+    if Fraction(float(rounded)) > value:
+        rounded = np.nextafter(rounded, np.float32(-np.inf))
+    return 0.0 if 0 < rounded < _SMALLEST else float(rounded)
+
+
+def _exact(value: float) -> Exact:
+    return value if math.isinf(value) else Fraction(value)
+
+
+def _sum(x: float, y: float, otherwise: float) -> Exact:
+    """Returns x + y without rounding; `otherwise` for the sum of opposite infinities."""
+    if math.isinf(x) or math.isinf(y):
+        return otherwise if math.isnan(x + y) else x + y
+    return Fraction(x) + Fraction(y)
+
+
+def _product(x: float, y: float) -> Exact:
+    """Returns x * y without rounding; 0 times infinity is NaN, in whose place 0 does no harm."""
+    if 0 in (x, y):
+        return Fraction(0)
+    return x * y if math.isinf(x) or math.isinf(y) else Fraction(x) * Fraction(y)
+
+
+def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
+    """Returns whether float32 has all values from low to high in these steps, and float64 the
+    step."""
+    assert isinstance(low, Fraction) and isinstance(step, Fraction)
+    if Fraction(float(step)) != step or not _fits(low):
+        return False
+    if not isinstance(high, Fraction):
+        return True
+    if (high - low) % step:
+        return False
+    if high - low == step:
+        return _fits(high)
+    return fits_multiples(unit(low, step), max(abs(low), abs(high)))
+
+
+def grid(low: Exact, high: Exact, step: Fraction) -> ValueFacts:
+    """Returns the facts of values on a grid; of the reals between where float32 does not have all
+    of them, so that results are rounded."""
+    if low != high and step and isinstance(low, Fraction) and _is_grid(low, high, step):
+        return ValueFacts(float(low), float(high), float(step))
+    return _range(low, high)
+
+
+def _range(low: Exact, high: Exact) -> ValueFacts:
+    """Returns the facts of results that may be rounded, to 0 where they are subnormal."""
+    return ValueFacts(_below(low), -_below(-high))
+
+
+REAL = ValueFacts()
+NONNEGATIVE = ValueFacts(0.0)
+PLUS_MINUS_ONE = ValueFacts(-1.0, 1.0, 2.0)
+TERNARY = integers(-1, 1)

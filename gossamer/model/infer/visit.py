@@ -1,0 +1,57 @@
+"""visit: applies the shape rule of one node, and evaluates what follows from known values alone."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from gossamer.model.graph import Node
+from gossamer.model.opset.definition import not_evaluated
+from gossamer.model.opset.registry import OPSET, inputs_to_attributes
+from gossamer.model.opset.state import MALFORMED, InferenceState
+
+
+def visit(state: InferenceState, node: Node) -> None:
+    """Applies the rule of a node's op, which emits into the state, and replaces emitted nodes whose
+    inputs are all known by their values. Raises ModelError."""
+    node = copy.copy(node)
+    node.attributes = dict(node.attributes)
+    node.inputs = [state.aliases.get(name, name) for name in node.inputs]
+    definition = OPSET.get(node.op)
+    if definition is None:
+        raise state.error(node, f"op {node.op!r} is unknown")
+    for name in node.inputs:
+        if name and name not in state.shapes:
+            raise state.error(node, f"reads {name!r}, which nothing provides")
+    if definition.attribute_inputs and not inputs_to_attributes(node, state.known):
+        unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
+        raise state.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
+                                "gossamer needs shapes that follow from the input's shape")
+    if definition.float_only and not all(name in state.known for name in node.inputs):
+        for name in node.inputs:
+            if name and state.dtypes[name] != "float32":
+                raise state.unsupported(node, f"computes with {state.dtypes[name]} ({name!r}); "
+                                              "gossamer computes it in float32")
+    emitted = len(state.nodes)
+    try:
+        with np.errstate(all="ignore"):
+            definition.shape(state, node)
+            state.nodes[emitted:] = [new for new in state.nodes[emitted:]
+                                     if not _evaluated(state, node, new)]
+    except MALFORMED as error:
+        raise state.error(node, f"is malformed: {error!r}") from error
+
+
+def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
+    """Computes the values of a new node, and returns whether that was possible. node: the node of
+    the graph, for messages."""
+    evaluate = OPSET[new.op].evaluate
+    if evaluate is not_evaluated or any(name not in state.known for name in new.inputs):
+        return False
+    for name in new.outputs:
+        state.check_size(node, state.shapes[name])
+    arrays = evaluate(new.attributes, [state.known[name] for name in new.inputs])
+    for name, array in zip(new.outputs, arrays, strict=True):
+        state.know(name, array)
+    return True

@@ -1,0 +1,99 @@
+"""ModelMetadata: what the numbers of a network mean, whatever file the network came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gossamer.io.images import Preprocessing
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """The meaning of a network's numbers, where its file tells it.
+
+    classes: name of the class of each column of the first output.
+    independent_scores: whether that output holds one score a class, none of which depends on the
+    others; else it holds probabilities, or numbers that softmax turns into probabilities.
+    picture: height and width of the grey picture that a row of the first input holds, with
+    numbers from 0 (black) to 255 (white).
+    brightness: mean of the pictures that the network was trained on.
+    preprocessing: how photos are prepared for the first input; None where that is unknown.
+    anchors: width and height, in pixels of the input, of each box that a network which detects
+    objects adjusts.
+    """
+
+    classes: tuple[str, ...] = ()
+    independent_scores: bool = False
+    picture: tuple[int, int] | None = None
+    brightness: float | None = None
+    preprocessing: Preprocessing | None = None
+    anchors: tuple[tuple[float, float], ...] = ()
+
+
+def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
+    """Returns the metadata as values that JSON has; the reverse is metadata_of()."""
+    return asdict(metadata)
+
+
+def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
+    """Returns the metadata that fields_of() turned into JSON values. Raises KeyError for an absent
+    field, TypeError or ValueError for one of another form."""
+    picture, preprocessing = fields["picture"], fields["preprocessing"]
+    return ModelMetadata(
+        tuple(fields["classes"]), fields["independent_scores"],
+        None if picture is None else (picture[0], picture[1]), fields["brightness"],
+        None if preprocessing is None else preprocessing_of(preprocessing),
+        anchors_of(fields["anchors"]))
+
+
+def preprocessing_of(fields: Any) -> Preprocessing:
+    """Returns the preprocessing whose fields are JSON values, those of default value perhaps left
+    out. Raises ValueError where they are no fields of a preprocessing."""
+    from gossamer.errors import InputError
+    from gossamer.io.images import Preprocessing
+
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"{fields!r} is no preprocessing")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list | tuple) else value
+              for name, value in fields.items()}
+    for name, value in values.items():
+        if name not in _PREPROCESSING_FORMS or not _PREPROCESSING_FORMS[name](value):
+            raise ValueError(f"a preprocessing whose {name} is {value!r}")
+    try:
+        return Preprocessing(**values)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
+    """Returns the anchors that JSON values tell. Raises ValueError where they are no list of pairs
+    of numbers."""
+    if not isinstance(value, list | tuple) or not all(
+            _is_numbers(pair) and len(pair) == 2 for pair in value):
+        raise ValueError(f"anchors {value!r}: expected pairs of width and height")
+    return tuple((width, height) for width, height in value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_number, value))
+
+
+_PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
+    "size": lambda value: value is None or (
+        _is_numbers(value) and len(value) == 2 and all(type(side) is int for side in value)),
+    "resize": lambda value: value is None or type(value) is int,
+    "channels": lambda value: isinstance(value, str),
+    "scale": _is_number,
+    "mean": _is_numbers,
+    "std": _is_numbers,
+    "rounding": lambda value: isinstance(value, str),
+}
+"""For each field of a preprocessing a function that tells whether a value has the field's form."""

@@ -1,0 +1,119 @@
+"""OpDef: all that the model knows of one op of a graph, and `define`, which makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gossamer.facts import ValueFacts
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.state import InferenceState
+
+ShapeRule = Callable[[InferenceState, Node], None]
+"""A function that checks a node, makes its attributes concrete and emits what remains of it."""
+
+Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
+"""A function of a node's concrete attributes and inputs that computes its outputs with NumPy."""
+
+MixingRule = Callable[[StaticGraph, Node, set[str]], str | None]
+"""A function of (static graph, node, names of the values that have a row for each image along
+dimension 0) that returns how the node mixes images, as text that follows the node's name; None
+where each row of its outputs depends on the rows of one image only. It is called where at least
+one input has a row for each image."""
+
+FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
+"""A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """The definition of an op of the graph.
+
+    No part has a default, so that none is forgotten: a wrong one may give wrong results.
+
+    name: the `op` of its nodes.
+    text: its inputs in order ("[x]" may be absent), a semicolon, and its attributes.
+    shape: the shape rule.
+    evaluate: the evaluation with NumPy, by which shape arithmetic and constants are computed, or
+    `not_evaluated`.
+    mixes: how a node mixes the images of a batch; `keeps_images_apart` where it never does. It
+    decides whether a batch may be run in parts.
+    passes_values: whether outputs are the inputs' values, or functions of few of them, so that a
+    sign behind the node depends on how each input is rounded. Batch norms before are then not
+    folded into weights.
+    jumps: whether a node's result jumps where an input is rounded, as a sign does; `never_jumps`
+    where it cannot.
+    facts: what is known of the outputs' values.
+    float_only: whether it computes in float32 only, so that other dtypes are refused.
+    attribute_inputs: attributes that may come as inputs after the first instead, in this order.
+
+    An op that resolve() always turns into others has `resolved` as evaluate, mixes and facts.
+    """
+
+    name: str
+    text: str
+    shape: ShapeRule
+    evaluate: Evaluation
+    mixes: MixingRule
+    passes_values: bool
+    jumps: Callable[[Node], bool]
+    facts: FactsRule
+    float_only: bool
+    attribute_inputs: tuple[str, ...]
+
+    @property
+    def remains(self) -> bool:
+        """Whether a static graph may have nodes of the op."""
+        return self.evaluate is not resolved
+
+
+def define(name: str, **parts: Any) -> OpDef:
+    """Returns the definition of an op. Raises TypeError that names the op and its parts that are
+    missing or unknown."""
+    expected = [field.name for field in fields(OpDef) if field.name != "name"]
+    missing = [part for part in expected if part not in parts]
+    if missing:
+        raise TypeError(f"op {name!r} lacks {', '.join(missing)}")
+    unknown = [part for part in parts if part not in expected]
+    if unknown:
+        raise TypeError(f"op {name!r} has {', '.join(unknown)}, expected {', '.join(expected)}")
+    gone = [part for part in ("evaluate", "mixes", "facts") if parts[part] is resolved]
+    if len(gone) not in (0, 3):
+        raise TypeError(f"op {name!r} has {', '.join(gone)} as an op that resolve() turns into "
+                        "others, expected evaluate, mixes and facts so, or none of them")
+    return OpDef(name, **parts)
+
+
+def resolved(*arguments: Any) -> NoReturn:
+    """Stands for the parts of an op that no static graph has, since resolve() turns it into
+    others."""
+    raise AssertionError("an op that resolve() turns into others is in a static graph")
+
+
+def not_evaluated(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> NoReturn:
+    """Stands for the evaluation of an op that stays a node even where all its inputs are known,
+    since no file has it in shape arithmetic."""
+    raise AssertionError("an op that is not evaluated was")
+
+
+def keeps_images_apart(static: StaticGraph, node: Node, with_batch: set[str]) -> None:
+    """The mixing rule of an op whose output rows always depend on one image each."""
+
+
+def never_jumps(node: Node) -> bool:
+    """The part `jumps` of an op whose results follow small changes of its inputs."""
+    return False
+
+
+def first_input(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    """The facts rule of an op whose outputs hold values of its first input only."""
+    return [facts[0]] * len(node.outputs)
+
+
+def nothing_known(static: StaticGraph, node: Node,
+                  facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    """The facts rule of an op of whose results nothing is known."""
+    return [ValueFacts()] * len(node.outputs)

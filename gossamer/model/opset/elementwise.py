@@ -1,0 +1,112 @@
+"""Definitions of the ops that compute each element for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.expression import DISCONTINUOUS
+from gossamer.facts import REAL, ValueFacts, integers
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import define, keeps_images_apart
+from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.mixing import broadcasts_across_images
+from gossamer.model.opset.state import InferenceState
+
+_RANGES = {"bool": (0, 1), "uint8": (0, 255), "int32": (-2**31, 2**31 - 1),
+           "int64": (-2**63, 2**63 - 1)}
+
+
+def _elementwise_shape(state: InferenceState, node: Node) -> None:
+    """Casts operands of several dtypes to the one that holds them all; truth values among numbers,
+    and conditions of `where`, are cast to the dtype of the numbers."""
+    shapes = [state.shapes[name] for name in node.inputs]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        text = " and ".join(str(list(s)) for s in shapes)
+        raise state.error(node, f"shapes {text} do not broadcast") from None
+    steps = node.attributes["expression"].steps
+    conditions = {step.arguments[0] for step in steps if step.function == "where"}
+    conditions -= {value for step in steps
+                   for value in step.arguments[1 if step.function == "where" else 0:]}
+    dtypes = {state.dtypes[name] for index, name in enumerate(node.inputs)
+              if index not in conditions}
+    if all(name in state.known for name in node.inputs):
+        dtypes = set()
+    target = "float32"
+    numbers = dtypes - {"bool"}
+    if numbers and "float32" not in numbers:
+        target = np.result_type(*numbers).name
+    inputs = list(node.inputs)
+    for index, name in enumerate(inputs):
+        if not dtypes or state.dtypes[name] == target:
+            continue
+        cast = state.new_name(node, f"operand{index}")
+        inputs[index] = state.cast(node, name, [cast], target)
+    state.emit(node, shape, inputs=inputs, dtype=target, expression=node.attributes["expression"])
+
+
+def _elementwise(attributes: dict[str, Any],
+                 arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    numbers = [a.astype(np.int64) if a.dtype == bool else a for a in arrays]
+    results = attributes["expression"].evaluate(*numbers)
+    shape = np.broadcast_shapes(*[a.shape for a in arrays])
+    results = [np.broadcast_to(result, shape) for result in results]
+    return [r.astype(np.float32) if r.dtype.kind == "f" else r for r in results]
+
+
+def _elementwise_jumps(node: Node) -> bool:
+    return any(step.function in DISCONTINUOUS for step in node.attributes["expression"].steps)
+
+
+def _elementwise_facts(static: StaticGraph, node: Node,
+                       facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    integer = not any(static.dtypes[name] == "float32" for name in node.inputs)
+    return expression_facts(node.attributes["expression"], facts, integer=integer)
+
+
+def _cast_shape(state: InferenceState, node: Node) -> None:
+    x, dtype = node.inputs[0], node.attributes["dtype"]
+    if state.dtypes[x] == dtype and x not in state.known:
+        state.alias(node)
+    else:
+        state.cast(node, x, node.outputs, dtype)
+
+
+def _cast(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [arrays[0].astype(attributes["dtype"])]
+
+
+def _cast_jumps(node: Node) -> bool:
+    return True
+
+
+def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    """Integers that do not fit wrap round, in a way of each device."""
+    (x,), dtype = facts, node.attributes["dtype"]
+    if dtype not in _RANGES:
+        return [x if x.count is not None else REAL]
+    allowed, whole = dtype_facts(dtype), x.truncate()
+    fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high
+    return [whole if fits and dtype != "bool" else allowed]
+
+
+def dtype_facts(dtype: str) -> ValueFacts:
+    """Returns what is known of any value of a dtype."""
+    return integers(*_RANGES[dtype]) if dtype in _RANGES else REAL
+
+
+DEFINITIONS = (
+    define("elementwise",
+           text="operands, which broadcast; expression: an Expression with as many outputs as the "
+                "node, whose truth values are 1 and 0 in the dtype of what is compared",
+           shape=_elementwise_shape, evaluate=_elementwise, mixes=broadcasts_across_images,
+           passes_values=True, jumps=_elementwise_jumps, facts=_elementwise_facts,
+           float_only=False, attribute_inputs=()),
+    define("cast", text="x; dtype",
+           shape=_cast_shape, evaluate=_cast, mixes=keeps_images_apart, passes_values=True,
+           jumps=_cast_jumps, facts=_cast_facts, float_only=False, attribute_inputs=()),
+)

@@ -1,0 +1,271 @@
+"""Definitions of the ops that put tensors together, or take parts of them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.facts import ValueFacts, point
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import (
+    define,
+    first_input,
+    keeps_images_apart,
+    never_jumps,
+    not_evaluated,
+)
+from gossamer.model.opset.mixing import works_across_images
+from gossamer.model.opset.state import InferenceState
+
+
+def _concat_shape(state: InferenceState, node: Node) -> None:
+    shapes = [state.shapes[name] for name in node.inputs]
+    axis = state.axis(node, node.attributes["axis"], len(shapes[0]))
+    other_sizes = {(*shape[:axis], *shape[axis + 1:]) for shape in shapes}
+    if len(other_sizes) > 1 or len({len(shape) for shape in shapes}) > 1:
+        text = " and ".join(str(list(shape)) for shape in shapes)
+        raise state.error(node, f"cannot concatenate {text} along dimension {axis}")
+    result = list(shapes[0])
+    result[axis] = sum(shape[axis] for shape in shapes)
+    if len(shapes) == 1:
+        state.alias(node)
+    else:
+        state.emit(node, result, axis=axis)
+
+
+def _split_shape(state: InferenceState, node: Node) -> None:
+    """Splits a value along an axis: into equal parts where no sizes are given, of which the last
+    is smaller where the length cannot be divided."""
+    shape = state.shapes[node.inputs[0]]
+    axis = state.axis(node, node.attributes.get("axis", 0), len(shape))
+    count, length = len(node.outputs), shape[axis]
+    sizes = node.attributes.get("sizes")
+    if sizes is None:
+        part = -(-length // count)
+        sizes = [*[part] * (count - 1), length - part * (count - 1)]
+    if len(sizes) != count or sum(sizes) != length or min(sizes) < 0:
+        raise state.error(node, f"cannot split {length} into {count} parts of {list(sizes)}")
+    shapes = [(*shape[:axis], size, *shape[axis + 1:]) for size in sizes]
+    state.emit(node, shape, several=shapes, axis=axis, sizes=tuple(sizes))
+
+
+def _slice_shape(state: InferenceState, node: Node) -> None:
+    """Makes starts, ends (exclusive; -1 where a backward slice goes past 0), axes and steps
+    concrete."""
+    shape = state.shapes[node.inputs[0]]
+    starts, ends = node.attributes["starts"], node.attributes["ends"]
+    axes = node.attributes.get("axes") or range(len(starts))
+    steps = node.attributes.get("steps") or (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise state.error(node, f"cannot slice by starts {list(starts)}, ends {list(ends)}, axes "
+                                f"{list(axes)}, steps {list(steps)}")
+    result, cuts = list(shape), []
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = state.axis(node, axis, len(shape))
+        indices = range(*slice(start, end, step).indices(shape[axis]))
+        result[axis] = len(indices)
+        if indices != range(shape[axis]):
+            cuts.append((axis, indices))
+    _cut(state, node, node.inputs[0], dict(cuts), node.outputs)
+
+
+def _cut(state: InferenceState, node: Node, x: str, indices: dict[int, range],
+         outputs: list[str]) -> str:
+    """Emits a slice of x that takes the indices of each axis in `indices`, and returns its
+    output."""
+    shape = list(state.shapes[x])
+    if not indices and x == node.inputs[0] and outputs == node.outputs:
+        state.alias(node)
+        return x
+    for axis, range_ in indices.items():
+        shape[axis] = len(range_)
+    return state.emit(node, shape, op="slice", inputs=[x], outputs=outputs,
+                      starts=tuple(range_.start for range_ in indices.values()),
+                      ends=tuple(range_.start + len(range_) * range_.step
+                                 for range_ in indices.values()),
+                      axes=tuple(indices),
+                      steps=tuple(range_.step for range_ in indices.values()))
+
+
+def _gather_shape(state: InferenceState, node: Node) -> None:
+    """Makes the indices positive; a gather with one constant index becomes a slice."""
+    shape, indices = (state.shapes[name] for name in node.inputs)
+    axis = state.axis(node, node.attributes["axis"], len(shape))
+    known = state.known.get(node.inputs[1])
+    if known is not None and known.size:
+        if known.min() < -shape[axis] or known.max() >= shape[axis]:
+            raise state.error(node, f"index {known.max()} is outside dimension {axis} of shape "
+                                    f"{list(shape)}")
+        if known.min() < 0:
+            known = np.where(known < 0, known + shape[axis], known)
+            node.inputs[1] = state.know(state.new_name(node, "indices"), known)
+    result = (*shape[:axis], *indices, *shape[axis + 1:])
+    if known is not None and known.shape == () and node.inputs[0] not in state.known:
+        index = known.item()
+        sliced = _cut(state, node, node.inputs[0], {axis: range(index, index + 1)},
+                      [state.new_name(node, "slice")])
+        state.reshape(node, result, sliced, node.outputs)
+    else:
+        state.emit(node, result, axis=axis)
+
+
+def _pad_shape(state: InferenceState, node: Node) -> None:
+    """Turns negative pads into a slice, and pads what is left with the others."""
+    shape = state.shapes[node.inputs[0]]
+    rank, numbers = len(shape), node.attributes["pads"]
+    axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
+    if len(numbers) != 2 * len(axes):
+        raise state.error(node, f"has pads {list(numbers)}, expected {2 * len(axes)} numbers")
+    pads = [0] * (2 * rank)
+    for index, axis in enumerate(axes):
+        pads[axis], pads[rank + axis] = numbers[index], numbers[len(axes) + index]
+    x = node.inputs[0]
+    if min(pads) < 0:
+        indices = {axis: range(max(-pads[axis], 0), shape[axis] - max(-pads[rank + axis], 0))
+                   for axis in range(rank) if min(pads[axis], pads[rank + axis]) < 0}
+        pads = [max(pad, 0) for pad in pads]
+        outputs = [state.new_name(node, "cut")] if any(pads) else node.outputs
+        x = _cut(state, node, x, indices, outputs)
+        shape = state.shapes[x]
+        if not any(pads):
+            return
+    mode = node.attributes["mode"]
+    for axis in range(rank):
+        longest = max(pads[axis], pads[rank + axis])
+        if mode == "reflect" and longest >= shape[axis] and longest:
+            raise state.error(node, f"cannot reflect {longest} values of a dimension of "
+                                    f"{shape[axis]}")
+    if not any(pads):
+        state.alias(node)
+        return
+    value = float(node.attributes.get("value") or 0)
+    result = [size + pads[axis] + pads[rank + axis] for axis, size in enumerate(shape)]
+    state.emit(node, result, inputs=[x], pads=tuple(pads), mode=mode, value=value)
+
+
+def _resize_shape(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    rank = len(shape)
+    if rank not in (3, 4):
+        raise state.unsupported(node, f"input has shape {list(shape)}; gossamer resizes 3 or 4 "
+                                      "dimensions (batch, channels, height, width)")
+    axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
+    scales, sizes = node.attributes.get("scales"), node.attributes.get("sizes")
+    factors = sizes or scales
+    if not factors or len(factors) != len(axes):
+        raise state.error(node, f"has {'sizes' if sizes else 'scales'} {list(factors or ())}, "
+                                f"expected {len(axes)} numbers")
+    factor, result = [1.0] * rank, list(shape)
+    for axis, value in zip(axes, factors, strict=True):
+        if axis == 0 and sizes and value == state.graph.fixed_batch:
+            continue
+        factor[axis] = value / shape[axis] if sizes and shape[axis] else float(value)
+        if axis < 2 and (value != shape[axis] if sizes else value != 1):
+            raise state.error(node, f"resizes {list(shape)} along dimension {axis}; gossamer "
+                                    "resizes height and width")
+        if axis >= 2:
+            result[axis] = int(value) if sizes else math.floor(shape[axis] * value)
+    nearest = node.attributes["nearest_mode"]
+    if nearest == "simple":
+        if min(factor[2:]) < 1 < max(factor[2:]):
+            raise state.error(node, "shrinks one dimension and enlarges the other; export with "
+                                    "opset 11 or newer")
+        nearest = "ceil" if min(factor[2:]) < 1 else "floor"
+    state.emit(node, result, sizes=tuple(result[2:]), scales=tuple(factor[2:]),
+               mode=node.attributes["mode"], coordinates=node.attributes["coordinates"],
+               nearest_mode=nearest)
+
+
+def _concat(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.concatenate(arrays, axis=attributes["axis"])]
+
+
+def _split(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    bounds = np.cumsum(attributes["sizes"])[:-1]
+    return list(np.split(arrays[0], bounds, axis=attributes["axis"]))
+
+
+def _slice(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    (x,) = arrays
+    for start, end, axis, step in zip(*[attributes[name] for name in
+                                        ("starts", "ends", "axes", "steps")], strict=True):
+        x = np.take(x, range(start, end, step), axis=axis)
+    return [x]
+
+
+def _gather(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.take(arrays[0], arrays[1], axis=attributes["axis"])]
+
+
+def _slice_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    rank = len(static.shapes[node.inputs[0]])
+    if 0 in (axis % rank for axis in node.attributes["axes"]):
+        return "cuts along axis 0, along which the inputs of a batch lie"
+    return None
+
+
+def _gather_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    axis = node.attributes["axis"] % len(static.shapes[node.inputs[0]])
+    if axis == 0 and node.inputs[0] in with_batch:
+        return "picks along axis 0, along which the inputs of a batch lie"
+    if axis and node.inputs[1] in with_batch:
+        return "moves the batch out of axis 0"
+    return None
+
+
+def _pad_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    pads = node.attributes["pads"]
+    if pads[0] or pads[len(pads) // 2]:
+        return "pads axis 0, along which the inputs of a batch lie"
+    return None
+
+
+def _concat_facts(static: StaticGraph, node: Node,
+                  facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    return [functools.reduce(ValueFacts.join, facts)]
+
+
+def _pad_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    if node.attributes["mode"] != "constant":
+        return [facts[0]]
+    return [facts[0].join(point(node.attributes["value"]))]
+
+
+def _resize_facts(static: StaticGraph, node: Node,
+                  facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    return [facts[0] if node.attributes["mode"] == "nearest" else facts[0].same_sign()]
+
+
+DEFINITIONS = (
+    define("concat", text="xs; axis",
+           shape=_concat_shape, evaluate=_concat, mixes=works_across_images, passes_values=True,
+           jumps=never_jumps, facts=_concat_facts, float_only=False, attribute_inputs=()),
+    define("split", text="x; axis, sizes, None until resolve() for equal parts",
+           shape=_split_shape, evaluate=_split, mixes=works_across_images, passes_values=True,
+           jumps=never_jumps, facts=first_input, float_only=False, attribute_inputs=("sizes",)),
+    define("slice",
+           text="x; starts, ends (exclusive; -1 where a backward slice goes past 0), axes, steps",
+           shape=_slice_shape, evaluate=_slice, mixes=_slice_mixes, passes_values=True,
+           jumps=never_jumps, facts=first_input, float_only=False,
+           attribute_inputs=("starts", "ends", "axes", "steps")),
+    define("gather", text="x, indices; axis",
+           shape=_gather_shape, evaluate=_gather, mixes=_gather_mixes, passes_values=True,
+           jumps=never_jumps, facts=first_input, float_only=False, attribute_inputs=()),
+    define("pad",
+           text='x; pads (low..., high...), mode "constant", "reflect" or "edge", value; axes of '
+                'the pads until resolve()',
+           shape=_pad_shape, evaluate=not_evaluated, mixes=_pad_mixes, passes_values=True,
+           jumps=never_jumps, facts=_pad_facts, float_only=False,
+           attribute_inputs=("pads", "value", "axes")),
+    define("resize",
+           text='x; sizes, scales (of the spatial dimensions, as given or implied), mode "nearest" '
+                'or "linear", coordinates, nearest_mode; axes of the sizes and scales until '
+                'resolve()',
+           shape=_resize_shape, evaluate=not_evaluated, mixes=keeps_images_apart,
+           passes_values=True, jumps=never_jumps, facts=_resize_facts, float_only=True,
+           attribute_inputs=("scales", "sizes")),
+)

@@ -1,0 +1,212 @@
+"""Definitions of the ops that multiply by weights, or one matrix by another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.expression import Expression
+from gossamer.facts import REAL, ValueFacts, point
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import define, never_jumps, not_evaluated
+from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.sums import weighted_sums
+from gossamer.model.opset.windows import extent, image_shape, window
+
+
+def _epilogue(state: InferenceState, node: Node, channels: int,
+              shape: tuple[int, ...]) -> Expression:
+    """Returns the epilogue, and checks its operands, which are the inputs after the weight."""
+    expression = node.attributes["epilogue"]
+    operands = node.inputs[2:]
+    if len(operands) != expression.inputs - 1:
+        raise state.error(node, f"has {len(operands)} epilogue operands, its expression takes "
+                                f"{expression.inputs - 1}")
+    for name in operands:
+        expected = (channels,) if name in state.known else shape
+        if state.shapes[name] != expected:
+            raise state.error(node, f"operand {name!r} has shape {list(state.shapes[name])}, "
+                                    f"expected {list(expected)}")
+    return expression
+
+
+def _conv2d_shape(state: InferenceState, node: Node) -> None:
+    n, c, _, _ = image_shape(state, node)
+    m, per_group, r, s = state.shapes[node.inputs[1]]
+    groups = node.attributes["groups"]
+    if c != per_group * groups:
+        raise state.error(node, f"input has {c} channels, expected {per_group * groups} (weight "
+                                f"{[m, per_group, r, s]}, {groups} groups)")
+    pads, size = window(state, node, (r, s))
+    shape = (n, m, *size)
+    attributes = node.attributes
+    state.emit(node, shape, strides=attributes["strides"], pads=pads,
+               dilations=attributes["dilations"], groups=groups,
+               epilogue=_epilogue(state, node, m, shape))
+
+
+def _conv_transpose2d_shape(state: InferenceState, node: Node) -> None:
+    n, c, *size = image_shape(state, node)
+    rows, per_group, r, s = state.shapes[node.inputs[1]]
+    if c != rows:
+        raise state.error(node, f"input has {c} channels, expected {rows}")
+    attributes = node.attributes
+    strides, extra = attributes["strides"], attributes["output_padding"]
+    covered = extent(node, (r, s))
+    full_size = [strides[i] * (size[i] - 1) + extra[i] + covered[i] for i in range(2)]
+    pads = list(attributes["pads"])
+    auto_pad, output_size = attributes.get("auto_pad"), attributes.get("output_shape")
+    if auto_pad and not output_size:
+        output_size = [size[i] * strides[i] for i in range(2)]
+    if output_size:
+        for i in range(2):
+            total = max(full_size[i] - output_size[i], 0)
+            small, large = total // 2, total - total // 2
+            pads[i], pads[i + 2] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+            extra = (*extra[:i], extra[i] + max(output_size[i] - full_size[i], 0), *extra[i + 1:])
+            full_size[i] = max(full_size[i], output_size[i])
+    result = [full_size[i] - pads[i] - pads[i + 2] for i in range(2)]
+    if min(result) < 1:
+        raise state.error(node, f"pads {pads} leave nothing of an output of "
+                                f"{full_size[0]}x{full_size[1]}")
+    state.emit(node, (n, per_group * attributes["groups"], *result), strides=strides,
+               pads=tuple(pads), dilations=attributes["dilations"], output_padding=tuple(extra),
+               groups=attributes["groups"])
+
+
+def _gemm_shape(state: InferenceState, node: Node) -> None:
+    a, b = (state.shapes[name] for name in node.inputs[:2])
+    if len(a) != 2 or len(b) != 2:
+        raise state.error(node, f"multiplies shapes {list(a)} and {list(b)}, expected matrices")
+    trans_a, trans_b = node.attributes["trans_a"], node.attributes["trans_b"]
+    rows, inner = a[::-1] if trans_a else a
+    depth, columns = b[::-1] if trans_b else b
+    if inner != depth:
+        raise state.error(node, f"input gives {inner} values a row, expected {depth} (weight "
+                                f"{list(b)})")
+    state.emit(node, (rows, columns), trans_a=trans_a, trans_b=trans_b,
+               epilogue=_epilogue(state, node, columns, (rows, columns)))
+
+
+def _matmul_shape(state: InferenceState, node: Node) -> None:
+    a, b = (state.shapes[name] for name in node.inputs)
+    left = a if len(a) > 1 else (1, *a)
+    right = b if len(b) > 1 else (*b, 1)
+    try:
+        if not a or not b or left[-1] != right[-2]:
+            raise ValueError
+        shape = list(np.broadcast_shapes(left[:-2], right[:-2]))
+    except ValueError:
+        raise state.error(node, f"cannot multiply shapes {list(a)} and {list(b)}") from None
+    shape += [left[-2]] * (len(a) > 1) + [right[-1]] * (len(b) > 1)
+    state.emit(node, shape)
+
+
+def _conv_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    return "takes its weights from the batch" if node.inputs[1] in with_batch else None
+
+
+def _product_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    """Returns how a matrix product mixes the rows of a batch; None where it does not."""
+    left, right = node.inputs[:2]
+    ranks = len(static.shapes[left]), len(static.shapes[right])
+    rank = max(ranks)
+    mixed = "multiplies the inputs of a batch with each other"
+    if node.attributes.get("trans_a") and left in with_batch:
+        return mixed
+    if left in with_batch and (ranks[0] < 2 or ranks[0] < rank):
+        return mixed
+    if right in with_batch and (ranks[1] < 3 or ranks[1] < rank):
+        return mixed
+    return None
+
+
+def _matmul(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.matmul(*arrays)]
+
+
+def _conv2d_facts(static: StaticGraph, node: Node,
+                  facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    weight = static.constants.get(node.inputs[1])
+    if weight is None:
+        return [REAL]
+    x = facts[0].join(point(0.0)) if any(node.attributes["pads"]) else facts[0]
+    sums = weighted_sums(x, facts[1], weight)
+    return expression_facts(node.attributes["epilogue"], [sums, *facts[2:]])
+
+
+def _conv_transpose2d_facts(static: StaticGraph, node: Node,
+                            facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    """Each output sums some of the products of its channel, and so all of them with zeros."""
+    weight = static.constants.get(node.inputs[1])
+    if weight is None:
+        return [REAL]
+    groups, (channels, per_group, *kernel) = node.attributes["groups"], weight.shape
+    grouped = weight.reshape(groups, channels // groups, per_group, *kernel).swapaxes(1, 2)
+    rows = grouped.reshape(groups * per_group, channels // groups, *kernel)
+    sums = weighted_sums(facts[0].join(point(0.0)), facts[1], rows)
+    return [sums.add(facts[2]) if len(facts) > 2 else sums]
+
+
+def _gemm_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    a, b = (static.constants.get(name) for name in node.inputs[:2])
+    if b is not None:
+        sums = weighted_sums(facts[0], facts[1], b if node.attributes["trans_b"] else b.T)
+    elif a is not None:
+        sums = weighted_sums(facts[1], facts[0], a.T if node.attributes["trans_a"] else a)
+    else:
+        depth = static.shapes[node.inputs[0]][0 if node.attributes["trans_a"] else 1]
+        sums = facts[0].mul(facts[1]).sum_of(depth)
+    return expression_facts(node.attributes["epilogue"], [sums, *facts[2:]])
+
+
+def _matmul_facts(static: StaticGraph, node: Node,
+                  facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    a, b = (static.constants.get(name) for name in node.inputs)
+    if b is not None:
+        rows = np.moveaxis(b, -2, -1) if b.ndim > 1 else b
+        return [weighted_sums(facts[0], facts[1], _rows(rows))]
+    if a is not None:
+        return [weighted_sums(facts[1], facts[0], _rows(a))]
+    return [facts[0].mul(facts[1]).sum_of(static.shapes[node.inputs[0]][-1])]
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    """Returns the vectors along the last axis as rows of a matrix."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+_WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
+_AUTO_PAD = 'auto_pad "SAME_UPPER" or "SAME_LOWER" in place of pads until resolve()'
+_EPILOGUE = ("epilogue: an Expression whose input 0 is the result and whose further inputs are the "
+             "epilogue operands, each a constant of one value a channel or a tensor of the "
+             "output's shape")
+
+DEFINITIONS = (
+    define("conv2d",
+           text=f"x, weight (M, C/groups, R, S)[, epilogue operands]; {_WINDOW}groups, "
+                f"{_EPILOGUE}; {_AUTO_PAD}",
+           shape=_conv2d_shape, evaluate=not_evaluated, mixes=_conv_mixes, passes_values=False,
+           jumps=never_jumps, facts=_conv2d_facts, float_only=True, attribute_inputs=()),
+    define("conv_transpose2d",
+           text=f"x, weight (C, M/groups, R, S)[, bias]; {_WINDOW}output_padding (2), groups; "
+                f"{_AUTO_PAD}, and output_shape",
+           shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
+           passes_values=False, jumps=never_jumps, facts=_conv_transpose2d_facts, float_only=True,
+           attribute_inputs=()),
+    # a file's alpha is multiplied into a constant b and goes into the epilogue otherwise; its beta
+    # is multiplied into a constant c and goes into a node of its own otherwise
+    define("gemm",
+           text=f"a, b[, epilogue operands], matrices of which none need be constant; trans_a, "
+                f"trans_b, {_EPILOGUE}",
+           shape=_gemm_shape, evaluate=not_evaluated, mixes=_product_mixes, passes_values=False,
+           jumps=never_jumps, facts=_gemm_facts, float_only=True, attribute_inputs=()),
+    define("matmul",
+           text="a, b of any rank, which broadcast as NumPy's; no attributes",
+           shape=_matmul_shape, evaluate=_matmul, mixes=_product_mixes, passes_values=False,
+           jumps=never_jumps, facts=_matmul_facts, float_only=True, attribute_inputs=()),
+)

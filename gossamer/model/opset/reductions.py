@@ -1,0 +1,89 @@
+"""Definitions of the ops that take numbers together along axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.facts import NONNEGATIVE, REAL, ValueFacts
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import define, never_jumps, not_evaluated
+from gossamer.model.opset.mixing import works_across_images
+from gossamer.model.opset.state import InferenceState
+
+
+def _reduce_shape(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    axes = node.attributes["axes"]
+    if axes == "spatial":
+        axes = range(2, len(shape))
+    elif axes is None:
+        axes = range(len(shape))
+    axes = tuple(sorted(state.axis(node, axis, len(shape)) for axis in axes))
+    keepdims = node.attributes["keepdims"]
+    result = [1 if axis in axes else size for axis, size in enumerate(shape)
+              if keepdims or axis not in axes]
+    state.emit(node, result, kind=node.attributes["kind"], axes=axes, keepdims=keepdims)
+
+
+def _reduce(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    (x,) = arrays
+    reductions: dict[str, Callable[..., Any]] = {"mean": np.mean, "max": np.max, "sum": np.sum}
+    accurate = x.astype(np.float64) if x.dtype.kind == "f" else x
+    reduction = reductions[attributes["kind"]]
+    result = reduction(accurate, axis=attributes["axes"], keepdims=attributes["keepdims"])
+    return [np.asarray(result, dtype=x.dtype)]
+
+
+def _reduce_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    rank = len(static.shapes[node.inputs[0]])
+    if 0 in (axis % rank for axis in node.attributes["axes"] or (0,)):
+        return "reduces axis 0, along which the inputs of a batch lie"
+    return None
+
+
+def _reduce_facts(static: StaticGraph, node: Node,
+                  facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    (x,), kind = facts, node.attributes["kind"]
+    if kind == "max":
+        return [x]
+    shape = static.shapes[node.inputs[0]]
+    sums = x.sum_of(math.prod(shape[axis] for axis in node.attributes["axes"]))
+    return [x.same_sign() if kind == "mean" or sums == REAL else sums]
+
+
+def _softmax_shape(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    axis = state.axis(node, node.attributes["axis"], len(shape))
+    log = node.attributes["log"]
+    if node.attributes.get("flatten") and math.prod(shape[axis + 1:]) != 1:
+        matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+        flat = state.reshape(node, matrix, node.inputs[0], [state.new_name(node, "flat")])
+        result = state.emit(node, matrix, inputs=[flat],
+                            outputs=[state.new_name(node, "softmax")], axis=1, log=log)
+        state.reshape(node, shape, result, node.outputs)
+    else:
+        state.emit(node, shape, axis=axis, log=log)
+
+
+def _softmax_facts(static: StaticGraph, node: Node,
+                   facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    return [REAL if node.attributes["log"] else NONNEGATIVE]
+
+
+DEFINITIONS = (
+    define("reduce",
+           text='x; kind "mean", "max" or "sum", axes (until resolve() also None: all, or '
+                '"spatial": all but the first two), keepdims',
+           shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
+           jumps=never_jumps, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),
+    define("softmax",
+           text="x; axis, log; flatten: True until resolve() for one softmax over all axes from "
+                "`axis` on",
+           shape=_softmax_shape, evaluate=not_evaluated, mixes=works_across_images,
+           passes_values=True, jumps=never_jumps, facts=_softmax_facts, float_only=True,
+           attribute_inputs=()),
+)

@@ -1,0 +1,40 @@
+"""OPSET: the definitions of all ops of a graph by name."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossamer.model.graph import Node
+from gossamer.model.opset import (
+    elementwise,
+    normalisation,
+    parts,
+    products,
+    reductions,
+    shape_arithmetic,
+    shapes,
+    windows,
+)
+from gossamer.model.opset.definition import OpDef
+
+OPSET: dict[str, OpDef] = {
+    definition.name: definition
+    for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
+                   shape_arithmetic)
+    for definition in module.DEFINITIONS}
+
+
+def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
+    """Turns the parameter inputs of a node into attributes if the values of all are known, and
+    returns whether it has."""
+    names = OPSET[node.op].attribute_inputs
+    values = node.inputs[1:]
+    if not names or any(name and name not in constants for name in values):
+        return False
+    for parameter, name in zip(names, values, strict=False):
+        if name:
+            array = constants[name]
+            node.attributes[parameter] = (array.item() if parameter == "value"
+                                          else tuple(array.reshape(-1).tolist()))
+    node.inputs = node.inputs[:1]
+    return True

@@ -1,0 +1,158 @@
+"""Definitions of the ops that give all values of a tensor another shape or order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import define, first_input, never_jumps, resolved
+from gossamer.model.opset.mixing import broadcasts_across_images
+from gossamer.model.opset.state import InferenceState
+
+
+def _identity_shape(state: InferenceState, node: Node) -> None:
+    state.alias(node)
+
+
+def _flatten_shape(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    axis = node.attributes["axis"]
+    axis = axis if axis == len(shape) else state.axis(node, axis, len(shape))
+    state.reshape(node, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+def _squeeze_shape(state: InferenceState, node: Node) -> None:
+    """Removes dimensions of size 1; where no axes are given all of them, except a batch that
+    happens to be 1."""
+    shape = state.shapes[node.inputs[0]]
+    axes = node.attributes.get("axes")
+    if axes is None:
+        other_shape = shape
+        if state.other_batch is not None:
+            other_shape = state.other_batch.shapes.get(node.inputs[0], shape)
+        axes = [axis for axis, size in enumerate(other_shape) if size == 1]
+    axes = {state.axis(node, axis, len(shape)) for axis in axes}
+    for axis in axes:
+        if shape[axis] != 1:
+            raise state.error(node, f"cannot squeeze dimension {axis} of shape {list(shape)}")
+    state.reshape(node, [size for axis, size in enumerate(shape) if axis not in axes])
+
+
+def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
+    shape = list(state.shapes[node.inputs[0]])
+    rank = len(shape) + len(node.attributes["axes"])
+    for axis in sorted(state.axis(node, axis, rank) for axis in node.attributes["axes"]):
+        shape.insert(axis, 1)
+    state.reshape(node, shape)
+
+
+def _reshape_shape(state: InferenceState, node: Node) -> None:
+    """Works out the sizes 0 and -1 of a new shape. A file written for one batch size has that size
+    as a number in its shapes: where the input's first dimension follows the batch, the output's
+    first dimension does too."""
+    old = state.shapes[node.inputs[0]]
+    new = list(node.attributes["shape"])
+    mismatch = state.error(node, f"cannot reshape {list(old)} to {new}")
+    if new.count(-1) > 1 or any(size < -1 for size in new):
+        raise mismatch
+    for axis, size in enumerate(new):
+        if size == 0 and not node.attributes.get("allowzero"):
+            if axis >= len(old):
+                raise mismatch
+            new[axis] = old[axis]
+    other_shape: tuple[int, ...] = ()
+    if state.other_batch is not None:
+        other_shape = state.other_batch.shapes.get(node.outputs[0], ())
+    if (state.graph.fixed_batch is not None and other_shape and new[0] == other_shape[0]
+            and state.follows_batch(node.inputs[0])):
+        new[0] = other_shape[0] * state.batch // state.graph.fixed_batch
+    if -1 in new:
+        axis = new.index(-1)
+        rest = -math.prod(new)
+        if rest:
+            new[axis] = math.prod(old) // rest
+        elif len(other_shape) == len(new):
+            # the product is 0 whatever this size is: only another batch size tells it
+            new[axis] = other_shape[axis]
+        else:
+            new[axis] = 0
+    if math.prod(new) != math.prod(old):
+        raise mismatch
+    state.reshape(node, new)
+
+
+def _transpose_shape(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    permutation = node.attributes.get("permutation") or tuple(range(len(shape)))[::-1]
+    if sorted(permutation) != list(range(len(shape))):
+        raise state.error(node, f"cannot transpose shape {list(shape)} by {list(permutation)}")
+    if list(permutation) == sorted(permutation):
+        state.alias(node)
+    else:
+        state.emit(node, [shape[axis] for axis in permutation], permutation=tuple(permutation))
+
+
+def _expand_shape(state: InferenceState, node: Node) -> None:
+    old, new = state.shapes[node.inputs[0]], list(node.attributes["shape"])
+    if (state.graph.fixed_batch is not None and len(new) == len(old)
+            and state.follows_batch(node.inputs[0]) and new[0] == state.graph.fixed_batch):
+        new[0] = old[0]
+    try:
+        shape = np.broadcast_shapes(old, new)
+    except ValueError:
+        raise state.error(node, f"cannot expand {list(old)} to {new}") from None
+    if shape == old:
+        state.alias(node)
+    else:
+        state.emit(node, shape, shape=shape)
+
+
+def _reshape(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [arrays[0].reshape(attributes["shape"])]
+
+
+def _transpose(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [arrays[0].transpose(attributes["permutation"])]
+
+
+def _expand(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.broadcast_to(arrays[0], attributes["shape"])]
+
+
+def _reshape_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    shape = static.shapes[node.outputs[0]]
+    if not shape or shape[0] % max(static.batch, 1):
+        return "moves the batch out of axis 0"
+    return None
+
+
+def _transpose_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    return "moves the batch out of axis 0" if node.attributes["permutation"][0] != 0 else None
+
+
+DEFINITIONS = (
+    *[define(name, text=text, shape=shape, evaluate=resolved, mixes=resolved, passes_values=True,
+             jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=inputs)
+      for name, text, shape, inputs in (
+          ("identity", "x; no attributes", _identity_shape, ()),
+          ("flatten", "x; axis", _flatten_shape, ()),
+          ("squeeze", "x; axes, None for all of size 1", _squeeze_shape, ("axes",)),
+          ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
+    define("reshape",
+           text="x; shape, in which until resolve() 0 is the input's size (allowzero: True makes "
+                "it 0) and -1 what remains",
+           shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
+           jumps=never_jumps, facts=first_input, float_only=False, attribute_inputs=("shape",)),
+    define("transpose", text="x; permutation",
+           shape=_transpose_shape, evaluate=_transpose, mixes=_transpose_mixes,
+           passes_values=True, jumps=never_jumps, facts=first_input, float_only=False,
+           attribute_inputs=()),
+    define("expand", text="x; shape",
+           shape=_expand_shape, evaluate=_expand, mixes=broadcasts_across_images,
+           passes_values=True, jumps=never_jumps, facts=first_input, float_only=False,
+           attribute_inputs=("shape",)),
+)

@@ -1,0 +1,100 @@
+"""Definition of the op that pools, and the sizes of windows that walk over an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gossamer.facts import REAL, ValueFacts
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import define, keeps_images_apart, never_jumps, not_evaluated
+from gossamer.model.opset.state import InferenceState
+
+
+def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
+    """Returns the batch, channels, height and width of the first input."""
+    shape = state.shapes[node.inputs[0]]
+    if len(shape) != 4:
+        raise state.error(node, f"input has shape {list(shape)}, expected 4 dimensions (batch, "
+                                "channels, height, width)")
+    return shape  # type: ignore[return-value]
+
+
+def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, ...]:
+    """Returns concrete pads (top, left, bottom, right), with auto_pad worked out."""
+    auto_pad = node.attributes.get("auto_pad")
+    if auto_pad is None:
+        return tuple(node.attributes["pads"])
+    low, high = [], []
+    for axis in range(2):
+        stride, covered = node.attributes["strides"][axis], extent(node, kernel)[axis]
+        total = max((math.ceil(size[axis] / stride) - 1) * stride + covered - size[axis], 0)
+        small, large = total // 2, total - total // 2
+        low.append(small if auto_pad == "SAME_UPPER" else large)
+        high.append(large if auto_pad == "SAME_UPPER" else small)
+    return (*low, *high)
+
+
+def extent(node: Node, kernel: tuple[int, int]) -> tuple[int, int]:
+    """Returns the height and width that a dilated kernel covers."""
+    dilations = node.attributes["dilations"]
+    return (dilations[0] * (kernel[0] - 1) + 1, dilations[1] * (kernel[1] - 1) + 1)
+
+
+def window(state: InferenceState, node: Node, kernel: tuple[int, int],
+            ceil: bool = False) -> tuple[tuple[int, ...], list[int]]:
+    """Returns the pads and the output size of a convolution or pool."""
+    size = image_shape(state, node)[2:]
+    pads = _pads(node, size, kernel)
+    result = []
+    for axis in range(2):
+        stride, covered = node.attributes["strides"][axis], extent(node, kernel)[axis]
+        room = size[axis] + pads[axis] + pads[axis + 2] - covered
+        if room < 0:
+            raise state.error(node, f"kernel {list(kernel)} (dilations "
+                                    f"{list(node.attributes['dilations'])}, pads {list(pads)}) "
+                                    f"does not fit an input of {size[0]}x{size[1]}; give larger "
+                                    "images")
+        steps = -(-room // stride) if ceil else room // stride
+        if ceil and steps * stride >= size[axis] + pads[axis]:
+            steps -= 1  # the last window would start beyond the input
+        result.append(steps + 1)
+    return pads, result
+
+
+def _pool_shape(state: InferenceState, node: Node) -> None:
+    n, c, _, _ = image_shape(state, node)
+    attributes = dict(node.attributes)
+    attributes.pop("auto_pad", None)
+    attributes["pads"], size = window(state, node, attributes["kernel"], attributes["ceil_mode"])
+    state.emit(node, (n, c, *size), **attributes)
+
+
+def _pool_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    """A window of padding alone has the maximum -inf."""
+    if node.attributes["kind"] != "max":
+        return [facts[0].same_sign()]
+    return [facts[0] if all(_reaches_input(static, node, axis) for axis in range(2)) else REAL]
+
+
+def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
+    """Returns whether every window has an element of the input along height (0) or width (1)."""
+    a = node.attributes
+    starts = np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
+    taps = np.arange(a["kernel"][axis]) * a["dilations"][axis] - a["pads"][axis]
+    places = starts[:, None] + taps
+    size = static.shapes[node.inputs[0]][2 + axis]
+    return bool(((places >= 0) & (places < size)).any(axis=1).all())
+
+
+DEFINITIONS = (
+    define("pool",
+           text='x; kind "max" or "average", kernel (2), strides (2), pads (top, left, bottom, '
+                'right), dilations (2), ceil_mode, count_include_pad; auto_pad "SAME_UPPER" or '
+                '"SAME_LOWER" in place of pads until resolve()',
+           shape=_pool_shape, evaluate=not_evaluated, mixes=keeps_images_apart,
+           passes_values=True, jumps=never_jumps, facts=_pool_facts, float_only=True,
+           attribute_inputs=()),
+)

@@ -1,0 +1,116 @@
+"""READERS: the table from kinds of model files to the readers that make graphs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gossamer.errors import InputError
+from gossamer.model.graph import Graph
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class FurtherFile:
+    """A file that a model of some kind needs beside the one that names it.
+
+    content: what it holds, for messages: "weights".
+    suffix: how its name ends. It is looked for under the name of the first file with this suffix
+    where nobody says where it is.
+    """
+
+    content: str
+    suffix: str
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A kind of model file, and what can be done with it.
+
+    kind: what a file is called, with its article, for messages: "an ONNX file".
+    suffixes: how the names of such files end, in small letters.
+    read: function of the path of the file, and of those of the further files in their order, that
+    returns the graph. It imports the reader's module, so that a kind of file that is never read
+    costs nothing. Raises InputError, ModelError and UnsupportedError that name the file.
+    further: the other files that a model consists of.
+    read_onnx: function of the path that returns the content as ONNX with all its weights, so that
+    these can be changed and everything else is written again as it was; None where the file holds
+    no ONNX and cannot be rewritten.
+    """
+
+    kind: str
+    suffixes: tuple[str, ...]
+    read: Callable[..., Graph]
+    further: tuple[FurtherFile, ...] = ()
+    read_onnx: Callable[[Path], onnx.ModelProto] | None = None
+
+    @property
+    def description(self) -> str:
+        """The kind and its suffixes, for messages."""
+        further = " and ".join(f"{file.content} {file.suffix}" for file in self.further)
+        return (f"{self.kind} ({' or '.join(self.suffixes)}"
+                f"{f' with its {further}' if further else ''})")
+
+    def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
+        """Returns all files of a model: the further ones are those given, or lie beside the first.
+        Raises InputError where there are too many, or one is absent."""
+        if len(further) > len(self.further):
+            count = 1 + len(self.further)
+            raise InputError(f"{path}: {1 + len(further)} files are given, expected {count} for "
+                             f"{self.kind}; leave out {further[len(self.further)]}")
+        files = [path, *further]
+        for index, file in enumerate(self.further[len(further):], len(further)):
+            beside = path.with_name(stem(path) + file.suffix)
+            if not beside.is_file():
+                before = "..., " if index else ""
+                raise InputError(f"{path}: its {file.content} file is missing: there is no "
+                                 f"{beside}; put it there, or name it: "
+                                 f"gossamer.load({str(path)!r}, {before}'FILE{file.suffix}')")
+            files.append(beside)
+        return files
+
+
+def _onnx_graph(path: Path) -> Graph:
+    from gossamer.model.readers.onnx.reader import load_onnx
+
+    return load_onnx(path)
+
+
+def _onnx_model(path: Path) -> onnx.ModelProto:
+    from gossamer.model.readers.onnx.reader import read_model
+
+    return read_model(path)
+
+
+READERS: tuple[Reader, ...] = (
+    Reader("an ONNX file", (".onnx", ".onnx.gz"), _onnx_graph, read_onnx=_onnx_model),
+)
+"""All kinds of model files; where suffixes of several fit a name, the longest counts."""
+
+
+def reader_of(path: str | Path) -> Reader | None:
+    """Returns the reader of a file, by its name in small or capital letters; None where no reader
+    takes it."""
+    name = str(path).lower()
+    fitting = [(len(suffix), reader) for reader in READERS for suffix in reader.suffixes
+               if name.endswith(suffix)]
+    return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+
+def stem(path: Path) -> str:
+    """Returns a file's name without the suffix that its reader knows."""
+    reader = reader_of(path)
+    if reader is None:
+        return path.stem
+    suffix = max((suffix for suffix in reader.suffixes if path.name.lower().endswith(suffix)),
+                 key=len)
+    return path.name[:-len(suffix)]
+
+
+def descriptions() -> str:
+    """Returns the kinds of model files with their suffixes, for messages and help."""
+    return ", ".join(reader.description for reader in READERS)

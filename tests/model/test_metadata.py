@@ -1,0 +1,55 @@
+"""What the numbers of a network mean is kept by saved plans and by ONNX files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+import gossamer
+from gossamer.io.images import PRESETS, Preprocessing
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.model.metadata import ModelMetadata, fields_of, metadata_of
+from gossamer.model.onnx_writer import to_onnx
+
+FULL = ModelMetadata(
+    ("ash", "elm"), True, (3, 4), 1 / 3,
+    Preprocessing((3, 4), 5, "bgr", 1 / 255, (0.1, 0.2, 1 / 3), (1.5, 2.0, 0.3), "signed8"),
+    ((10, 13.25), (1 / 3, 30)))
+"""Metadata in which nothing is as by default."""
+
+
+def network(metadata: ModelMetadata) -> Graph:
+    build = GraphBuilder("net", metadata=metadata)
+    build.output(build.apply("relu", build.input("x", (None, 3)), output="y"), (None, 3))
+    return build.finish()
+
+
+@pytest.mark.parametrize("metadata", [
+    ModelMetadata(), FULL, *(ModelMetadata(preprocessing=preset) for preset in PRESETS.values())])
+def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Path) -> None:
+    onnx.save(to_onnx(network(metadata)), tmp_path / "net.onnx")
+    loaded = gossamer.load(tmp_path / "net.onnx")
+    assert loaded.metadata == metadata
+    gossamer.compile(loaded, "host").save(tmp_path / "net.plan")
+    assert gossamer.Plan.load(tmp_path / "net.plan").graph.metadata == metadata
+    assert metadata_of(json.loads(json.dumps(fields_of(metadata)))) == metadata
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("preprocessing", "resize to 224"), ("preprocessing", "[]"), ("preprocessing", '{"crop": 1}'),
+    ("preprocessing", '{"size": [8]}'), ("preprocessing", '{"size": [8, 0]}'),
+    ("preprocessing", '{"size": [8.5, 8]}'), ("preprocessing", '{"channels": ["rgb"]}'),
+    ("preprocessing", '{"channels": "cmyk"}'), ("preprocessing", '{"mean": ["a"]}'),
+    ("preprocessing", '{"std": [0]}'), ("preprocessing", '{"scale": NaN}'),
+    ("preprocessing", '{"resize": true}'), ("preprocessing", "[" * 100_000),
+    ("anchors", "[10, 13]"), ("anchors", "[[1, 2, 3]]"), ("anchors", '[["a", "b"]]'),
+    ("anchors", '{"a": 1}'), ("anchors", "[[1, NaN]]")], ids=lambda text: text[:20])
+def test_metadata_of_other_programs_is_ignored(key: str, value: str, tmp_path: Path) -> None:
+    model = to_onnx(network(ModelMetadata(("a", "b"))))
+    model.metadata_props.add(key=key, value=value)
+    onnx.save(model, tmp_path / "net.onnx")
+    assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(("a", "b"))
