@@ -12,14 +12,14 @@ import numpy as np
 ROW_MAJOR = "row"
 """The layout of a tensor of any rank whose last dimension is contiguous."""
 
-_AXES = {
+AXES = {
     "NCHW": (0, 1, 2, 3),
     "NHWC": (0, 2, 3, 1),
     "CHWN": (1, 2, 3, 0),
 }
-_WORD_BITS = {"packed32": 32, "packed64": 64}
+"""The layouts of rank-4 tensors with the logical axes in the order of memory, outermost first."""
 
-LAYOUTS = (ROW_MAJOR, *_AXES, *_WORD_BITS)
+_WORD_BITS = {"packed32": 32, "packed64": 64}
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ class Format:
     border: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def __post_init__(self) -> None:
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"layout {self.layout!r} is none of {', '.join(LAYOUTS)}")
+        layouts = (ROW_MAJOR, *AXES, *_WORD_BITS)
+        if self.layout not in layouts:
+            raise ValueError(f"layout {self.layout!r} is none of {', '.join(layouts)}")
         if self.is_packed != (self.layout in _WORD_BITS):
             raise ValueError(f"dtype {self.dtype} does not go with layout {self.layout}: "
                              f"{', '.join(PACKED_DTYPES)} are packed, and nothing else is")
@@ -83,9 +84,19 @@ class Format:
         return self.dtype in PACKED_DTYPES
 
     @property
+    def images_are_apart(self) -> bool:
+        """Whether images lie one after another in memory."""
+        return self.layout not in AXES or AXES[self.layout][0] == 0
+
+    @property
     def stored_dtype(self) -> np.dtype:
         """The dtype in memory; packed values are in unsigned words."""
         return np.dtype(f"uint{_WORD_BITS[self.layout]}" if self.is_packed else self.dtype)
+
+    @property
+    def logical_dtype(self) -> np.dtype:
+        """The dtype of logical arrays; packed values are float32."""
+        return np.dtype("float32" if self.is_packed else self.dtype)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape in memory order with paddings, in words for a packed layout."""
@@ -100,7 +111,7 @@ class Format:
             planes = PACKED_DTYPES[self.dtype].planes
             return (n, words, h, w) if planes == 1 else (n, words, h, w, planes)
         padded = (n, _rounded_up(c, self.channel_multiple), h, w)
-        return tuple(padded[axis] for axis in _AXES[self.layout])
+        return tuple(padded[axis] for axis in AXES[self.layout])
 
     def holds(self, values: np.ndarray) -> bool:
         """Returns whether the format's dtype can hold these values without changing them, other
@@ -171,6 +182,11 @@ class TensorSpec:
         return self.format.stored_dtype
 
     @property
+    def logical_dtype(self) -> np.dtype:
+        """The dtype of logical arrays; packed values are float32."""
+        return self.format.logical_dtype
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that the tensor takes, with paddings."""
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
@@ -185,7 +201,7 @@ class TensorSpec:
         steps = [math.prod(stored[i + 1 :]) for i in range(len(stored))]
         if self.layout == ROW_MAJOR:
             return tuple(steps)
-        by_axis = dict(zip(_AXES[self.layout], steps, strict=True))
+        by_axis = dict(zip(AXES[self.layout], steps, strict=True))
         return tuple(by_axis[axis] for axis in range(4))
 
     @property
@@ -216,6 +232,11 @@ class TensorSpec:
             for size, mine, theirs in zip(self.shape, self.strides, other.strides, strict=True)
             if size > 1
         )
+
+    @property
+    def is_default(self) -> bool:
+        """Whether memory of this spec can be read in the default format of its dtype."""
+        return not self.format.is_packed and self.same_memory(default_spec(self.shape, self.dtype))
 
     def __str__(self) -> str:
         layout = "" if self.layout == ROW_MAJOR else f" {self.layout}"
@@ -253,7 +274,7 @@ def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     _, c, h, w = spec.shape
     top, left = spec.format.border[:2]
     bounds = (slice(None), slice(0, c), slice(top, top + h), slice(left, left + w))
-    axes = _AXES[spec.layout]
+    axes = AXES[spec.layout]
     return stored[tuple(bounds[axis] for axis in axes)].transpose(np.argsort(axes))
 
 

@@ -1,8 +1,10 @@
 """The examples of the documentation work, and the files and options that it names exist."""
 
 import ast
+import dataclasses
 import importlib
 import importlib.util
+import math
 import re
 import shutil
 import subprocess
@@ -16,10 +18,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import gossamer
 import gossamer.ops
+from gossamer import tensor
 from gossamer.errors import ModelError
 from gossamer.expression import apply
+from gossamer.facts import ValueFacts
 from gossamer.io.images import Preprocessing
 from gossamer.model import readers
+from gossamer.model.builder import GraphBuilder
 from gossamer.model.opset import definition, reductions
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.readers import registry
@@ -30,10 +35,16 @@ from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.ops.algorithm import Algorithm, Epilogue
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.copy.problem import convert
 from gossamer.ops.op import Op
+from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.registry import OPS
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.lower import rules
-from gossamer.tensor import default_spec
+from gossamer.plan.plan import Plan
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import Format, TensorSpec, default_spec, pack, unpack
 from tests.cli.command_line import fails
 from tests.ops import harness
 
@@ -74,8 +85,11 @@ def test_add_an_algorithm(direct, compiled_device, problem, monkeypatch):
 def _blocks_by_file(page: Path) -> dict[str, str]:
     """Returns the Python code below each heading that names a file, by file."""
     sections = re.split(r"^## .*?`(gossamer/[\w./]+)`$", page.read_text(), flags=re.MULTILINE)
-    return {file: "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-            for file, text in zip(sections[1::2], sections[2::2], strict=True)}
+    blocks: dict[str, str] = {}
+    for file, text in zip(sections[1::2], sections[2::2], strict=True):
+        code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+        blocks[file] = f"{blocks[file]}\n{code}" if file in blocks else code
+    return blocks
 
 
 @pytest.fixture
@@ -129,6 +143,74 @@ def test_add_an_op_from_a_file_to_numbers(cumsum, tmp_path):
     x = np.random.default_rng(0).random((5, 3, 4), np.float32)
     np.testing.assert_allclose(plan(x), np.cumsum(x, axis=-1) - x, rtol=1e-5, atol=1e-6)
     assert [row["op"] for row in plan.report().rows] == ["cumsum"]
+
+
+@pytest.fixture
+def formats(tmp_path, monkeypatch):
+    """The layout and the packed dtype that the page add-a-format.md adds, registered as the page
+    says, and its algorithm."""
+    blocks = _blocks_by_file(DOCS / "add-a-format.md")
+    namespace = {**vars(tensor), "PACKED_DTYPES": dict(tensor.PACKED_DTYPES)}
+    exec(blocks["gossamer/tensor.py"], namespace)
+    for table in ("AXES", "PACKED_DTYPES"):
+        for key, entry in namespace[table].items():
+            monkeypatch.setitem(getattr(tensor, table), key, entry)
+    (tmp_path / "by_pixel.py").write_text(blocks["gossamer/ops/conv2d/by_pixel.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("by_pixel").ByPixel
+    del sys.modules["by_pixel"]
+
+
+def test_add_a_layout(formats, compiled_device, monkeypatch):
+    host = gossamer.device.registry.find("host")
+    spec = TensorSpec((2, 3, 4, 5), Format("HWNC"))
+    assert spec.strides == (3, 1, 30, 6)
+    for device in (host, compiled_device):
+        # a change of layout is one of strides, and pools take up all layouts of the table
+        assert harness.check(convert(default_spec(spec.shape), spec), device)
+        ran = harness.check(PoolProblem(default_spec(spec.shape), "max", (2, 2)), device)
+        assert any("HWNC" in name for name in ran)
+    op = Op("conv2d", Conv2dProblem, OP.reference, (formats(),))
+    monkeypatch.setattr(harness, "op_of", lambda _: op)
+    assert harness.check(Conv2dProblem(2, 3, 4, 5, 6, (1, 1), epilogue=Epilogue(
+        apply("add").then(apply("relu")), ("channel",))), host)
+
+
+def test_add_a_layout_to_a_plan(formats, monkeypatch, tmp_path):
+    monkeypatch.setitem(OPS, "conv2d", dataclasses.replace(
+        OPS["conv2d"], algorithms=(*OPS["conv2d"].algorithms, formats())))
+    monkeypatch.setattr(Candidate, "cost", property(
+        lambda self: math.inf if self.measured.failure
+        else 1.0 if self.algorithm.name == "by_pixel" else 10.0))
+    # the plan is that of the layers' times, whatever it takes as a whole
+    monkeypatch.setattr("gossamer.plan.choose.baseline_plans._baseline_plans",
+                        lambda chosen, device: [])
+    build = GraphBuilder("pixels")
+    x = build.input("x", (None, 4, 3, 3))
+    weights = np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(np.float32)
+    for index in range(3):
+        x = build.conv2d(x, build.constant(f"w{index}", weights), name=f"conv{index}")
+    build.output(x, (None, 4, 3, 3))
+    host = gossamer.device.registry.find("host")
+    plan = Plan(build.finish(), host, tuner=Tuner(host, "quick", cache=TuningCache(host, tmp_path)))
+    assert [row["algorithm"] for row in plan.report(2).rows if row["op"] == "conv2d"] == [
+        "by_pixel"] * 3
+    images = np.random.default_rng(1).standard_normal((2, 4, 3, 3)).astype(np.float32)
+    expected = gossamer.compile(plan.graph, "host")(images)
+    np.testing.assert_allclose(plan(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_add_a_packed_dtype(formats):
+    spec = TensorSpec((2, 35, 3, 1), Format("packed32", "two_bits"))
+    values = np.random.default_rng(0).choice(np.float32([-3, -1, 1, 3]), spec.shape)
+    stored = pack(values, spec)
+    assert stored.shape == (2, 2, 3, 1, 2) and stored.nbytes == spec.nbytes == 96
+    np.testing.assert_array_equal(unpack(stored, spec), values)
+    host = gossamer.device.registry.find("host")
+    facts = (ValueFacts(-3.0, 3.0, 2.0),)
+    for problem in (convert(default_spec(spec.shape), spec, facts),
+                    convert(spec, default_spec(spec.shape), facts)):
+        assert harness.check(problem, host, inputs=[values])
 
 
 @pytest.fixture
@@ -290,7 +372,7 @@ def test_files_that_are_named_exist(page):
     if page.name == "CHANGELOG.md" or page.parent.name == "notes":
         return  # these pages name files that existed when they were written
     new = set(re.findall(r"`([\w./-]+)` \(new\)", text))
-    example = re.compile(r"gossamer/(ops/cumsum/|ops/conv2d/direct\.)")
+    example = re.compile(r"gossamer/(ops/cumsum/|ops/conv2d/(direct|by_pixel)\.)")
     named = re.findall(r"`((?:gossamer|tests|docs|examples|tools)/[\w./-]+)`", text)
     assert not [name for name in dict.fromkeys(named)
                 if name not in new and not example.match(name) and not (ROOT / name).exists()]

@@ -123,8 +123,8 @@ class Problem(abc.ABC):
         arrays = []
         for index, spec in enumerate(self.inputs):
             if index < len(self.facts) and self.facts[index].few_values:
-                arrays.append(self.facts[index].draw(rng, spec.shape).astype(spec.dtype))
-            elif np.dtype(spec.dtype).kind == "f":
+                arrays.append(self.facts[index].draw(rng, spec.shape).astype(spec.logical_dtype))
+            elif spec.logical_dtype.kind == "f":
                 arrays.append(rng.standard_normal(spec.shape, dtype=np.float32))
             else:
                 arrays.append(rng.integers(0, 2, spec.shape).astype(spec.dtype))

@@ -4,6 +4,7 @@ their algorithms."""
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,8 @@ from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, logical_view, pack, unpack
+from gossamer.tensor import AXES, TensorSpec, logical_view, pack, unpack
 
-LAYOUTS = ("NCHW", "NHWC", "CHWN")
 WORK_GROUP_SIZE = 256
 """Number of work-items in a work-group of the kernels whose work-items are independent."""
 
@@ -28,7 +28,7 @@ def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
     return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 
-def layout_variants(problem: Problem, layouts: Sequence[str] = LAYOUTS,
+def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
                     config: tuple[tuple[str, int | str], ...] = ()) -> list[Variant]:
     """Returns one variant for each layout, with all rank-4 tensors in it; a single variant where
     no tensor has rank 4."""
@@ -179,8 +179,8 @@ class HostAlgorithm(Algorithm):
 
 def spatial_inner(spec: TensorSpec) -> int:
     """Returns `inner` of a rank-4 tensor (outer, H, W, inner) in memory, without paddings."""
-    n, c = spec.shape[:2]
-    return {"NCHW": 1, "NHWC": c, "CHWN": n}[spec.layout]
+    axes = AXES[spec.layout]
+    return math.prod(spec.shape[axis] for axis in axes[axes.index(3) + 1:])
 
 
 def work_shape(inner: int, out_width: int) -> tuple[int, int]:

@@ -165,36 +165,43 @@ class Weights:
         return sum(buffer.nbytes for buffer in buffers if buffer is not None)
 
 
-_Key = tuple[tuple[str, int, tuple[int, ...], tuple[int, ...], str], ...]
-"""For each constant its name, address, shape, strides and dtype."""
+class WeightsStore:
+    """The packed weights of a network's layers on all devices.
 
-_shared: weakref.WeakKeyDictionary[Device, weakref.WeakValueDictionary[_Key, Weights]] = (
-    weakref.WeakKeyDictionary())
-_shared_lock = threading.Lock()
+    The weights of a layer are kept as long as somebody uses them; meanwhile all who ask for them
+    share them.
 
-
-def shared_weights(arrays: Mapping[str, np.ndarray], device: Device, layer: str) -> Weights:
-    """Return the weights of a layer, the same for all who have these very arrays.
-
-    Parameters
+    Attributes
     ----------
-    arrays : mapping of str to numpy.ndarray
-        The constants by name, which nobody may change.
-    device : Device
-        The device that holds the packed forms.
-    layer : str
-        Name of the layer, for messages.
-
-    Returns
-    -------
-    Weights
-        The constants with the packed forms that the device has of them.
+    infos : dict of str to WeightsInfo
+        Facts about the weights of nodes by the nodes' names.
     """
-    key = tuple((name, array.__array_interface__["data"][0], array.shape, array.strides,
-                 array.dtype.str) for name, array in sorted(arrays.items()))
-    with _shared_lock:
-        of_device = _shared.setdefault(device, weakref.WeakValueDictionary())
-        weights = of_device.get(key)
-        if weights is None:
-            weights = of_device[key] = Weights(arrays, device, layer)
-        return weights
+
+    def __init__(self) -> None:
+        self.infos: dict[str, WeightsInfo] = {}
+        self._weights: weakref.WeakValueDictionary[tuple[str, str], Weights] = (
+            weakref.WeakValueDictionary())
+        self._lock = threading.Lock()
+
+    def of(self, layer: str, arrays: Mapping[str, np.ndarray], device: Device) -> Weights:
+        """Return the weights of a layer on a device.
+
+        Parameters
+        ----------
+        layer : str
+            Name of the layer, which is unique in the network.
+        arrays : mapping of str to numpy.ndarray
+            The layer's constants by name, the same at every call.
+        device : Device
+            The device that holds the packed forms.
+
+        Returns
+        -------
+        Weights
+            The same object as long as it is used.
+        """
+        with self._lock:
+            weights = self._weights.get((layer, device.name))
+            if weights is None:
+                weights = self._weights[layer, device.name] = Weights(arrays, device, layer)
+            return weights

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.weights import Weights, WeightsStore
 from gossamer.plan.candidate import Candidate
 from gossamer.tensor import TensorSpec
 
@@ -37,6 +39,14 @@ class Layer:
     """Whether the layer is a change of layout or precision that is no node of the network."""
     covers: tuple[str, ...] = ()
     """Names of the layers that a region consists of; empty for other layers."""
+    facts: Mapping[str, ValueFacts] = field(default_factory=dict)
+    """What is known of the values of outputs, where they are few, by the output's name."""
+    store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
+    """The packed weights of the network's layers."""
+
+    def weights_on(self, device: Device) -> Weights:
+        """Returns the layer's weights, to be packed for a device."""
+        return self.store.of(self.name, self.weights, device)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ def region_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
     names = tuple(layer.name for layer in layers)
     return Layer(" + ".join(names), problem.op, entries, exits, list(problem.outputs), problem,
                  weights, _density(layers), " and ".join(layer.source or layer.name
-                                                         for layer in layers), covers=names)
+                                                         for layer in layers), covers=names,
+                 facts={name: facts for layer in layers for name, facts in layer.facts.items()
+                        if name in exits}, store=layers[0].store)
 
 
 def _density(layers: Sequence[Layer]) -> float | None:

@@ -16,7 +16,7 @@ from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 
 NAME = OPS["gemm"].algorithms[0].name
 ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",
-          "limits": SimpleNamespace(compute_units=4)}
+          "toolkit": "", "runs_cuda_libraries": False, "limits": SimpleNamespace(compute_units=4)}
 
 
 class Abacus(SimpleNamespace):

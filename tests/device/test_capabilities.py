@@ -169,7 +169,7 @@ def test_host_memory_becomes_arrays_and_other_memory_does_not(device: Device) ->
         with pytest.raises(DeviceError, match=f"memory of {device.name} is no NumPy array"):
             host_array(buffer, (6,))
         return
-    spec = TensorSpec((2, 3), "float32", "row")
+    spec = TensorSpec((2, 3))
     assert host_array(buffer, spec).tolist() == [[0, 1, 2], [3, 4, 5]]
     host_array(buffer, (3,), np.int32)[:] = 0
     assert host_array(buffer, (6,)).tolist() == [0, 0, 0, 3, 4, 5]

@@ -64,7 +64,7 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
     references: dict[tuple[np.dtype, ...], list[np.ndarray]] = {}
 
     def expected(variant: Variant) -> list[np.ndarray]:
-        dtypes = tuple(spec.stored_dtype for spec in variant.inputs)
+        dtypes = tuple(spec.logical_dtype for spec in variant.inputs)
         if dtypes not in references:
             stored = [np.asarray(array, dtype)
                       for array, dtype in zip(inputs, dtypes, strict=True)]

@@ -7,26 +7,24 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.copy.problem import convert, expand, slice_, split, transpose
-from gossamer.tensor import Format, TensorSpec, default_spec
+from gossamer.tensor import AXES, Format, TensorSpec, default_spec
 from tests.conftest import is_slow
 from tests.ops.harness import check, op_of, random_inputs
-
-LAYOUTS = ("NCHW", "NHWC", "CHWN")
 
 
 def _reference(problem, x):
     return op_of(problem).reference(problem, [x], {})[0]
 
 
-@pytest.mark.parametrize("source", LAYOUTS)
-@pytest.mark.parametrize("target", LAYOUTS)
+@pytest.mark.parametrize("source", AXES)
+@pytest.mark.parametrize("target", AXES)
 def test_changes_of_layout(device: Device, source: str, target: str) -> None:
     shape = (2, 9, 2, 5) if is_slow(device) else (3, 37, 5, 11)
     check(convert(TensorSpec(shape, Format(source)), TensorSpec(shape, Format(target))),
           device)
 
 
-@pytest.mark.parametrize("target", LAYOUTS)
+@pytest.mark.parametrize("target", AXES)
 def test_paddings_are_written_as_zero(device: Device, target: str) -> None:
     shape = (2, 9, 3, 2) if is_slow(device) else (3, 37, 5, 11)
     padded = TensorSpec(shape, Format(target, channel_multiple=4, border=(1, 2, 0, 3)))

@@ -14,7 +14,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.plan import prepare
-from gossamer.plan.prepare import BuildCost, build
+from gossamer.plan.prepare import BuildCost, Prepared, build
 from gossamer.plan.store.tuning_file import Measurement
 from gossamer.plan.tune import tuner
 from tests.ops.recording import RecordingDevice
@@ -77,17 +77,25 @@ def _kernel(code_bytes: int | None, from_cache: bool) -> Kernel:
     return kernel
 
 
-def _built(algorithm: Packer, weights: Weights, device: Device) -> BuildCost:
+def _prepared(algorithm: Packer, weights: Weights, device: Device) -> Prepared:
     (variant,) = algorithm.variants(None, device)
-    return build(algorithm, weights, None, variant, device)[1]  # type: ignore[arg-type]
+    return build(algorithm, weights, None, variant, device)  # type: ignore[arg-type]
+
+
+def _built(algorithm: Packer, weights: Weights, device: Device) -> BuildCost:
+    return _prepared(algorithm, weights, device)[1]
 
 
 def test_a_form_that_was_there_counts_as_when_it_was_made(clock: Clock) -> None:
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
-    assert _built(Packer(clock), weights, device) == BuildCost(5, False, 48)
-    assert _built(Packer(clock), weights, device) == BuildCost(5, False, 48)
+    state, cost = _prepared(Packer(clock), weights, device)
+    assert cost == BuildCost(5, False, 48)
+    assert _built(Packer(clock), weights, device) == cost
     assert clock.now == 7 and weights.nbytes == 48
+    del state
+    assert weights.nbytes == 0
+    assert _built(Packer(clock), weights, device) == cost and clock.now == 12
 
 
 @pytest.mark.parametrize(("code", "nbytes"), [(1000, 1068), (None, 68)])

@@ -219,7 +219,7 @@ def _alternative(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm
 
         def output(count: int) -> np.ndarray:
             # the first images come first in memory, except where images are the innermost axis
-            read_spec = spec if spec.layout == "CHWN" else replace(
+            read_spec = spec if not spec.format.images_are_apart else replace(
                 spec, shape=(count, *spec.shape[1:]))
             stored = np.empty(read_spec.stored_shape, read_spec.stored_dtype)
             device.read(target, stored)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import PACKED_DTYPES, TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,10 @@ class CopyProblem(Problem):
     steps: for each output dimension, the distance in the input of neighbouring outputs; it may be
     negative.
     starts: for each input dimension, its position at output index 0.
-    Specs that are not in the default layout describe a change of layout, whose paddings are set to
-    zero. float32 and float16 are converted into each other; other dtypes stay the same.
+    facts: what is known of the input's values; empty where nothing is.
+    Specs that are not in the default format describe a change of format, whose paddings are set to
+    zero. float32 and float16 are converted into each other, and packed dtypes and float32; other
+    dtypes stay the same.
     Raises ValueError when a position outside of the input would be read.
     """
 
@@ -31,9 +34,11 @@ class CopyProblem(Problem):
     dims: tuple[int | None, ...]
     steps: tuple[int, ...]
     starts: tuple[int, ...]
+    facts: tuple[ValueFacts, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.converts and {self.input.dtype, self.output.dtype} != {"float32", "float16"}:
+        dtypes = {self.input.dtype, self.output.dtype} - PACKED_DTYPES.keys()
+        if self.converts and dtypes not in ({"float32", "float16"}, {"float32"}, set()):
             raise ValueError(f"a copy keeps the dtype, got {self.input} -> {self.output}")
         if len(self.dims) != len(self.output.shape) or len(self.steps) != len(self.dims):
             raise ValueError(f"dims {self.dims} and steps {self.steps} do not fit {self.output}")
@@ -73,6 +78,8 @@ class CopyProblem(Problem):
 
     @property
     def least_bytes(self) -> int:
+        if self.input.format.is_packed:
+            return self.input.nbytes + self.output.nbytes
         read = min(self.input.size, self.output.size) * self.input.stored_dtype.itemsize
         return read + self.output.nbytes
 
@@ -94,13 +101,14 @@ class CopyProblem(Problem):
         return f"{self.input} -> {self.output}"
 
 
-def convert(source: TensorSpec, target: TensorSpec) -> CopyProblem:
-    """Returns the copy of a tensor to another layout, to other paddings, or from float32 to float16
-    or back. Raises ValueError where the shapes differ."""
+def convert(source: TensorSpec, target: TensorSpec,
+            facts: tuple[ValueFacts, ...] = ()) -> CopyProblem:
+    """Returns the copy of a tensor to another format, of whose values the facts are known. Raises
+    ValueError where the shapes differ, and for dtypes between which nothing converts."""
     rank = len(source.shape)
     if source.shape != target.shape:
         raise ValueError(f"a change of layout keeps the shape, got {source} -> {target}")
-    return CopyProblem(source, target, tuple(range(rank)), (1,) * rank, (0,) * rank)
+    return CopyProblem(source, target, tuple(range(rank)), (1,) * rank, (0,) * rank, facts)
 
 
 def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:

@@ -179,6 +179,8 @@ class StridedCopy(Algorithm):
     name = "strided"
 
     def supports(self, problem: CopyProblem, device: Device) -> str | None:
+        if problem.input.format.is_packed or problem.output.format.is_packed:
+            return "does not convert packed values"
         if problem.input.stored_dtype.itemsize not in _ELEMENTS:
             return f"does not move elements of {problem.input.stored_dtype.itemsize} bytes"
         if (reason := cannot_compile(problem, device)) is not None:

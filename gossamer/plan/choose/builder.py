@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.copy.problem import convert
 from gossamer.plan.candidate import Candidate
@@ -42,6 +43,7 @@ class ProgramBuilder:
         self.specs = self.program.specs
         self.copies: dict[tuple[str, TensorSpec], str] = {}
         self._decide = decide
+        self._facts: dict[str, ValueFacts] = {}
         for name, spec in inputs.items():
             self.specs[name] = spec
             self.program.inputs[name] = name
@@ -50,13 +52,15 @@ class ProgramBuilder:
 
     def add(self, layer: Layer) -> None:
         """Adds a layer, and before it the conversions of its inputs that its variant needs."""
+        self._facts.update(layer.facts)
         if layer.problem is None:
             (name,), (spec,) = layer.outputs, layer.output_specs
             source = self.specs[layer.inputs[0]]
+            dtype = spec.dtype if source.format.is_packed else source.dtype
             # the reshaped tensor must be row-major, so its source has to be as well
             self.program.aliases[name] = self.converted(
-                layer.inputs[0], default_spec(source.shape, source.dtype))
-            self.specs[name] = spec.with_format(dtype=source.dtype)
+                layer.inputs[0], default_spec(source.shape, dtype))
+            self.specs[name] = spec.with_format(dtype=dtype)
             return
         choice = self._decide(self, layer)
         sources = [self.converted(name, spec)
@@ -79,7 +83,8 @@ class ProgramBuilder:
             target = f"{name} as {' '.join(changes)}"
             while target in self.specs:
                 target += "'"
-            layer = conversion_layer(name, target, self.specs[name], spec)
+            layer = conversion_layer(name, target, self.specs[name], spec,
+                                     self._facts.get(name, REAL))
             self._append(layer, self._decide(self, layer), [name])
             self.copies[name, spec] = target
         return self.copies[name, spec]
@@ -96,10 +101,12 @@ def may_be_conversion(name: str, values: Iterable[str]) -> bool:
     return any(name.startswith(f"{value} as ") for value in values)
 
 
-def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec) -> Layer:
-    """Returns the layer that copies a value into another format."""
+def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec,
+                     facts: ValueFacts) -> Layer:
+    """Returns the layer that copies a value, of which the facts are known, into another format."""
     property_changed = "layout" if source.dtype == spec.dtype else "precision"
+    known: tuple[ValueFacts, ...] = ()
     if source.format.is_packed or spec.format.is_packed:
-        property_changed = "packing"
-    return Layer(target, "copy", [name], [target], [spec], convert(source, spec),
+        property_changed, known = "packing", (facts,)
+    return Layer(target, "copy", [name], [target], [spec], convert(source, spec, known),
                  source=f"change of {property_changed} of {name!r}", inserted=True)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.measure import SLACK
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.builder import LayerChoice, conversion_layer
+from gossamer.plan.choose.builder import LayerChoice
+from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.elimination import GraphTooWideError
 from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, minimise
 from gossamer.plan.choose.region_options import (
-    RegionFormat,
     RegionOption,
     forced_regions,
     memory_format,
@@ -25,15 +25,15 @@ from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.tune.tuner import Measures, usable
-from gossamer.tensor import Format, TensorSpec, default_format
+from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_format
 
-_SIMPLER: tuple[tuple[str, Callable[[TensorSpec], bool]], ...] = (
-    ("CHWN", lambda spec: spec.layout == "CHWN"),
-    ("float16", lambda spec: spec.dtype == "float16"),
-    ("NHWC", lambda spec: spec.layout == "NHWC"),
+_LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
+    lambda format_: format_.layout not in ("NCHW", "NHWC", ROW_MAJOR),
+    lambda format_: format_.dtype == "float16",
+    lambda format_: format_.layout == "NHWC",
 )
-"""Kinds of tensors that are left out, one after another, where a graph is too entangled for an
-exact choice among all formats. Each is a name and a test of a tensor's spec."""
+"""Tests of formats that are left out, one after another, where a graph is too entangled for an
+exact choice among all formats."""
 
 LAYER_BY_LAYER = "layer by layer"
 """What is named beside algorithms where a region might have been computed layer by layer."""
@@ -92,7 +92,7 @@ class Cheapest:
         self._tuner = tuner
         self._policy = policy
         self._less_precise = less_precise
-        self._conversions: dict[tuple[TensorSpec, TensorSpec], float] = {}
+        self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
         self._nodes: list[_LayerCandidates | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
         self._layers = {layer.name: layer for layer in layers}
@@ -188,7 +188,7 @@ class Cheapest:
         except GraphTooWideError as error:
             entangled = error
         self._regions = []
-        for is_left_out in (lambda spec: False, *(test for _, test in _SIMPLER)):
+        for is_left_out in (lambda format_: False, *_LEFT_OUT_FIRST):
             self._leave_out(is_left_out)
             try:
                 return self._minimised()
@@ -196,13 +196,14 @@ class Cheapest:
                 entangled = error
         raise UnsupportedError(str(entangled))
 
-    def _leave_out(self, is_left_out: Callable[[TensorSpec], bool]) -> None:
+    def _leave_out(self, is_left_out: Callable[[Format], bool]) -> None:
         for node in self._nodes:
             if isinstance(node, Layer):
                 continue
             simpler = [
                 candidate.with_exclusion("the network's graph is too entangled for so many formats")
-                if any(map(is_left_out, (*candidate.variant.inputs, *candidate.variant.outputs)))
+                if any(is_left_out(spec.format)
+                       for spec in (*candidate.variant.inputs, *candidate.variant.outputs))
                 else candidate for candidate in node.candidates]
             if any(math.isfinite(candidate.cost) for candidate in simpler):
                 node.candidates = simpler
@@ -217,7 +218,7 @@ class Cheapest:
                                         tuple(layer.inputs), tuple(layer.outputs)))
         assignment = minimise(
             nodes, {name: memory_format(self._specs[name]) for name in self._fixed},
-            self._conversion,
+            self._conversion_cost,
             required={name: memory_format(self._specs[name]) for name in self._outputs})
         taken = [node_options[index] for node_options, index
                  in zip(options, assignment.options, strict=True)]
@@ -273,32 +274,6 @@ class Cheapest:
         source, target = (self._specs[name].shape for name in (layer.inputs[0], layer.outputs[0]))
         return [NodeOption(0.0, (default_format(source, dtype),), (default_format(target, dtype),))
                 for dtype in self._dtypes(layer.inputs[0])]
-
-    def _conversion(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
-        """Returns the cost of copying a value from one format to another, in microseconds; infinite
-        where there is no such copy."""
-        if isinstance(source_format, RegionFormat):
-            source_format = source_format.written
-            if source_format == target_format:
-                return 0.0
-        if not isinstance(source_format, Format) or not isinstance(target_format, Format):
-            return math.inf
-        shape = self._specs[value].shape
-        source, target = TensorSpec(shape, source_format), TensorSpec(shape, target_format)
-        if (source, target) not in self._conversions:
-            self._conversions[source, target] = self._measured(value, source, target)
-        return self._conversions[source, target]
-
-    def _measured(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
-        layer = conversion_layer(value, f"{value} as {target.format}", source, target)
-        assert layer.problem is not None
-        if not (source.format.is_packed or target.format.is_packed):
-            able, layer_device, _ = eligibility(layer, self._device)
-            return min(candidate.cost
-                       for candidate in self._tuner.measure(layer, able, layer_device))
-        able, _ = able_on(layer.problem, self._device, self._tuner.refusal_reason)
-        return min((candidate.cost for candidate in self._tuner.measure(layer, able, self._device)
-                    ), default=math.inf) if able else math.inf
 
     def _dtypes(self, value: str) -> tuple[str, ...]:
         """Returns the dtypes in which a value of the network may be stored."""

@@ -11,7 +11,7 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
-from gossamer.ops.weights import WeightsInfo
+from gossamer.ops.weights import WeightsStore
 from gossamer.plan.choose.baseline_plans import Comparison, compare
 from gossamer.plan.choose.calibration import Accuracy, Calibration
 from gossamer.plan.choose.saved_options import StoredChoices
@@ -53,11 +53,11 @@ class Planner:
         self._policy = policy
         self._calibration = calibration
         self._note = note
-        self._weights_infos: dict[str, WeightsInfo] = {}
+        self._store = WeightsStore()
 
     def layers(self, batch: int) -> list[Layer]:
         """Returns the layers at a batch size, for which nothing is chosen yet."""
-        return lower(resolve(self._graph, batch), self._weights_infos)[0]
+        return lower(resolve(self._graph, batch), self._store)[0]
 
     def planned(self, batch: int) -> Planned:
         """Returns the program of a batch size. Raises InputError where its outputs cannot be
@@ -65,7 +65,7 @@ class Planner:
         if self._calibration is not None:
             self._calibration.check(batch)
         static = resolve(self._graph, batch)
-        layers, constants = lower(static, self._weights_infos)
+        layers, constants = lower(static, self._store)
 
         def specs(values: list[str]) -> dict[str, TensorSpec]:
             return {name: default_spec(static.shapes[name], static.dtypes[name])

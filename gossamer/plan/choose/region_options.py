@@ -17,7 +17,7 @@ from gossamer.plan.region import region_algorithms
 from gossamer.plan.tune.bounds import uncheckable
 from gossamer.plan.tune.discontinuity import has_jumps
 from gossamer.plan.tune.tuner import Measures
-from gossamer.tensor import Format, TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_format
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,4 @@ def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str
 def memory_format(spec: TensorSpec) -> Format:
     """Returns the format by which plan assignments tell specs apart: the default one for all specs
     that lie in memory as it does."""
-    if spec.format.is_packed:
-        return spec.format
-    default = default_spec(spec.shape, spec.dtype)
-    return default.format if spec.same_memory(default) else spec.format
+    return default_format(spec.shape, spec.dtype) if spec.is_default else spec.format

@@ -19,7 +19,7 @@ from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.region import find_regions, with_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.tuning_file import candidate_key
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import TensorSpec
 
 Stored = Mapping[str, Any]
 """The choice of one step, with the keys that _stored() writes."""
@@ -37,7 +37,7 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
             "covers": list(step.layer.covers),
             "problem": problem_key(step.problem), "algorithm": name, "config": config,
             "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
-            "default_layouts": [_is_default(spec) for spec in
+            "default_layouts": [spec.is_default for spec in
                                 (*step.variant.inputs, *step.variant.outputs)],
             "on_host": step.device is not device, "rejected": dict(step.rejected)}
 
@@ -159,13 +159,9 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: boo
     layouts = [*step["inputs"], *step["outputs"]]
     if exact:
         return layouts == [*inputs, *outputs]
-    return all(_is_default(spec) if default else str(spec.format) == layout
+    return all(spec.is_default if default else str(spec.format) == layout
                for spec, layout, default in zip((*variant.inputs, *variant.outputs), layouts,
                                                 step["default_layouts"], strict=True))
-
-
-def _is_default(spec: TensorSpec) -> bool:
-    return spec.same_memory(default_spec(spec.shape, spec.dtype))
 
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:

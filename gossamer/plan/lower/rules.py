@@ -22,22 +22,21 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
-from gossamer.ops.weights import WeightsInfo
+from gossamer.ops.weights import WeightsStore
 from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
 from gossamer.plan.lower.state import LowerState
 from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
 
 
-def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
+def lower(static: StaticGraph, store: WeightsStore | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
     """Returns the layers of a graph in order, and the constants that they read as run-time values.
 
-    known: WeightsInfo of weights by node, which is the same at every batch size of a graph; entries
-    that are missing are added.
+    store: what is known and packed of the graph's weights, the same at every batch size.
     Raises UnsupportedError that names the node for which there is no problem.
     """
-    state = LowerState(static, {} if known is None else known, derive(static))
+    state = LowerState(static, WeightsStore() if store is None else store, derive(static))
     for node in static.nodes:
         _lower_node(state, node)
     for info in static.graph.outputs:
@@ -49,7 +48,7 @@ def lower(static: StaticGraph, known: dict[str, WeightsInfo] | None = None
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
     """Returns the floating-point operations of each node by its name, as the problems of the
     node's layers count them. Raises UnsupportedError as lower() does."""
-    state = LowerState(static, {}, {})
+    state = LowerState(static, WeightsStore(), {})
     flops = {}
     for node in static.nodes:
         begin = len(state.layers)

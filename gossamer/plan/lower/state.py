@@ -13,7 +13,7 @@ from gossamer.model.graph import Node, StaticGraph
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.weights import WeightsInfo
+from gossamer.ops.weights import WeightsInfo, WeightsStore
 from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -21,14 +21,14 @@ from gossamer.tensor import TensorSpec, default_spec
 class LowerState:
     """The graph that the rules lower, and the layers and constants that they add.
 
-    known: WeightsInfo of weights by node; entries that are missing are added.
+    store: what is known and packed of the weights of layers; what is missing is added.
     facts: what is known of values and constants by name.
     """
 
-    def __init__(self, static: StaticGraph, known: dict[str, WeightsInfo],
+    def __init__(self, static: StaticGraph, store: WeightsStore,
                  facts: Mapping[str, ValueFacts]) -> None:
         self.static = static
-        self._known = known
+        self._store = store
         self._facts = facts
         self.layers: list[Layer] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -61,21 +61,26 @@ class LowerState:
                 self.constants[value] = array
         info = getattr(problem, "weights_info", None)
         density = None if info is None else info.density
-        self.layers.append(Layer(name or node.name, problem.op, list(inputs),
-                                 list(outputs or node.outputs), list(problem.outputs), problem,
-                                 weights or {}, density, node.source))
+        names = list(outputs or node.outputs)
+        self.layers.append(Layer(
+            name or node.name, problem.op, list(inputs), names, list(problem.outputs), problem,
+            weights or {}, density, node.source, facts=self._few_valued(names), store=self._store))
 
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
         """Returns the density, mask hash and facts of a node's weights, its second input."""
-        if node.name not in self._known:
-            self._known[node.name] = _weights_info(weight, self._stated(node.inputs[1]))
-        return self._known[node.name]
+        if node.name not in self._store.infos:
+            self._store.infos[node.name] = _weights_info(weight, self._stated(node.inputs[1]))
+        return self._store.infos[node.name]
 
     def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
         """Returns what is known of the run-time inputs of a problem, where their values are few;
         empty where nothing is known of any."""
         facts = tuple(self._stated(name) for name in names)
         return facts if any(fact != REAL for fact in facts) else ()
+
+    def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
+        """Returns what is known of those of the values of which there are few."""
+        return {name: facts for name in names if (facts := self._stated(name)) != REAL}
 
     def _stated(self, name: str) -> ValueFacts:
         """Returns the facts of a value or constant as problems state them, so that problems of
@@ -102,8 +107,9 @@ class LowerState:
         spec = default_spec(tuple(shape), self.spec(source).dtype)
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
-        self.layers.append(Layer(node.name, "reshape", [source], [target], [spec],
-                                 source=node.source))
+        self.layers.append(Layer(
+            node.name, "reshape", [source], [target], [spec], source=node.source,
+            facts=self._few_valued([target]), store=self._store))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
         """Returns the node's epilogue, the run-time values that it reads and its constants."""

@@ -17,7 +17,6 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
-from gossamer.ops.weights import shared_weights
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.memory import Lifetime, place
@@ -48,8 +47,7 @@ class Context:
                            for value, array in program.constants.items()}
         self.builds: list[BuildCost | None] = []
         """The cost of preparing each step; None where there is nothing to compute."""
-        self.weights = [shared_weights(step.layer.weights, step.device, step.layer.name)
-                        for step in program.steps]
+        self.weights = [step.layer.weights_on(step.device) for step in program.steps]
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
         self._graph: Callable[..., None] | None = None

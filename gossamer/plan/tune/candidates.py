@@ -18,7 +18,6 @@ from gossamer.measure import CpuContention, Task, prepared, sampled
 from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
-from gossamer.ops.weights import shared_weights
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
@@ -77,7 +76,7 @@ class CandidateSet:
         self.problem = layer.problem
         self._contention = CpuContention() if contention is None else contention
         self.device = device
-        self._weights = shared_weights(layer.weights, device, layer.name)
+        self._weights = layer.weights_on(device)
         self.digest = self._weights.digest[:_DIGITS]
         self._examples = Examples(device) if examples is None else examples
         self._constants = layer.weights
@@ -256,6 +255,9 @@ class CandidateSet:
         limits = self._bounds_of(variant.precision) if self._jumps else None
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         for part in self._parts if error <= LARGEST_ERROR[variant.precision] else ():
+            packed = any(spec.format.is_packed for spec in variant.outputs)
+            if packed or algorithm.supports(part.problem, self.device) is not None:
+                continue
             try:
                 other, _ = build(algorithm, self._weights, part.problem, variant, self.device)
             except Exception:

@@ -39,7 +39,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     count = spec.shape[0] if images is not None else 1
     size, together = spec.nbytes // count, -(-_VALUES_OF_ERROR * count // max(1, spec.size))
     floats = spec.stored_dtype.kind == "f"
-    if images is None or spec.layout == "CHWN" or size < _SEPARATE_BYTES or len(images) == count:
+    together_in_memory = not spec.format.images_are_apart or size < _SEPARATE_BYTES
+    if images is None or together_in_memory or len(images) == count:
         result = unpack(_bytes(buffer, margin, end).view(spec.stored_dtype), spec)
         if images is None:
             return _outside(result, expected, limits, max(result.shape[:1], default=1))

@@ -78,4 +78,4 @@ class Examples:
 def _are_normal(problem: Problem) -> bool:
     """Whether a problem's inputs are floats from the standard normal distribution."""
     return (type(problem).example_inputs is Problem.example_inputs and not problem.facts
-            and all(np.dtype(spec.dtype).kind == "f" for spec in problem.inputs))
+            and all(spec.logical_dtype.kind == "f" for spec in problem.inputs))

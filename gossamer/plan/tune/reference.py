@@ -11,7 +11,7 @@ from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.registry import OPS
-from gossamer.ops.weights import WeightsInfo
+from gossamer.ops.weights import WeightsStore
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
 from gossamer.plan.run.binding import batch_of
@@ -49,14 +49,14 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
 def _lowered(graph: Graph, images: int, *, apart: bool) -> dict[int, _Lowered]:
     """Returns the layers for each number of images that are computed together. Where images are
     computed apart, this is as many as _BYTES_AT_ONCE allow and the remainder; else it is all."""
-    known: dict[str, WeightsInfo] = {}
-    all_images = lower(resolve(graph, images), known)
+    store = WeightsStore()
+    all_images = lower(resolve(graph, images), store)
     nbytes = sum(8 * spec.size for layer in all_images[0] for spec in layer.output_specs)
     if not apart or nbytes <= _BYTES_AT_ONCE:
         return {images: all_images}
     count = max(1, _BYTES_AT_ONCE * images // nbytes)
     try:
-        return {part: lower(resolve(graph, part), known)
+        return {part: lower(resolve(graph, part), store)
                 for part in (count, images % count) if part}
     except GossamerError:  # the graph is made for one batch size only
         return {images: all_images}

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
@@ -60,7 +62,10 @@ class PtxDevice(Device):
     def _nothing(self, *arguments: Any, **options: Any) -> Any:
         return None
 
-    empty = upload = write = read = copy = synchronize = create_stream = time = _nothing
+    def upload(self, array: np.ndarray, purpose: str) -> Any:
+        return find("host").upload(array, purpose)
+
+    empty = write = read = copy = synchronize = create_stream = time = _nothing
 
 
 @pytest.mark.parametrize("problem, architecture, reason", [

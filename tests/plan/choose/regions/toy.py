@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
@@ -27,7 +28,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import TensorSpec, pack, unpack
+from gossamer.tensor import pack, unpack
 
 NAME = "fused_block"
 ALONE_US = 10.0
@@ -60,19 +61,15 @@ class FusedBlock(RegionAlgorithm):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        arrays = [unpack(memory(buffer, spec), spec)
+        arrays = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, state.variant.inputs, strict=True)]
         results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
-            memory(buffer, spec)[...] = pack(result, spec)
+            host_array(buffer, spec)[...] = pack(result, spec)
 
     def compute(self, problem: Any, arrays: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return reference(problem, arrays, weights)
-
-
-def memory(buffer: Buffer, spec: TensorSpec) -> np.ndarray:
-    return buffer.array(spec.stored_shape, spec.stored_dtype)  # type: ignore[attr-defined]
 
 
 def blocks(count: int, *, second_reader: bool = False) -> Graph:
