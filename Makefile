@@ -2,6 +2,7 @@
 # make test   every test that can run here
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
+# make fuzz   random layers by the thousand
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
 PYTHON ?= python3
@@ -34,7 +35,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
 	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench pocl
+.PHONY: demo test lint bench fuzz pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -44,6 +45,11 @@ demo: .venv/demo.stamp
 
 test: .venv/dev.stamp pocl
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
+
+# many more random layers than `make test` tries
+fuzz: .venv/dev.stamp
+	GOSSAMER_RANDOM_LAYERS=3000 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
+		tests/plan/tune/test_discontinuity.py -k random_layers_are_planned
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

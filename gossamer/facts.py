@@ -194,10 +194,12 @@ class ValueFacts:
     def sum_of(self, count: int) -> ValueFacts:
         """Returns the facts of sums of so many values in any order; REAL where a partial sum may be
         rounded."""
-        if count == 0:
+        if count == 1:
+            return self
+        if count == 0 or self.low == self.high == 0:
             return point(0.0)
-        if count == 1 or self.count is None:
-            return self if count == 1 else REAL
+        if self.count is None:
+            return REAL
         low, high, step = map(Fraction, (self.low, self.high, self.step))
         if not fits_multiples(unit(low, step), count * max(abs(low), abs(high))):
             return REAL

@@ -77,6 +77,12 @@ class Format:
                              f"{', '.join(PACKED_DTYPES)} are packed, and nothing else is")
         if not self.is_packed:
             np.dtype(self.dtype)
+        if self.channel_multiple < 1 or min(self.border) < 0:
+            raise ValueError(f"channel_multiple {self.channel_multiple} and border {self.border}: "
+                             "expected 1 or more, and none below 0")
+        if self.layout == ROW_MAJOR and (self.channel_multiple, *self.border) != (1, 0, 0, 0, 0):
+            raise ValueError(f"layout {ROW_MAJOR!r} has no paddings, got channel_multiple "
+                             f"{self.channel_multiple} and border {self.border}")
 
     @property
     def is_packed(self) -> bool:

@@ -273,7 +273,7 @@ def test_add_a_reader_with_bad_files(darknet):
     weights.write_bytes(numbers[:-4])
     with pytest.raises(ModelError, match=r"net.weights: ends within .*section 3.*10 numbers"):
         gossamer.load(cfg)
-    assert ("net.cfg: is a Darknet network, which prune cannot rewrite: it writes ONNX files"
+    assert ("net.cfg: is a Darknet network, which cannot be written again; prune takes an ONNX"
             in fails(2, "prune", cfg, "--sparsity", "0.5", "-o", darknet / "thin.onnx"))
     weights.unlink()
     assert "net.cfg: its weights file is missing" in fails(2, "inspect", cfg)

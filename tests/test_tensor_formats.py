@@ -84,3 +84,11 @@ def test_a_format_in_words():
 def test_formats_that_do_not_exist(layout, dtype):
     with pytest.raises(ValueError, match="layout"):
         Format(layout, dtype)
+
+
+@pytest.mark.parametrize("options", [
+    {"channel_multiple": 0}, {"border": (0, -1, 0, 0)}, {"layout": "row", "channel_multiple": 8},
+    {"layout": "row", "border": (1, 0, 0, 0)}], ids=str)
+def test_paddings_that_do_not_exist(options):
+    with pytest.raises(ValueError, match=r"channel_multiple .* border"):
+        Format(**{"layout": "NCHW", **options})

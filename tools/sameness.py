@@ -18,7 +18,6 @@ until the same comes out twice, or with --known OLD.json what that record has.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import hashlib
 import json
 import os
@@ -99,6 +98,14 @@ def get(thing: Any, path: str) -> Any:
     return thing
 
 
+def spec_text(spec: Any) -> str:
+    """Returns shape, dtype, layout and paddings of a tensor, whether they are fields of its spec or
+    of the spec's format."""
+    owner = getattr(spec, "format", spec)
+    fields = ("dtype", "layout", "channel_multiple", "border")
+    return " ".join(map(str, (spec.shape, *(getattr(owner, name) for name in fields))))
+
+
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -132,7 +139,7 @@ def prepared(step: Any) -> Any:
 
 def described(step: Any) -> dict[str, Any]:
     """Returns the choice for a layer as plain data."""
-    inputs, outputs = ([" ".join(map(str, dataclasses.astuple(spec))) for spec in get(step, name)]
+    inputs, outputs = ([spec_text(spec) for spec in get(step, name)]
                        for name in ("variant.inputs", "variant.outputs"))
     return {"layer": get(step, "layer.name"), "op": get(step, "layer.op"),
             "device": get(step, "device.name"), "algorithm": get(step, "algorithm.name"),

@@ -25,6 +25,8 @@ from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.choose.builder import may_be_conversion
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy
+from gossamer.plan.program import Layer
+from gossamer.plan.region import find_regions
 from gossamer.plan.report.html import (
     build_text,
     by_time,
@@ -91,7 +93,8 @@ def compile_(
                 plan.calibration.check(size)
         reports = _measure(plan, tuner, sizes, explained, counter)
     for name in explained:
-        _check_layer(name, [row["layer"] for report in reports for row in report.rows])
+        _check_layer(name, [layer for report in reports for row in report.rows
+                            for layer in (row["layer"], *row["layers"])])
     for notice in tuner.notices:
         terminal.notice(notice)
     if output is not None:
@@ -133,13 +136,16 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int], explained: Sequence[str
              counter: _CandidateCounter) -> list[Report]:
     """Measures what the plan needs, and returns its report at each batch size, with the time from
     end to end. explained: names of the layers that --explain asks for."""
-    layers = [layer for size in sizes for layer in plan.layers(size) if layer.problem]
-    regions = [region for size in sizes for region in plan.regions(size)]
+    layers: list[Layer] = []
+    for size in sizes:
+        of_size = plan.layers(size)
+        layers += [layer for layer in of_size if layer.problem]
+        layers += find_regions(of_size, [info.name for info in plan.outputs])
     values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
         # conversions between layers are known only when their algorithms are chosen
         if not may_be_conversion(name, values):
-            _check_layer(name, [layer.name for layer in (*layers, *regions)])
+            _check_layer(name, [layer.name for layer in layers])
     counter.total = len({layer.problem for layer in layers
                          if layer.problem and tuner.cache.get(layer.problem) is None})
     reports = []
@@ -173,7 +179,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
         _print_report(report, [note for note in report.notes if note not in tuner.notices],
                       precision)
         for row in report.rows:
-            if row["layer"] in explained:
+            if not {row["layer"], *row["layers"]}.isdisjoint(explained):
                 _print_candidates(row, report.batch)
     print(f"{counted(tuner.measured, 'candidate')} measured, {tuner.reused} from the cache")
 

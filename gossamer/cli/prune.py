@@ -95,10 +95,10 @@ def _onnx_form(model: str) -> Callable[[], onnx.ModelProto]:
         return lambda: to_onnx(load(model))
     reader = registry.reader_of(model)
     if reader is None or reader.read_onnx is None:
-        kind = f"{reader.kind}, which" if reader else "of a kind that"
-        raise InputError(f"{model}: is {kind} prune cannot rewrite: it writes ONNX files, and "
-                         f"takes {', '.join(_REWRITTEN)}, or the name of a network of the zoo "
-                         f"({', '.join(zoo.MODELS)}); export the network as ONNX first")
+        kind = f"is {reader.kind}, which cannot be written again; " if reader else ""
+        raise InputError(f"{model}: {kind}prune takes {', '.join(_REWRITTEN)}, or the name of a "
+                         f"network of the zoo ({', '.join(zoo.MODELS)}); export other networks as "
+                         "ONNX first")
     return partial(reader.read_onnx, Path(model))
 
 

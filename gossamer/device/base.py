@@ -309,7 +309,7 @@ class Device(OptionalCapabilities):
     def wait(self, waiting: Any, awaited: Any) -> None:
         """Make later work of one stream start after the present work of another.
 
-        By default the caller waits for that work.
+        By default the caller waits for that work; nothing waits where both are one stream.
 
         Parameters
         ----------
@@ -323,7 +323,8 @@ class Device(OptionalCapabilities):
         DeviceError
             A kernel failed.
         """
-        self.synchronize(awaited)
+        if waiting is not awaited:
+            self.synchronize(awaited)
 
     @abc.abstractmethod
     def create_stream(self) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from gossamer.io.images import Preprocessing
@@ -78,12 +78,14 @@ def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
     return tuple((width, height) for width, height in value)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def is_number(value: Any) -> TypeGuard[float]:
+    """Returns whether a JSON value is a finite number that a float can hold."""
+    # unlike math.isfinite, a comparison takes integers that no float can hold
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_number, value))
+    return isinstance(value, list | tuple) and all(map(is_number, value))
 
 
 _PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
@@ -91,7 +93,7 @@ _PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
         _is_numbers(value) and len(value) == 2 and all(type(side) is int for side in value)),
     "resize": lambda value: value is None or type(value) is int,
     "channels": lambda value: isinstance(value, str),
-    "scale": _is_number,
+    "scale": is_number,
     "mean": _is_numbers,
     "std": _is_numbers,
     "rounding": lambda value: isinstance(value, str),

@@ -30,19 +30,23 @@ class Candidate:
 
     def reason(self, taken: Candidate) -> str:
         """Returns why the candidate `taken` was taken instead of this one."""
-        if self.measured.failure:
-            return self.measured.failure
-        text = f"{self.cost:.1f} us against {taken.cost:.1f} us"
-        if self.cost >= taken.cost:
-            return text
-        if taken.cost <= self.cost * (1 + SLACK):
-            return f"{text}: within {SLACK:.0%}, which counts as equal"
-        return f"{text}, but its layouts cost more elsewhere"
+        return self.measured.failure or compared(self.cost, taken.cost)
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
     """Returns why a candidate was not taken for a layer. why: that of Comparison, where the plan is
     not the measured choice."""
-    if why and candidate.cost < taken.cost:
-        return f"{candidate.cost:.1f} us against {taken.cost:.1f} us, but {why}"
-    return candidate.reason(taken)
+    return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
+
+
+def compared(cost: float, taken: float, why: str = "") -> str:
+    """Returns the words that compare the time of what was not taken with the time of what was.
+    why: as for why_not()."""
+    text = f"{cost:.1f} us against {taken:.1f} us"
+    if cost >= taken:
+        return text
+    if why:
+        return f"{text}, but {why}"
+    if taken <= cost * (1 + SLACK):
+        return f"{text}: within {SLACK:.0%}, which counts as equal"
+    return f"{text}, but its formats cost more elsewhere"

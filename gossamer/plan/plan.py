@@ -24,7 +24,6 @@ from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algor
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.region import find_regions
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, check_count, fill
 from gossamer.plan.run.context import Context
@@ -477,21 +476,6 @@ class Plan:
             The layers in order.
         """
         return self._planner.layers(batch)
-
-    def regions(self, batch: int) -> list[Layer]:
-        """Return the regions of a batch size: layers that one algorithm may compute in one step.
-
-        Parameters
-        ----------
-        batch : int
-            The number of images.
-
-        Returns
-        -------
-        list of Layer
-            Each region as one layer that covers others.
-        """
-        return find_regions(self.layers(batch), [info.name for info in self.outputs])
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
         """Return the outputs where all are empty; {} where there is something to compute."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -49,14 +50,20 @@ class Layer:
         return self.store.of(self.name, self.weights, device)
 
 
-@dataclass(frozen=True)
+@dataclass
 class MeasuredLayer:
-    """A layer or region, the device on which it may run, and all candidates that were measured for
-    it."""
+    """A layer or region, the device on which it may run, all candidates that were measured for it,
+    and for each algorithm that is not among them the reason."""
 
     layer: Layer
     device: Device
-    candidates: Sequence[Candidate]
+    candidates: list[Candidate]
+    reasons: dict[str, str]
+
+    @property
+    def least_cost(self) -> float:
+        """The time of the fastest candidate; infinite where none can be used."""
+        return min((candidate.cost for candidate in self.candidates), default=math.inf)
 
 
 @dataclass

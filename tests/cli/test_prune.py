@@ -138,9 +138,8 @@ def test_inputs_that_are_no_onnx(tmp_path, target):
     def line(model):
         return fails(2, "prune", model, "--sparsity", "0.5", "-o", target)
 
-    assert ("net.pt: is of a kind that prune cannot rewrite: it writes ONNX files, and takes an "
-            "ONNX file (.onnx or .onnx.gz), or the name of a network of the zoo (mobilenet_v2); "
-            "export the network as ONNX first" in line(tmp_path / "net.pt"))
+    assert ("net.pt: prune takes an ONNX file (.onnx or .onnx.gz), or the name of a network of the "
+            "zoo (mobilenet_v2); export other networks as ONNX first" in line(tmp_path / "net.pt"))
     assert "No such file" in line(tmp_path / "absent.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
     assert "bad.onnx: " in line(tmp_path / "bad.onnx")

@@ -136,6 +136,16 @@ def test_a_stream_waits_for_another(device: Device) -> None:
     assert result.tolist() == [1] * 8
 
 
+def test_a_stream_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch,
+                                           device: Device) -> None:
+    waits: list[Any] = []
+    monkeypatch.setattr(type(device), "synchronize", lambda self, stream=None: waits.append(stream))
+    stream = device.create_stream()
+    device.wait(stream, stream)
+    device.wait(None, None)
+    assert waits == []
+
+
 def test_side_streams_are_joined_again(device: Device) -> None:
     stream = device.create_stream()
     buffers = [device.upload(np.zeros(8, np.float32), "a test") for _ in range(3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -22,6 +22,7 @@ from gossamer.facts import (
     of_array,
     point,
 )
+from gossamer.model.builder import GraphBuilder
 from gossamer.model.facts import derive
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.resolve import resolve
@@ -227,6 +228,43 @@ def test_products_of_run_time_matrices() -> None:
         Node("elementwise", "b", ["z"], ["q"], {"expression": SIGNS[1]}),
         Node("matmul", "c", ["p", "q"], ["y"], {})], {})
     assert derive(resolve(graph, 2))["y"] == ValueFacts(-5, 5, 2)
+
+
+@pytest.mark.parametrize(("make", "expected"), [
+    (lambda build: build.apply("neg", "x"), integers(0, 255)),
+    (lambda build: build.apply("min", "x", build.constant("few", np.uint8([7]))), integers(0, 7)),
+    (lambda build: build.apply("mul", "x", build.constant("few", np.uint8([7]))),
+     integers(0, 255))])
+def test_integers_wrap_round_in_their_dtype(make: Callable[[GraphBuilder], str],
+                                            expected: ValueFacts) -> None:
+    build = GraphBuilder("test")
+    build.input("x", (None, 256), "uint8")
+    y = make(build)
+    build.output(y, (None, 256), "uint8")
+    graph = build.finish()
+    known = derive(resolve(graph, 1))[y]
+    assert known == expected
+    assert known.holds(gossamer.compile(graph, "host")(np.arange(256, dtype=np.uint8)[None]))
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [
+    ("int8", integers(-128, 127)), ("uint8", integers(0, 255)), ("uint16", integers(0, 300)),
+    ("bool", integers(0, 1)), ("int64", integers(0, 300))])
+def test_facts_of_casts(dtype: str, expected: ValueFacts) -> None:
+    build = GraphBuilder("test")
+    x = build.apply("clip", build.input("x", (None, 3)), constants=(0.0, 601.0))
+    half = build.apply("mul", build.apply("round", x), build.constant("half", np.float32(0.5)))
+    y = build.add("cast", [half], dtype=dtype)
+    build.output(y, (None, 3), dtype)
+    assert derive(resolve(build.finish(), 1))[y] == expected
+
+
+def test_sums_of_zeros_are_known() -> None:
+    build = Builder()
+    zeros = build.apply("mul", "x", build.scalar(0.0))
+    build.add("reduce", [zeros], "y", kind="sum", axes=(2, 3), keepdims=True)
+    derived = outputs_hold(build, np.ones((1, 4, 5, 5), np.float32), REAL)
+    assert derived["y"] == point(0.0)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [

@@ -21,6 +21,9 @@ FULL = ModelMetadata(
     ((10, 13.25), (1 / 3, 30)))
 """Metadata in which nothing is as by default."""
 
+HUGE = 10**400
+"""An integer that no float can hold."""
+
 
 def network(metadata: ModelMetadata) -> Graph:
     build = GraphBuilder("net", metadata=metadata)
@@ -47,9 +50,21 @@ def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Pa
     ("preprocessing", '{"std": [0]}'), ("preprocessing", '{"scale": NaN}'),
     ("preprocessing", '{"resize": true}'), ("preprocessing", "[" * 100_000),
     ("anchors", "[10, 13]"), ("anchors", "[[1, 2, 3]]"), ("anchors", '[["a", "b"]]'),
-    ("anchors", '{"a": 1}'), ("anchors", "[[1, NaN]]")], ids=lambda text: text[:20])
+    ("anchors", '{"a": 1}'), ("anchors", "[[1, NaN]]"), ("anchors", f"[[{HUGE}, 1]]"),
+    ("preprocessing", f'{{"mean": [{HUGE}]}}'), ("preprocessing", f'{{"scale": {HUGE}}}')],
+    ids=lambda text: text[:20])
 def test_metadata_of_other_programs_is_ignored(key: str, value: str, tmp_path: Path) -> None:
     model = to_onnx(network(ModelMetadata(("a", "b"))))
     model.metadata_props.add(key=key, value=value)
     onnx.save(model, tmp_path / "net.onnx")
     assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(("a", "b"))
+
+
+@pytest.mark.parametrize("brightness", ["NaN", f"{HUGE}", "true", '"dark"'],
+                         ids=lambda text: text[:20])
+def test_a_brightness_that_is_no_number_is_ignored(brightness: str, tmp_path: Path) -> None:
+    model = to_onnx(network(ModelMetadata()))
+    picture = f'{{"height": 3, "width": 4, "channels": "grey", "brightness": {brightness}}}'
+    model.metadata_props.add(key="picture", value=picture)
+    onnx.save(model, tmp_path / "net.onnx")
+    assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(picture=(3, 4))

@@ -40,18 +40,18 @@ _LOOKS = 3
 
 def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwork:
     """Returns the layer with this weight (M, C/groups, R, S), by default a dense random one."""
-    build = GraphBuilder(layer.name, file=layer.name)
-    x = build.input("x", (None, layer.channels, layer.size, layer.size))
+    builder = GraphBuilder(layer.name, file=layer.name)
+    x = builder.input("x", (None, layer.channels, layer.size, layer.size))
     random_weight, bias = _constants(layer.weight_shape)
     pad = layer.pad
-    y = build.conv2d(
-        x, build.constant("0.weight", random_weight if weight is None else weight),
-        build.constant("0.bias", bias), strides=(layer.stride, layer.stride),
+    y = builder.conv2d(
+        x, builder.constant("0.weight", random_weight if weight is None else weight),
+        builder.constant("0.bias", bias), strides=(layer.stride, layer.stride),
         pads=(pad, pad, pad, pad), groups=layer.groups, name="0", output="0.out",
         source=f"Conv {layer.name!r}")
-    build.output(build.apply("relu", y, name="1", output="y"),
+    builder.output(builder.apply("relu", y, name="1", output="y"),
                  (None, layer.out_channels, layer.out_size, layer.out_size))
-    graph = build.finish()
+    graph = builder.finish()
 
     def torch_form(fused: bool) -> Callable[[Mapping[str, np.ndarray]], Any]:
         def form(constants: Mapping[str, np.ndarray]) -> Any:
@@ -66,16 +66,16 @@ def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwo
 
 def linear(layer: LinearLayer) -> PeerNetwork:
     """Returns the layer with dense random weights."""
-    build = GraphBuilder(layer.name, file=layer.name)
-    x = build.input("x", (None, layer.depth))
+    builder = GraphBuilder(layer.name, file=layer.name)
+    x = builder.input("x", (None, layer.depth))
     weight, bias = _constants((layer.columns, layer.depth))
-    y = build.gemm(x, build.constant("0.weight", weight),
-                   build.constant("0.bias", bias) if layer.bias else "", trans_b=True, name="0",
-                   output="0.out" if layer.relu else "y", source=f"Gemm {layer.name!r}")
+    y = builder.gemm(x, builder.constant("0.weight", weight),
+                     builder.constant("0.bias", bias) if layer.bias else "", trans_b=True, name="0",
+                     output="0.out" if layer.relu else "y", source=f"Gemm {layer.name!r}")
     if layer.relu:
-        y = build.apply("relu", y, name="1", output="y")
-    build.output(y, (None, layer.columns))
-    graph = build.finish()
+        y = builder.apply("relu", y, name="1", output="y")
+    builder.output(y, (None, layer.columns))
+    graph = builder.finish()
 
     def torch_form(constants: Mapping[str, np.ndarray]) -> Any:
         from gossamer.bench.peers.torch_networks import linear_layer

@@ -15,8 +15,10 @@ from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.opset.mixing import broadcasts_across_images
 from gossamer.model.opset.state import InferenceState
 
-_RANGES = {"bool": (0, 1), "uint8": (0, 255), "int32": (-2**31, 2**31 - 1),
-           "int64": (-2**63, 2**63 - 1)}
+_RANGES = {"bool": (0, 1), **{
+    np.dtype(kind).name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+    for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)}}
+"""The smallest and largest value of each dtype that is not float32."""
 
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
@@ -65,7 +67,11 @@ def _elementwise_jumps(node: Node) -> bool:
 def _elementwise_facts(static: StaticGraph, node: Node,
                        facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     integer = not any(static.dtypes[name] == "float32" for name in node.inputs)
-    return expression_facts(node.attributes["expression"], facts, integer=integer)
+    results = expression_facts(node.attributes["expression"], facts, integer=integer)
+    if not integer:
+        return results
+    return [_stored(result, static.dtypes[name])
+            for result, name in zip(results, node.outputs, strict=True)]
 
 
 def _cast_shape(state: InferenceState, node: Node) -> None:
@@ -85,13 +91,18 @@ def _cast_jumps(node: Node) -> bool:
 
 
 def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Integers that do not fit wrap round, in a way of each device."""
     (x,), dtype = facts, node.attributes["dtype"]
     if dtype not in _RANGES:
         return [x if x.count is not None else REAL]
-    allowed, whole = dtype_facts(dtype), x.truncate()
+    return [dtype_facts(dtype) if dtype == "bool" else _stored(x.truncate(), dtype)]
+
+
+def _stored(whole: ValueFacts, dtype: str) -> ValueFacts:
+    """Returns the facts of integers in a dtype, in which those that do not fit wrap round, in a
+    way of each device."""
+    allowed = dtype_facts(dtype)
     fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high
-    return [whole if fits and dtype != "bool" else allowed]
+    return whole if fits else allowed
 
 
 def dtype_facts(dtype: str) -> ValueFacts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from gossamer.model.graph import Node
@@ -17,11 +19,23 @@ from gossamer.model.opset import (
 )
 from gossamer.model.opset.definition import OpDef
 
-OPSET: dict[str, OpDef] = {
-    definition.name: definition
+
+def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
+    """Returns the definitions by the names of their ops. Raises TypeError that names an op which
+    has two."""
+    named: dict[str, OpDef] = {}
+    for definition in definitions:
+        if definition.name in named:
+            raise TypeError(f"op {definition.name!r} is defined twice")
+        named[definition.name] = definition
+    return named
+
+
+OPSET = by_name(
+    definition
     for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
                    shape_arithmetic)
-    for definition in module.DEFINITIONS}
+    for definition in module.DEFINITIONS)
 
 
 def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:

@@ -20,9 +20,10 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm, Problem
-from gossamer.plan.candidate import Candidate, why_not
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.reasons import explained
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
@@ -129,7 +130,7 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     why = (f"the plan that takes {taken} "
            + ("runs, which the measured choice does not" if times[MEASURED].failure
               else "is faster as a whole"))
-    return Comparison(_explained(programs[taken], chosen, why), times[taken], why, plans)
+    return Comparison(explained(programs[taken], chosen, why), times[taken], why, plans)
 
 
 def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tuner,
@@ -302,30 +303,3 @@ def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
             outcome += ", within the spread: the measured choice stays"
     return {**row, "median_us": timing.median_us, "p25_us": timing.p25_us,
             "p75_us": timing.p75_us, "outcome": outcome}
-
-
-def _explained(program: Program, chosen: Program, why: str) -> Program:
-    """Returns a baseline plan's program whose layers have all measured candidates, and the reasons
-    why other algorithms were not taken."""
-    measured = {known.layer.name: known.candidates for known in chosen.measured}
-    reasons = {step.layer.name: step.rejected for step in chosen.steps}
-    return replace(program, measured=chosen.measured, steps=[
-        step if step.layer.inserted
-        else _with_reasons(step, measured[step.layer.name],
-                           reasons.get(step.layer.name, step.rejected), why)
-        for step in program.steps])
-
-
-def _with_reasons(step: Step, measured: Sequence[Candidate], reasons: Mapping[str, str],
-                  why: str) -> Step:
-    (taken,) = [candidate for candidate in measured
-                if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
-    by_name: dict[str, list[Candidate]] = {}
-    for candidate in measured:
-        by_name.setdefault(candidate.algorithm.name, []).append(candidate)
-    rejected = {name: reason for name, reason in reasons.items() if name not in by_name}
-    for name, candidates in by_name.items():
-        if name != step.algorithm.name:
-            best = min(candidates, key=lambda candidate: candidate.cost)
-            rejected[name] = why_not(best, taken, why)
-    return replace(step, rejected=rejected, candidates=measured)

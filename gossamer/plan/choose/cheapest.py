@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
-from gossamer.measure import SLACK
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.builder import LayerChoice
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.elimination import GraphTooWideError
-from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, minimise
+from gossamer.plan.choose.plan_assignment import (
+    AssignmentNode,
+    NoAssignmentError,
+    NodeOption,
+    minimise,
+)
+from gossamer.plan.choose.reasons import region_reasons
 from gossamer.plan.choose.region_options import (
     RegionOption,
     forced_regions,
@@ -34,28 +39,9 @@ _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
 )
 """Tests of formats that are left out, one after another, where a graph is too entangled for an
 exact choice among all formats."""
+_ENTANGLED = "the network's graph is too entangled for so many formats"
 
-LAYER_BY_LAYER = "layer by layer"
-"""What is named beside algorithms where a region might have been computed layer by layer."""
-
-
-@dataclass
-class _LayerCandidates:
-    """The candidates of a layer or region, the device on which they run, and for each algorithm
-    that is not among them the reason."""
-
-    layer: Layer
-    device: Device
-    reasons: dict[str, str]
-    candidates: list[Candidate]
-
-    @property
-    def least_cost(self) -> float:
-        """The time of the fastest candidate; infinite where none can be used."""
-        return min((candidate.cost for candidate in self.candidates), default=math.inf)
-
-
-_Option = tuple[NodeOption, _LayerCandidates | None, Candidate | None]
+_Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 """An option of a node, with the layer or region and the candidate that it means."""
 
 
@@ -93,12 +79,12 @@ class Cheapest:
         self._policy = policy
         self._less_precise = less_precise
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
-        self._nodes: list[_LayerCandidates | Layer] = [
+        self._nodes: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
         self._layers = {layer.name: layer for layer in layers}
         self._regions = [self._region(region) for region in regions]
 
-    def _candidates_of(self, layer: Layer) -> _LayerCandidates:
+    def _candidates_of(self, layer: Layer) -> MeasuredLayer:
         able, layer_device, reasons = eligibility(layer, self._device, self._policy,
                                                   self._tuner.refusal_reason)
         candidates = list(self._tuner.measure(layer, able, layer_device))
@@ -113,18 +99,17 @@ class Cheapest:
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
                 reasons = {**unrestricted_reasons, **failures}
-        return _LayerCandidates(layer, layer_device, reasons,
-                                self._precise(layer, candidates))
+        return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
-    def _region(self, region: Layer) -> _LayerCandidates:
+    def _region(self, region: Layer) -> MeasuredLayer:
         layers = [self._layers[name] for name in region.covers]
-        taken_alone = any(
+        taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
                 layer.problem, self._device, self._tuner.refusal_reason)[0]}
             for layer in layers if layer.problem is not None)
         candidates, reasons = region_candidates(region, layers, self._device, self._policy,
                                                 self._tuner, taken_alone)
-        return _LayerCandidates(region, self._device, reasons, self._precise(region, candidates))
+        return MeasuredLayer(region, self._device, self._precise(region, candidates), reasons)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates, of which those are excluded that are less precise than the layer
@@ -147,47 +132,28 @@ class Cheapest:
             if not wrong:
                 return self._chosen(assigned)
 
-    def _chosen(self, assigned: Sequence[tuple[_LayerCandidates, Candidate]]) -> Choices:
-        reasons = self._region_reasons(assigned)
-        measured = [MeasuredLayer(node.layer, node.device, node.candidates)
-                    for node in (*self._nodes, *self._regions)
-                    if isinstance(node, _LayerCandidates)]
+    def _chosen(self, assigned: Sequence[tuple[MeasuredLayer, Candidate]]) -> Choices:
+        measured = [node for node in (*self._nodes, *self._regions)
+                    if isinstance(node, MeasuredLayer)]
+        reasons = region_reasons(measured, {node.layer.name: candidate
+                                            for node, candidate in assigned},
+                                 forced=self._policy.only)
         return Choices(
             {node.layer.name: _choice(candidate, node.candidates, node.device,
                                       {**node.reasons, **reasons.get(node.layer.name, {})})
              for node, candidate in assigned},
             [node.layer for node, _ in assigned if node.layer.covers], measured)
 
-    def _region_reasons(self, assigned: Sequence[tuple[_LayerCandidates, Candidate]]
-                        ) -> dict[str, dict[str, str]]:
-        """Returns why regions are not computed as one, by the name of their first layer, and why
-        regions are not computed layer by layer, by the region's name."""
-        taken = {node.layer.name: candidate for node, candidate in assigned}
-        least = {node.layer.name: node.least_cost for node in self._nodes
-                 if isinstance(node, _LayerCandidates)}
-        reasons: dict[str, dict[str, str]] = {}
-        for node in self._regions:
-            names = node.layer.covers
-            if node.layer.name in taken:
-                reasons[node.layer.name] = {LAYER_BY_LAYER: _against(
-                    sum(least[name] for name in names), taken[node.layer.name].cost)}
-                continue
-            row = reasons.setdefault(names[0], {})
-            row.update({name: reason for name, reason in node.reasons.items() if name not in row})
-            alone = sum(taken[name].cost for name in names if name in taken)
-            for candidate in sorted(node.candidates, key=lambda candidate: -candidate.cost):
-                row[candidate.algorithm.name] = candidate.measured.failure or (
-                    f"{node.layer.name}: {_against(candidate.cost, alone)}")
-        return reasons
-
-    def _assigned(self) -> list[tuple[_LayerCandidates, Candidate]]:
+    def _assigned(self) -> list[tuple[MeasuredLayer, Candidate]]:
         """Returns the candidate taken for each layer or region, with fewer formats where the graph
         is too entangled for all."""
         try:
             return self._minimised()
         except GraphTooWideError as error:
             entangled = error
-        self._regions = []
+        for region in self._regions:
+            region.candidates = [candidate.with_exclusion(_ENTANGLED)
+                                 for candidate in region.candidates]
         for is_left_out in (lambda format_: False, *_LEFT_OUT_FIRST):
             self._leave_out(is_left_out)
             try:
@@ -201,25 +167,29 @@ class Cheapest:
             if isinstance(node, Layer):
                 continue
             simpler = [
-                candidate.with_exclusion("the network's graph is too entangled for so many formats")
+                candidate.with_exclusion(_ENTANGLED)
                 if any(is_left_out(spec.format)
                        for spec in (*candidate.variant.inputs, *candidate.variant.outputs))
                 else candidate for candidate in node.candidates]
             if any(math.isfinite(candidate.cost) for candidate in simpler):
                 node.candidates = simpler
 
-    def _minimised(self) -> list[tuple[_LayerCandidates, Candidate]]:
-        """Returns the candidate taken for each layer or region. Raises GraphTooWideError."""
+    def _minimised(self) -> list[tuple[MeasuredLayer, Candidate]]:
+        """Returns the candidate taken for each layer or region. Raises GraphTooWideError, and
+        UnsupportedError where no formats fit together."""
         options = self._options()
         nodes = []
         for node, node_options in zip(self._nodes, options, strict=True):
             layer = node if isinstance(node, Layer) else node.layer
             nodes.append(AssignmentNode(tuple(option for option, _, _ in node_options),
                                         tuple(layer.inputs), tuple(layer.outputs)))
-        assignment = minimise(
-            nodes, {name: memory_format(self._specs[name]) for name in self._fixed},
-            self._conversion_cost,
-            required={name: memory_format(self._specs[name]) for name in self._outputs})
+        fixed, required = ({name: memory_format(self._specs[name]) for name in names}
+                           for names in (self._fixed, self._outputs))
+        try:
+            assignment = minimise(nodes, fixed, self._conversion_cost, required=required)
+        except NoAssignmentError as error:
+            forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
+            raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
         taken = [node_options[index] for node_options, index
                  in zip(options, assignment.options, strict=True)]
         # the layers of a region have the same candidate
@@ -260,7 +230,7 @@ class Cheapest:
         return result
 
     @staticmethod
-    def _usable(node: _LayerCandidates,
+    def _usable(node: MeasuredLayer,
                 of_regions: Mapping[str, Sequence[RegionOption]]) -> list[Candidate]:
         """Returns the candidates of a layer that are not excluded. Raises GossamerError with the
         reasons where there are none, and no region has the layer."""
@@ -280,16 +250,6 @@ class Cheapest:
         dtype = self._specs[value].dtype
         may_be_half = dtype == "float32" and self._tuner.precision == "fp16"
         return (dtype, "float16") if may_be_half else (dtype,)
-
-
-def _against(cost: float, taken: float) -> str:
-    """Returns the words that compare the times of a region as one and layer by layer."""
-    text = f"{cost:.1f} us against {taken:.1f} us"
-    if cost >= taken:
-        return text
-    if taken <= cost * (1 + SLACK):
-        return f"{text}: within {SLACK:.0%}, which counts as equal"
-    return f"{text}, but its formats cost more elsewhere"
 
 
 def best_alone(layer: Layer, device: Device, tuner: Measures) -> LayerChoice:

@@ -42,6 +42,8 @@ class ConversionCosts:
             return math.inf
         shape = self._specs[value].shape
         source, target = TensorSpec(shape, source_format), TensorSpec(shape, target_format)
+        if source.same_memory(target):
+            return 0.0
         key = source, target, self._facts.get(value, REAL)
         if key not in self._known:
             self._known[key] = self._measured(value, source, target)

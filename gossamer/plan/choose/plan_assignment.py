@@ -37,6 +37,10 @@ from gossamer.measure import SLACK
 from gossamer.plan.choose.elimination import BucketTree, Elimination, Table, check_size
 
 
+class NoAssignmentError(ValueError):
+    """Raised where every plan assignment costs infinity."""
+
+
 @dataclass(frozen=True)
 class NodeOption:
     """One way to compute a node.
@@ -93,11 +97,11 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     fixed: the formats of the values that no node writes. required: the formats in which the
     network's outputs must be. conversion(value, source, target): the cost of copying a value from
     one format to another, 0 or more, infinity where that is impossible; it is asked once for each
-    pair of unequal formats that can meet. Layouts are told apart by equality.
+    pair of unequal formats that can meet. Formats are told apart by equality.
 
-    Raises ValueError when every plan assignment costs infinity, when the graph is too entangled
-    (a table would exceed LARGEST_TABLE entries; the message has its width), and for malformed
-    nodes and costs.
+    Raises NoAssignmentError when every plan assignment costs infinity, GraphTooWideError when the
+    graph is too entangled (a table would exceed LARGEST_TABLE entries; the message has its width),
+    and ValueError for malformed nodes and costs.
     """
     if not 0 <= slack < math.inf:
         raise ValueError(f"slack must be 0 or more, got {slack}")
@@ -105,7 +109,7 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     tree = BucketTree(model.sizes, [scope for scope, _ in model.tables])
     estimate = Elimination(tree, model.least_costs, model.tables).total()
     if estimate == math.inf:
-        raise ValueError(f"no plan assignment has a finite cost: {model.conflict()}")
+        raise NoAssignmentError(f"no plan assignment has a finite cost: {model.conflict()}")
 
     # costs are rounded to multiples of a power of two, whose sums are exact in any order, so that
     # equal totals compare equal
@@ -216,8 +220,8 @@ class _Model:
             if len(numbers) > len(distinct):
                 distinct.append(option)
         if not distinct:
-            raise ValueError(f"no plan assignment has a finite cost: {self._name(index)} has no "
-                             "option that can be used")
+            raise NoAssignmentError(f"no plan assignment has a finite cost: {self._name(index)} "
+                                    "has no option that can be used")
         costs = np.array([option.cost for option in node.options], float)
         least_costs = np.full(len(distinct) + 1, np.inf)
         np.minimum.at(least_costs, states, costs)

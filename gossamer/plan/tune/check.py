@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer
 from gossamer.plan.tune.bounds import Bounds
-from gossamer.tensor import TensorSpec, unpack
+from gossamer.tensor import TensorSpec, pack, unpack
 
 GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
@@ -26,7 +26,7 @@ _AT_ONCE = 2**17
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
              images: Sequence[int] | None, limits: Bounds | None = None) -> float:
     """Returns the error of an output that lies between guards of the device's alignment: infinite
-    where a guard was written over, or a part of the output was not written.
+    where a guard was written over, a part of the output was not written, or a padding is not zero.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
     only tested for being written. None: `expected` is the whole output, which does not consist of
@@ -41,7 +41,9 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     floats = spec.stored_dtype.kind == "f"
     together_in_memory = not spec.format.images_are_apart or size < _SEPARATE_BYTES
     if images is None or together_in_memory or len(images) == count:
-        result = unpack(_bytes(buffer, margin, end).view(spec.stored_dtype), spec)
+        result = _unpacked(_bytes(buffer, margin, end), spec)
+        if result is None:
+            return math.inf
         if images is None:
             return _outside(result, expected, limits, max(result.shape[:1], default=1))
         # as a float the guard is a NaN; an integer may happen to equal it
@@ -56,10 +58,24 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
                 _bytes(buffer, start, start + min(size, margin)) == GUARD).all():
             return math.inf
     one = replace(spec, shape=(1, *spec.shape[1:]))
-    result = np.concatenate([
-        unpack(_bytes(buffer, start, start + size).view(spec.stored_dtype), one)
-        for start in (margin + image * size for image in images)])
-    return _outside(result, expected, limits, together)
+    results = []
+    for start in (margin + image * size for image in images):
+        result = _unpacked(_bytes(buffer, start, start + size), one)
+        if result is None:
+            return math.inf
+        results.append(result)
+    return _outside(np.concatenate(results), expected, limits, together)
+
+
+def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
+    """Returns the logical array of an output; None where its paddings are not zero."""
+    result = unpack(memory.view(spec.stored_dtype), spec)
+    is_padded = spec.format.is_packed or (
+        memory.nbytes != spec.size * spec.stored_dtype.itemsize)
+    # kernels read paddings as they are
+    if is_padded and not np.array_equal(pack(result, spec).reshape(-1).view(np.uint8), memory):
+        return None
+    return result
 
 
 def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,

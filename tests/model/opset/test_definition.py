@@ -16,7 +16,7 @@ from gossamer.model.opset.definition import (
     nothing_known,
     resolved,
 )
-from gossamer.model.opset.registry import OPSET
+from gossamer.model.opset.registry import OPSET, by_name
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import check_rules
 from tests.model.opset.cases import CASES, node_of
@@ -66,8 +66,14 @@ def test_every_op_of_a_static_graph_needs_a_lowering_rule() -> None:
         check_rules({"toy": toy, "gone": gone}, ["toy", "gone", "other"])
 
 
-def test_names_are_unique_and_nodes_of_ops_have_definitions() -> None:
-    assert all(name == definition.name for name, definition in OPSET.items())
+def test_an_op_that_is_defined_twice_is_named() -> None:
+    toy, other = define("toy", **PARTS), define("other", **PARTS)
+    assert by_name([toy, other]) == {"toy": toy, "other": other}
+    with pytest.raises(TypeError, match="op 'toy' is defined twice"):
+        by_name([toy, other, toy])
+
+
+def test_nodes_of_ops_have_definitions() -> None:
     # copies are what moves data, training is no node, and a region is several
     remaining = {name for name, op in OPSET.items() if op.remains}
     assert OPS.keys() - {"copy", "backprop", "region"} <= remaining

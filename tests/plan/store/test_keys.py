@@ -106,7 +106,8 @@ X = TensorSpec((1, 2, 3, 4), Format("NCHW"))
 PROBLEMS = [
     replace(PROBLEM, facts=(PLUS_MINUS_ONE,)),
     GemmProblem(1, 2, 3, PROBLEM.epilogue, facts=(integers(0, 3),)),
-    CopyProblem(X, X, (0, 1, 2, None), (1, 1, 1, 0), (0, 0, 0, 0)),
+    CopyProblem(X, X, (0, 1, 2, None), (1, 1, 1, 0), (0, 0, 0, 0),
+                facts=(PLUS_MINUS_ONE,)),
     ConcatProblem((X, X), 1),
     PoolProblem(X, "max", (2, 2)),
     ResizeProblem(X, (6, 8), (2.0, 2.0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.plan.tune.jumping_layers import jumping_layer
 
 CHECK = Expression(1, (ExpressionStep("constant", (), (0.0,)),
                        ExpressionStep("greater_equal", (0, 1))))
+RANDOM_LAYERS = int(os.environ.get("GOSSAMER_RANDOM_LAYERS", "60"))
 
 
 def elementwise(expression: Expression) -> ElementwiseProblem:
@@ -95,12 +97,11 @@ def test_the_jumps_are_left_out_of_a_problem() -> None:
         "mul", "constant", "sub"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(RANDOM_LAYERS))
 def test_random_layers_are_planned(tmp_path: Path, seed: int) -> None:
     plan = gossamer.compile(str(jumping_layer(seed, tmp_path, 28)), device="host", effort="quick")
     for step in plan.program(1).steps:
-        failures = [candidate.measured.failure or "" for candidate in step.candidates]
-        assert not any(failure.startswith("wrong") for failure in failures)
+        assert not any(candidate.measured.wrong_numbers for candidate in step.candidates)
 
 
 def _layers(seed: int, folder: Path) -> list[Layer]:
@@ -108,7 +109,7 @@ def _layers(seed: int, folder: Path) -> list[Layer]:
     return [layer for layer in lower(resolve(graph, 1))[0] if layer.problem is not None]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) -> None:
     if seed >= 4 and is_slow(device):
         pytest.skip("a few layers are enough for a simulator")

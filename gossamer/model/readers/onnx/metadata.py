@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import onnx
 
-from gossamer.model.metadata import ModelMetadata, anchors_of, preprocessing_of
+from gossamer.model.metadata import ModelMetadata, anchors_of, is_number, preprocessing_of
 
 CLASSES, OUTPUTS, PICTURE = "classes", "outputs", "picture"
 PREPROCESSING, ANCHORS = "preprocessing", "anchors"
@@ -36,7 +36,7 @@ def read(model: onnx.ModelProto) -> ModelMetadata:
     shape = _shape(picture)
     brightness = picture.get("brightness") if shape else None
     return ModelMetadata(tuple(map(str, names)), texts.get(OUTPUTS) == _SCORES, shape,
-                         float(brightness) if isinstance(brightness, int | float) else None,
+                         float(brightness) if is_number(brightness) else None,
                          _valid(preprocessing_of, texts.get(PREPROCESSING)),
                          _valid(anchors_of, texts.get(ANCHORS)) or ())
 

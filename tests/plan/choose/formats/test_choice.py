@@ -3,19 +3,29 @@ and others rule options out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gossamer.device.base import Device
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
+from gossamer.device.registry import find
+from gossamer.errors import UnsupportedError
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY
 from gossamer.model.graph import Graph
+from gossamer.ops.algorithm import State
 from gossamer.ops.copy.host import NumpyCopy
 from gossamer.ops.copy.problem import CopyProblem
+from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.plan import Plan
+from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.reference import reference
-from gossamer.tensor import Format
+from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import Format, default_spec
 from tests.plan.choose.formats.toy import (
     EPILOGUES,
     ToyConv,
@@ -98,6 +108,38 @@ def test_values_that_a_format_cannot_hold_are_never_packed(monkeypatch: pytest.M
         assert_right(plan, graph)
 
 
+class Careless(ToyConv):
+    """A convolution that writes into the added channels of its output."""
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        super().launch(state, inputs, outputs, workspace, stream)
+        (spec,) = state.variant.outputs
+        host_array(outputs[0], spec)[:, -1] = 1
+
+
+@pytest.mark.parametrize(("kind", "written"), [("real", PADDED), ("binary", BITS)], ids=str)
+@pytest.mark.parametrize("separate", [0, 2**16])
+def test_paddings_that_are_not_zero_are_refused(kind: str, written: Format, separate: int,
+                                                monkeypatch: pytest.MonkeyPatch,
+                                                tmp_path: Path) -> None:
+    monkeypatch.setattr(check, "_SEPARATE_BYTES", separate)
+    monkeypatch.setattr(candidates, "_CHECKED", 0)
+    written = replace(written, channel_multiple=64)
+    add_algorithms(monkeypatch, Careless("careless", writes=written, epilogue=EPILOGUES[kind]),
+                   ToyConv("reader", reads=written))
+    set_costs(monkeypatch, 1.0, conversion=1.0)
+    plan = make_plan(two_layers(kind), tmp_path)
+    row = next(row for row in plan.report(8).rows if row["layer"] == "conv0")
+    assert row["algorithm"] != "careless"
+    assert row["rejected"]["careless"] == "wrong numbers (error inf)"
+
+
+def test_formats_of_the_same_memory_cost_no_conversion() -> None:
+    cost = ConversionCosts([], {"x": default_spec((2, 8, 3, 3))}, find("host"), Tuner(find("host")))
+    assert cost("x", Format("NHWC"), Format("NHWC", channel_multiple=8)) == 0.0
+
+
 def test_a_conversion_that_does_not_exist_rules_an_option_out(monkeypatch: pytest.MonkeyPatch,
                                                               tmp_path: Path) -> None:
     supports = NumpyCopy.supports
@@ -117,3 +159,5 @@ def test_a_conversion_that_does_not_exist_rules_an_option_out(monkeypatch: pytes
     names = dict(steps(shared)).values()
     assert "writer" not in names and "reader" not in names
     assert_right(shared, two_layers("binary", middle_is_output=True))
+    with pytest.raises(UnsupportedError, match=r"'middle' can be .* leave only='writer' out"):
+        make_plan(two_layers("binary", middle_is_output=True), tmp_path, only="writer").program(2)

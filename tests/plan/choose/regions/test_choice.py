@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ import gossamer
 from gossamer.errors import InputError
 from gossamer.measure import SLACK
 from gossamer.plan.choose import elimination, plan_assignment
+from gossamer.plan.choose.cheapest import Cheapest
 from gossamer.plan.plan import Plan
 from gossamer.plan.tune.reference import reference
 from tests.plan.choose.regions.toy import (
     ALONE_US,
     NAME,
     FusedBlock,
+    FusedPair,
     blocks,
     images,
     make_plan,
@@ -69,6 +72,34 @@ def test_rows_name_the_layers_and_say_why(monkeypatch: pytest.MonkeyPatch, tmp_p
         f"{REGION}: 29.7 us against 30.0 us: within {SLACK:.0%}, which counts as equal")
 
 
+def test_of_regions_that_share_layers_one_is_taken(monkeypatch: pytest.MonkeyPatch,
+                                                   tmp_path: Path) -> None:
+    with_algorithm(monkeypatch, FusedPair(), FusedBlock())
+    set_costs(monkeypatch, 12.0)
+    plan = make_plan(blocks(1), tmp_path)
+    assert step_names(plan) == [REGION]
+    assert plan.report(2).rows[0]["rejected"] == {
+        "layer by layer": "30.0 us against 12.0 us",
+        "fused_pair": f"grow0 + middle0: grow0 is computed in {REGION}"}
+
+
+def test_a_graph_too_entangled_for_regions_says_so(monkeypatch: pytest.MonkeyPatch,
+                                                   tmp_path: Path) -> None:
+    set_costs(monkeypatch, 1.0)
+    minimised = Cheapest._minimised
+
+    def without_regions(self: Cheapest) -> object:
+        if any(region.least_cost < math.inf for region in self._regions):
+            raise elimination.GraphTooWideError("too wide")
+        return minimised(self)
+
+    monkeypatch.setattr(Cheapest, "_minimised", without_regions)
+    plan = make_plan(blocks(1), tmp_path)
+    assert step_names(plan) == LAYERS
+    assert "too entangled" in plan.report(2).rows[0]["rejected"][NAME]
+    assert REGION in [known.layer.name for known in plan.program(2).measured]
+
+
 def test_a_second_reader_of_a_value_inside_keeps_the_layers_apart(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     set_costs(monkeypatch, 1.0)
@@ -90,7 +121,9 @@ def test_nothing_is_fused_without_measurements() -> None:
 def test_a_forced_algorithm_goes_before_the_times(monkeypatch: pytest.MonkeyPatch,
                                                   tmp_path: Path) -> None:
     set_costs(monkeypatch, 1000.0)
-    assert step_names(make_plan(blocks(1), tmp_path, only=NAME)) == [REGION]
+    forced = make_plan(blocks(1), tmp_path, only=NAME)
+    assert step_names(forced) == [REGION]
+    assert forced.report(2).rows[0]["rejected"] == {"layer by layer": f"{NAME} is forced"}
     set_costs(monkeypatch, 1.0)
     plan = make_plan(blocks(1), tmp_path, only="host_im2col")
     assert step_names(plan) == LAYERS

@@ -54,6 +54,8 @@ def test_a_region_that_is_slower_as_a_whole_is_left(monkeypatch: pytest.MonkeyPa
     assert rows[f"{NAME} wherever it can"]["outcome"] == "the same as measured choice"
     (taken,) = [name for name, row in rows.items() if row["is_taken"]]
     assert taken == "host_im2col wherever it can"
+    assert plan.report(2).rows[0]["rejected"][NAME] == (
+        f"{REGION}: 1.0 us against 30.0 us, but the plan that takes {taken} is faster as a whole")
     y = plan(images(2))
     plan.save(tmp_path / "a.plan")
     loaded = type(plan).load(tmp_path / "a.plan")
@@ -69,6 +71,9 @@ def test_a_region_that_is_faster_as_a_whole_is_taken(monkeypatch: pytest.MonkeyP
     report = plan.report(2)
     assert report.end_to_end_us == 20.0 and report.rows[0]["layers"] == LAYERS
     assert [row["plan"] for row in report.plans if row["is_taken"]] == [f"{NAME} wherever it can"]
+    assert report.rows[0]["rejected"]["layer by layer"] == (
+        f"30.0 us against 100.0 us, but the plan that takes {NAME} wherever it can is faster as a "
+        "whole")
 
 
 @pytest.mark.parametrize(("tolerance", "precision"), [(0.1, "fp16"), (1e-6, "fp32")])

@@ -72,6 +72,18 @@ class FusedBlock(RegionAlgorithm):
         return reference(problem, arrays, weights)
 
 
+class FusedPair(FusedBlock):
+    """Two convolutions one after another, of which nobody else reads the value between."""
+
+    name = "fused_pair"
+    patterns = (("conv2d", "conv2d"),)
+
+    def supports(self, problem: RegionProblem, device: Device) -> str | None:
+        if device.compiles:
+            return "runs on the host only"
+        return None if problem.exits == ((1, 0),) else "the value between is read elsewhere"
+
+
 def blocks(count: int, *, second_reader: bool = False) -> Graph:
     """Returns a network of residual blocks: two ordinary convolutions, and one that adds the
     block's input.
@@ -103,8 +115,8 @@ def images(batch: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((batch, 4, 3, 3)).astype(np.float32)
 
 
-def with_algorithm(monkeypatch: pytest.MonkeyPatch, algorithm: RegionAlgorithm) -> None:
-    monkeypatch.setitem(OPS, "region", replace(OPS["region"], algorithms=(algorithm,)))
+def with_algorithm(monkeypatch: pytest.MonkeyPatch, *algorithms: RegionAlgorithm) -> None:
+    monkeypatch.setitem(OPS, "region", replace(OPS["region"], algorithms=algorithms))
 
 
 def set_costs(monkeypatch: pytest.MonkeyPatch, fused: float, conversion: float = 1.0, *,

@@ -1,0 +1,100 @@
+"""Why steps are not computed by something else, as reports say it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gossamer.plan.candidate import Candidate, compared, why_not
+from gossamer.plan.program import Layer, MeasuredLayer, Program, Step
+
+LAYER_BY_LAYER = "layer by layer"
+"""What is named beside algorithms where a region might have been computed layer by layer."""
+
+
+def region_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
+                   forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
+    """Returns for steps, by the name of their layer or region, the reasons that regions give: for a
+    region why it is not computed layer by layer, and for the step that has the first layer of
+    another region why algorithms do not compute that one.
+
+    measured: all layers and regions. taken: the candidate of each step, by the name of its layer or
+    region. forced: the algorithm that the user forces. why: that of Comparison, where the plan is
+    not the measured choice.
+    """
+    known = {node.layer.name: node for node in measured}
+    regions = [node for node in known.values() if node.layer.covers]
+    region_of = {name: node.layer for node in regions if node.layer.name in taken
+                 for name in node.layer.covers}
+    reasons: dict[str, dict[str, str]] = {}
+    for region in regions:
+        name, covers = region.layer.name, region.layer.covers
+        if name in taken:
+            alone = sum(known[layer].least_cost for layer in covers)
+            reasons.setdefault(name, {})[LAYER_BY_LAYER] = _why_not_alone(
+                alone, taken[name], forced, why)
+            continue
+        step = region_of[covers[0]].name if covers[0] in region_of else covers[0]
+        row = reasons.setdefault(step, {})
+        for algorithm, reason in region.reasons.items():
+            row.setdefault(algorithm, reason)
+        # the fastest candidate of an algorithm comes last and stays
+        for candidate in sorted(region.candidates, key=lambda candidate: -candidate.cost):
+            row[candidate.algorithm.name] = candidate.measured.failure or (
+                f"{name}: {_why_not_at_once(region.layer, candidate, taken, region_of, why)}")
+        row.pop(taken[step].algorithm.name, None)
+    return reasons
+
+
+def _why_not_alone(alone: float, taken: Candidate, forced: str | None, why: str) -> str:
+    if taken.algorithm.name == forced:
+        return f"{forced} is forced"
+    if math.isinf(alone):
+        return "no candidate of some layer works alone"
+    return compared(alone, taken.cost, why)
+
+
+def _why_not_at_once(region: Layer, candidate: Candidate, taken: Mapping[str, Candidate],
+                     region_of: Mapping[str, Layer], why: str) -> str:
+    for name in region.covers:
+        if name in region_of:
+            return f"{name} is computed in {region_of[name].name}"
+    return compared(candidate.cost, sum(taken[name].cost for name in region.covers), why)
+
+
+def explained(program: Program, chosen: Program, why: str) -> Program:
+    """Returns a baseline plan's program whose layers have all measured candidates, and the reasons
+    why other algorithms were not taken.
+
+    chosen: the measured choice. why: that of Comparison.
+    """
+    measured = {known.layer.name: known for known in chosen.measured}
+    taken = {step.layer.name: _taken(step, measured[step.layer.name].candidates)
+             for step in program.steps if not step.layer.inserted}
+    of_regions = region_reasons(chosen.measured, taken, why=why)
+    return replace(program, measured=chosen.measured, steps=[
+        step if step.layer.inserted
+        else _with_reasons(step, measured[step.layer.name], taken[step.layer.name],
+                           of_regions.get(step.layer.name, {}), why)
+        for step in program.steps])
+
+
+def _taken(step: Step, measured: Iterable[Candidate]) -> Candidate:
+    """Returns the measured candidate that a step takes."""
+    (taken,) = [candidate for candidate in measured
+                if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
+    return taken
+
+
+def _with_reasons(step: Step, known: MeasuredLayer, taken: Candidate, of_regions: Mapping[str, str],
+                  why: str) -> Step:
+    by_name: dict[str, list[Candidate]] = {}
+    for candidate in known.candidates:
+        by_name.setdefault(candidate.algorithm.name, []).append(candidate)
+    rejected = {**known.reasons, **of_regions}
+    for name, candidates in by_name.items():
+        if name != step.algorithm.name:
+            best = min(candidates, key=lambda candidate: candidate.cost)
+            rejected[name] = why_not(best, taken, why)
+    return replace(step, rejected=rejected, candidates=known.candidates)
