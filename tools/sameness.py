@@ -65,7 +65,7 @@ PLANS: dict[str, dict[str, Any]] = {"fixed": {}, "sparse": {"sparse_threshold": 
 LIMITS = {"units": 132, "memory_bytes": 2**37, "local_bytes": 48 << 10, "cluster": 8,
           "local_bytes_opt_in": 227 << 10, "group_size": 1024, "subgroup_size": 32,
           "cache_bytes": 60 << 20, "graph": True, "ballot": True, "fp16": True, "mma": True,
-          "b1_mma": True, "cooperative": True}
+          "b1_mma": True, "cooperative": True, "sure_work_group_size": 1024}
 """Limits of the device for which the networks' kernels are built. A tree may lack some of them."""
 
 ARCHITECTURE = "sm_90"

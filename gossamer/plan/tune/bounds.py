@@ -158,7 +158,10 @@ def _sums(problem: Problem, source: _Approximate, weights: Arrays, precision: st
         error = _SPREAD * LARGEST_ERROR[precision] * np.sqrt(squares)
     if source.error.any():
         error = error + computed(source.error, np.abs(weight))
-    return _Approximate(sums, error, np.zeros(sums.shape, bool))
+    doubtful = np.zeros(sums.shape, bool)
+    if source.doubtful.any():
+        doubtful = computed(source.doubtful.astype(np.float64), np.abs(weight)) > 0
+    return _Approximate(sums, error, doubtful)
 
 
 def _are_small_integers(sums: np.ndarray, values: np.ndarray, weight: np.ndarray,
@@ -175,9 +178,10 @@ def _averaged(problem: Problem, inputs: Sequence[_Approximate],
     reference = OPS[problem.op].reference
     values = reference(problem, [given.value for given in inputs], weights)
     errors = reference(problem, [given.error for given in inputs], weights)
+    reached = reference(problem, [given.doubtful.astype(np.float64) for given in inputs], weights)
     return [_Approximate(value, np.abs(error) + _ROUNDING * np.abs(value) * (problem.flops > 0),
-                         np.zeros(value.shape, bool))
-            for value, error in zip(values, errors, strict=True)]
+                         doubt != 0)
+            for value, error, doubt in zip(values, errors, reached, strict=True)]
 
 
 def _as_stored(output: _Approximate, dtype: str) -> _Approximate:
@@ -219,14 +223,16 @@ def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approx
         reach = arguments[0].error + arguments[1].error
         off = np.where((np.abs(values[0] - values[1]) <= reach) & (reach > 0), 1.0, 0.0)
     if step.function in DISCONTINUOUS:
-        return _Approximate(value, off, doubtful | (off > 0))
+        # a value that jumped before counts only where it is in reach of this jump
+        return _Approximate(value, off, off > 0)
     if step.function == "where":
         condition, chosen, other = arguments
         jumps = (np.abs(condition.value) <= condition.error) & (condition.error > 0)
         error = np.where(condition.value != 0, chosen.error, other.error)
         apart = np.abs(chosen.value - other.value) + chosen.error + other.error
+        doubtful = np.where(condition.value != 0, chosen.doubtful, other.doubtful) | jumps
         return _Approximate(value, np.broadcast_to(np.where(jumps, apart, error), value.shape),
-                            doubtful | jumps)
+                            np.broadcast_to(doubtful, value.shape))
     return _Approximate(value, off + _rounding(step, arguments, value), doubtful)
 
 
