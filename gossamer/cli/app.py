@@ -93,7 +93,10 @@ app.command("compile")(_guarded(compile.compile_))
 app.command("prune")(_guarded(prune.prune_))
 app.command()(_guarded(train.train))
 
-cache_app = typer.Typer(no_args_is_help=True, help="List or clear what is kept on disk.")
+cache_app = typer.Typer(no_args_is_help=True,
+                        help="List, clear, export or import what is kept on disk.")
 app.add_typer(cache_app, name="cache")
 cache_app.command("list")(_guarded(cache.list_caches))
 cache_app.command("clear")(_guarded(cache.clear))
+cache_app.command("export")(_guarded(cache.export_file))
+cache_app.command("import")(_guarded(cache.import_file))

@@ -1,4 +1,4 @@
-"""The verbs `cache list` and `cache clear`: stored measurements and compiled kernels."""
+"""The verbs of `cache`: stored measurements and compiled kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import typer
 from gossamer.cli.options import JsonOption
 from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
 from gossamer.errors import InputError
-from gossamer.io import terminal
+from gossamer.io import output_files, terminal
+from gossamer.io.atomic import replacing
 from gossamer.io.text import bytes_text
-from gossamer.plan.store.tuning_cache import file_name, tuning_folder
+from gossamer.plan.store.tuning_cache import TuningCache, file_name, tuning_folder
 from gossamer.plan.store.tuning_file import BadFile, count, counted, locked, parse
 
 
@@ -84,6 +85,62 @@ def clear(
         for path in files:
             _remove(path)
         print(f"removed {counted(len(files), 'compiled kernel')}, {bytes_text(size)}")
+
+
+def export_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    device: Annotated[str | None, typer.Option(
+        metavar="NAME", help="The device whose measurements are written, such as cuda:0 "
+                             "(default: the best one here).")] = None,
+) -> None:
+    """Write the measurements of a device to a file, for machines with the same device and the same
+    versions of driver, toolkit and gossamer."""
+    from gossamer.device.registry import find
+
+    opened = find(device)
+    path = tuning_folder() / file_name(opened)
+    try:
+        data = path.read_bytes()
+        stored = _contents(parse(data))
+    except FileNotFoundError:
+        raise InputError(f"no measurements of {opened.name} in {tuning_folder()}; make some with "
+                         "`gossamer compile`, or name another device with --device") from None
+    except (OSError, BadFile) as error:
+        raise InputError(f"{path}: {error}") from None
+    output_files.check_file("export", file, None)
+    with replacing(file) as target:
+        target.write(data)
+    print(f"written: {file}: {stored} of {opened.name}")
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(
+        metavar="FILE", help="A file that `gossamer cache export` wrote.")],
+    device: Annotated[str | None, typer.Option(
+        metavar="NAME", help="The device that the measurements are for, such as cuda:0 (default: "
+                             "the best one here).")] = None,
+) -> None:
+    """Add the measurements of a file to those that are kept, so that nothing of them is measured
+    here again."""
+    from gossamer.device.registry import find
+
+    opened = find(device)
+    try:
+        content = parse(file.read_bytes())
+        TuningCache(opened).take(content)
+    except BadFile as error:
+        raise InputError(f"{file}: {error}") from None
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror or error}") from None
+    print(f"added: {_contents(content)} for {opened.name}")
+
+
+def _contents(content: dict[str, Any]) -> str:
+    """Returns in words how many measurements a file holds."""
+    layers, candidates, plans = (sum(numbers) for numbers in zip(
+        *map(count, content["sections"]), strict=True))
+    return ", ".join((counted(layers, "layer"), counted(candidates, "candidate"),
+                      counted(plans, "plan")))
 
 
 def _chosen(device: str | None) -> list[Path]:

@@ -152,3 +152,56 @@ def test_a_file_for_a_folder(folder):
     folder.write_text("mine")
     assert "no measurements" in run("list")
     assert folder.read_text() == "mine"
+
+
+def test_measurements_travel_byte_for_byte(full, folder, tmp_path, monkeypatch):
+    file = tmp_path / "host.json"
+    assert run("export", file, "--device", "host") == (
+        f"written: {file}: 1 layer, 2 candidates, 1 plan of host\n")
+    assert file.read_bytes() == full.host.read_bytes()
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "another"))
+    assert run("import", file, "--device", "host") == (
+        "added: 1 layer, 2 candidates, 1 plan for host\n")
+    taken = tmp_path / "another" / "tuning" / full.host.name
+    assert taken.read_bytes() == file.read_bytes()
+    # what is there already stays, and what is imported twice is there once
+    fill(find("host"), 7)
+    assert run("import", file, "--device", "host") and run("import", file, "--device", "host")
+    cache = TuningCache(find("host"))
+    assert cache.get(GemmProblem(7, 2, 3)) and cache.get(GemmProblem(1, 2, 3))
+    assert "2 layers, 4 candidates, 1 plan" in run("export", file, "--device", "host")
+
+
+def test_measurements_of_another_machine_are_refused(full, tmp_path):
+    before = full.host.read_bytes()
+    faults = {
+        "description": "was measured on Abacus 3000 (host, ",
+        "driver": "was measured with driver NumPy 0",
+    }
+    for key, reason in faults.items():
+        content = json.loads(before)
+        if key == "driver":
+            content["sections"][0]["made_by"]["driver"] = "NumPy 0"
+        else:
+            content["device"]["description"] = "Abacus 3000"
+        file = tmp_path / "other.json"
+        file.write_text(json.dumps(content))
+        assert reason in fails("import", file, "--device", "host")
+    assert full.host.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]"])
+def test_what_holds_no_measurements_is_refused(folder, tmp_path, content):
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+    assert str(file) in fails("import", file, "--device", "host")
+    assert not folder.exists()
+
+
+def test_what_cannot_be_exported_or_imported_is_named(folder, tmp_path):
+    assert "no measurements of host" in fails("export", tmp_path / "a.json", "--device", "host")
+    assert not list(tmp_path.iterdir())
+    assert "No such file" in fails("import", tmp_path / "absent.json", "--device", "host")
+    fill(find("host"), 1)
+    assert "absent" in fails("export", tmp_path / "absent" / "a.json", "--device", "host")
+    assert "is a folder" in fails("export", tmp_path, "--device", "host")

@@ -131,6 +131,37 @@ class TuningCache:
                 {key: encode_plan(*described) for key, described in timings.items()})
             self._write()
 
+    def take(self, content: dict[str, Any]) -> None:
+        """Adds all that another file of measurements holds, and replaces measurements of the same
+        candidates and times of the same plans.
+
+        Raises BadFile where the measurements were made on another device, or none by the present
+        driver, toolkit and gossamer; OSError where they cannot be kept.
+        """
+        if content["device"] != self._device:
+            raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
+                                     f"{self._owner.name} is {_device_text(self._device)}")
+        made_by = [section["made_by"] for section in content["sections"]]
+        if self._made_by not in made_by:
+            others = " and with ".join(_versions_text(other) for other in made_by) or "nothing"
+            raise BadFile("foreign", f"was measured with {others}; here is "
+                                     f"{_versions_text(self._made_by)}")
+        with locked(self.path.parent) as lock:
+            if lock == "busy":
+                raise OSError(0, f"another process keeps {self.path.parent} locked")
+            merged = self._read(lock)
+            if merged is None:
+                raise OSError(0, next(reversed(self._messages)))
+            for section in content["sections"]:
+                target = self._section(merged, section["made_by"])
+                _merge(target["problems"], section["problems"])
+                if "plans" in section:
+                    target.setdefault("plans", {}).update(section["plans"])
+            data = self._texts.of(merged)
+            if not write_atomically(self.path, data):
+                raise OSError(0, f"{self.path} cannot be written")
+            self._content, self._text = merged, data
+
     @property
     def is_kept(self) -> bool:
         """Whether all measurements that were added are on disk."""
@@ -217,12 +248,15 @@ class TuningCache:
     def _empty(self) -> dict[str, Any]:
         return {"format": FORMAT, "version": VERSION, "device": self._device, "sections": []}
 
-    def _section(self, content: dict[str, Any]) -> Section:
-        """Returns the section that this process reads and adds to; adds it where it is missing."""
+    def _section(self, content: dict[str, Any],
+                 made_by: dict[str, str] | None = None) -> Section:
+        """Returns the section of a driver, toolkit and gossamer version, by default those of this
+        process; adds it where it is missing."""
+        made_by = self._made_by if made_by is None else made_by
         for section in content["sections"]:
-            if section["made_by"] == self._made_by:
+            if section["made_by"] == made_by:
                 return section  # type: ignore[no-any-return]
-        content["sections"].append({"made_by": self._made_by, "problems": {}})
+        content["sections"].append({"made_by": made_by, "problems": {}})
         return content["sections"][-1]  # type: ignore[no-any-return]
 
     def _note_other_sections(self, key: str) -> None:
@@ -247,6 +281,17 @@ def file_name(device: Device) -> str:
     identity = f"{device.api}\0{device.description}\0{device.limits.compute_units}"
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
     return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
+
+
+def _device_text(device: Mapping[str, Any]) -> str:
+    """Returns the device of a file of measurements in words."""
+    return (f"{device['description']} ({device['api']}, "
+            f"{counted(device['compute_units'], 'compute unit')})")
+
+
+def _versions_text(made_by: Mapping[str, str]) -> str:
+    """Returns the driver, toolkit and gossamer that a section was made with in words."""
+    return ", ".join(f"{name} {version}" for name, version in made_by.items() if version)
 
 
 def _merge(target: dict[str, Any], added: dict[str, Any]) -> None:

@@ -211,6 +211,8 @@ def _check(content: dict[str, Any]) -> None:
     device = content["device"]
     if not all(isinstance(device[name], str) for name in ("api", "description")):
         raise TypeError("its device has no name")
+    if type(device["compute_units"]) is not int:
+        raise TypeError("its device has no number of compute units")
     for section in content["sections"]:
         if not all(isinstance(text, str) for text in section["made_by"].values()):
             raise TypeError("it does not say what the measurements were made by")

@@ -32,6 +32,7 @@ BAD = {
     "other json": (lambda c: b'{"name": "package", "version": 99}', "foreign"),
     "other device": (lambda c: _changed(c, "device", "description", value="Slide rule"),
                      "foreign"),
+    "device": (lambda c: _changed(c, "device", "compute_units", value="2"), "corrupt"),
     "newer": (lambda c: _changed(c, "version", value=VERSION + 1), "newer"),
     "newer, all else unknown": (
         lambda c: json.dumps({"format": c["format"], "version": 7}).encode(), "newer"),
