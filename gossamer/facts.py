@@ -26,7 +26,7 @@ _SAMPLE = 4096
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """What holds for all values of a tensor that are not NaN; nothing is said of NaN, nor of what
+    """A statement about all values of a tensor that are not NaN; nothing is said of NaN, nor of what
     is computed from it. -0.0 counts as 0.
 
     low, high: bounds, which may be infinite and are values themselves.

@@ -1,4 +1,4 @@
-"""What only some devices can do, with the behaviour of a device that cannot."""
+"""The capabilities that only some devices have, with the behaviour of a device that lacks them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ EFFORTS = {
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """What a user decides about the choice of algorithms; `gossamer.compile` describes each field.
+    """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
     dense_only says that no layer takes an algorithm that skips zeros where it can take another.
 
     Raises InputError for a field that is wrong, and for fields that do not go together.

@@ -41,7 +41,7 @@ class Layer:
     covers: tuple[str, ...] = ()
     """Names of the layers that a region consists of; empty for other layers."""
     facts: Mapping[str, ValueFacts] = field(default_factory=dict)
-    """What is known of the values of outputs, where they are few, by the output's name."""
+    """Facts about the values of outputs, where they are few, by the output's name."""
     store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
     """The packed weights of the network's layers."""
 

@@ -1,4 +1,4 @@
-"""What is known of the results of an expression, from what is known of its operands."""
+"""Derives what is known of the results of an expression from what is known of its operands."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 
 @dataclass(frozen=True)
 class Choices:
-    """What was chosen for a network.
+    """The choices for a network.
 
     by_layer: the choice for each layer and each region that is computed as one, by its name.
     regions: the regions that are computed as one. measured: all layers and regions with the

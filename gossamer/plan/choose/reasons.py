@@ -10,7 +10,7 @@ from gossamer.plan.candidate import Candidate, compared, why_not
 from gossamer.plan.program import Layer, MeasuredLayer, Program, Step
 
 LAYER_BY_LAYER = "layer by layer"
-"""What is named beside algorithms where a region might have been computed layer by layer."""
+"""The name, beside those of algorithms, under which a region says why it is not computed so."""
 
 
 def region_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,

@@ -24,7 +24,7 @@ from gossamer.plan.tune.examples import Examples
 
 
 class Measures(abc.ABC):
-    """What gives layers their measured candidates. precision: the least precise that is allowed."""
+    """A source of measured candidates. precision: the least precise that is allowed."""
 
     precision: str
 
