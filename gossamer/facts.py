@@ -26,8 +26,8 @@ _SAMPLE = 4096
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """A statement about all values of a tensor that are not NaN; nothing is said of NaN, nor of what
-    is computed from it. -0.0 counts as 0.
+    """A statement about all values of a tensor that are not NaN; nothing is said of NaN, nor of
+    what is computed from it. -0.0 counts as 0.
 
     low, high: bounds, which may be infinite and are values themselves.
     step: 0.0 where any real number between the bounds may occur; else every value is
