@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gossamer.measure import SLACK
@@ -28,10 +29,6 @@ class Candidate:
         """Returns the same candidate, excluded for a reason."""
         return replace(self, measured=replace(self.measured, failure=reason))
 
-    def reason(self, taken: Candidate) -> str:
-        """Returns why the candidate `taken` was taken instead of this one."""
-        return self.measured.failure or compared(self.cost, taken.cost)
-
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
     """Returns why a candidate was not taken for a layer. why: that of Comparison, where the plan is
@@ -50,3 +47,16 @@ def compared(cost: float, taken: float, why: str = "") -> str:
     if taken <= cost * (1 + SLACK):
         return f"{text}: within {SLACK:.0%}, which counts as equal"
     return f"{text}, but its formats cost more elsewhere"
+
+
+def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
+                   why: str = "") -> dict[str, str]:
+    """Returns why each other algorithm was not taken for a layer: the reason of its best candidate.
+    why: as in why_not()."""
+    best: dict[str, Candidate] = {}
+    for candidate in candidates:
+        name = candidate.algorithm.name
+        if name not in best or candidate.cost < best[name].cost:
+            best[name] = candidate
+    return {name: why_not(candidate, taken, why) for name, candidate in best.items()
+            if name != taken.algorithm.name}

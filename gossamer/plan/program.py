@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,6 +89,12 @@ class Step:
     def problem(self) -> Problem:
         assert self.layer.problem is not None
         return self.layer.problem
+
+    def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
+        """Returns the one of the layer's candidates that computes the step."""
+        (taken,) = [candidate for candidate in candidates
+                    if (candidate.algorithm, candidate.variant) == (self.algorithm, self.variant)]
+        return taken
 
 
 @dataclass

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
-from gossamer.plan.candidate import Candidate
+from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.elimination import GraphTooWideError
@@ -262,13 +262,6 @@ def best_alone(layer: Layer, device: Device, tuner: Measures) -> LayerChoice:
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
             reasons: Mapping[str, str]) -> LayerChoice:
-    """Returns the choice of a candidate, with the reason why each other algorithm was not taken:
-    that of its best candidate."""
-    rejected = dict(reasons)
-    for name in dict.fromkeys(candidate.algorithm.name for candidate in candidates):
-        if name != taken.algorithm.name:
-            best = min((candidate for candidate in candidates
-                        if candidate.algorithm.name == name),
-                       key=lambda candidate: candidate.cost)
-            rejected[name] = best.reason(taken)
+    """Returns the choice of a candidate, with the reason why each other algorithm was not taken."""
+    rejected = {**reasons, **why_not_others(candidates, taken)}
     return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)

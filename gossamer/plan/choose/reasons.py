@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gossamer.plan.candidate import Candidate, compared, why_not
+from gossamer.plan.candidate import Candidate, compared, why_not_others
 from gossamer.plan.program import Layer, MeasuredLayer, Program, Step
 
 LAYER_BY_LAYER = "layer by layer"
@@ -70,7 +70,7 @@ def explained(program: Program, chosen: Program, why: str) -> Program:
     chosen: the measured choice. why: that of Comparison.
     """
     measured = {known.layer.name: known for known in chosen.measured}
-    taken = {step.layer.name: _taken(step, measured[step.layer.name].candidates)
+    taken = {step.layer.name: step.candidate_of(measured[step.layer.name].candidates)
              for step in program.steps if not step.layer.inserted}
     of_regions = region_reasons(chosen.measured, taken, why=why)
     return replace(program, measured=chosen.measured, steps=[
@@ -80,21 +80,7 @@ def explained(program: Program, chosen: Program, why: str) -> Program:
         for step in program.steps])
 
 
-def _taken(step: Step, measured: Iterable[Candidate]) -> Candidate:
-    """Returns the measured candidate that a step takes."""
-    (taken,) = [candidate for candidate in measured
-                if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
-    return taken
-
-
 def _with_reasons(step: Step, known: MeasuredLayer, taken: Candidate, of_regions: Mapping[str, str],
                   why: str) -> Step:
-    by_name: dict[str, list[Candidate]] = {}
-    for candidate in known.candidates:
-        by_name.setdefault(candidate.algorithm.name, []).append(candidate)
-    rejected = {**known.reasons, **of_regions}
-    for name, candidates in by_name.items():
-        if name != step.algorithm.name:
-            best = min(candidates, key=lambda candidate: candidate.cost)
-            rejected[name] = why_not(best, taken, why)
+    rejected = {**known.reasons, **of_regions, **why_not_others(known.candidates, taken, why)}
     return replace(step, rejected=rejected, candidates=known.candidates)

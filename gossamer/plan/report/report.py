@@ -224,16 +224,10 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
     }
 
 
-def _taken(step: Step) -> Candidate:
-    (taken,) = [candidate for candidate in step.candidates
-                if (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)]
-    return taken
-
-
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
     """Returns the columns about preparing a step: those of its measurement where there is one, as
     the kernels are in the cache now."""
-    measured = _taken(step).measured if step.candidates else None
+    measured = step.candidate_of(step.candidates).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
         return {"build_s": measured.build_s, "build_when": "measured",
                 "build_cached": measured.build_cached, "device_bytes": measured.device_bytes}
@@ -245,7 +239,7 @@ def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
 
 def _measured(step: Step, why: str) -> dict[str, Any]:
     """Returns the columns of a step whose candidates were measured, with the times of the tuner."""
-    taken = _taken(step)
+    taken = step.candidate_of(step.candidates)
     dense = min((candidate.cost for candidate in step.candidates if candidate.algorithm.dense),
                 default=math.inf)
     comparable = math.isfinite(dense) and taken.cost > 0

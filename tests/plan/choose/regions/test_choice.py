@@ -17,7 +17,9 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.tune.reference import reference
 from tests.plan.choose.regions.toy import (
     ALONE_US,
+    LAYERS,
     NAME,
+    REGION,
     FusedBlock,
     FusedPair,
     blocks,
@@ -30,8 +32,6 @@ from tests.plan.choose.regions.toy import (
 )
 from tests.tolerances import normalised_error, tolerance
 
-LAYERS = ["grow0", "middle0", "shrink0"]
-REGION = " + ".join(LAYERS)
 ALONE = 3 * ALONE_US
 
 

@@ -12,7 +12,9 @@ from gossamer.measure import Task, Timing
 from gossamer.plan.choose import baseline_plans
 from tests.plan.choose.regions.toy import (
     ALONE_US,
+    LAYERS,
     NAME,
+    REGION,
     FusedBlock,
     blocks,
     images,
@@ -22,9 +24,6 @@ from tests.plan.choose.regions.toy import (
     step_names,
     with_algorithm,
 )
-
-LAYERS = ["grow0", "middle0", "shrink0"]
-REGION = " + ".join(LAYERS)
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,9 @@ from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import pack, unpack
 
 NAME = "fused_block"
+LAYERS = ["grow0", "middle0", "shrink0"]
+"""The layers of the first block, and below the name of the region that covers them."""
+REGION = " + ".join(LAYERS)
 ALONE_US = 10.0
 """The time that each layer alone counts as."""
 
