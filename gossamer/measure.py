@@ -138,23 +138,27 @@ class PreparedTask:
     once_us: float
 
 
-def prepared(task: Task, sample_us: float) -> PreparedTask:
+def prepared(task: Task, sample_us: float, once_us: float | None = None) -> PreparedTask:
     """Returns the task after its warm-up, captured as a graph where possible. What its work raises
-    passes through."""
+    passes through.
+
+    once_us: microseconds of an execution, where the work was executed twice or more before.
+    """
     device, work = task.device, task.work
-    device.time(work)
-    once = device.time(work)
-    count = max(1, min(100, round(sample_us / max(once, 0.1))))
+    if once_us is None:
+        device.time(work)
+        once_us = device.time(work)
+    count = max(1, min(100, round(sample_us / max(once_us, 0.1))))
 
     def repeat(stream: Any) -> None:
         for _ in range(count):
             work(stream)
 
     if not (device.limits.graph and task.captured):
-        return PreparedTask(device, repeat, count, once)
-    graph = device.capture(repeat)
+        return PreparedTask(device, repeat, count, once_us)
+    graph = device.capture(work, repeats=count)
     device.time(graph)
-    return PreparedTask(device, graph, count, once)
+    return PreparedTask(device, graph, count, once_us)
 
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,

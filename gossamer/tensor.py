@@ -332,3 +332,9 @@ def default_format(shape: tuple[int, ...], dtype: str = "float32") -> Format:
 def default_spec(shape: tuple[int, ...], dtype: str = "float32") -> TensorSpec:
     """Returns the spec of a tensor in the default format."""
     return TensorSpec(tuple(shape), default_format(tuple(shape), dtype))
+
+
+def memory_format(spec: TensorSpec) -> Format:
+    """Returns the format by which plan assignments tell specs apart: the default one for all specs
+    that lie in memory as it does."""
+    return default_format(spec.shape, spec.dtype) if spec.is_default else spec.format

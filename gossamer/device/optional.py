@@ -82,7 +82,8 @@ class OptionalCapabilities(abc.ABC):
         """
         return ""
 
-    def capture(self, work: Callable[[Any], None], stream: Any = None) -> Callable[..., None]:
+    def capture(self, work: Callable[[Any], None], stream: Any = None,
+                repeats: int = 1) -> Callable[..., None]:
         """Record some work as a graph, where `limits.graph` is true.
 
         Parameters
@@ -91,6 +92,9 @@ class OptionalCapabilities(abc.ABC):
             Queues the work on the stream that it is called with.
         stream : Any
             The stream on which the graph is replayed where its call names no other.
+        repeats : int
+            How often one replay executes the work, one execution after another; it is recorded
+            once.
 
         Returns
         -------

@@ -263,6 +263,28 @@ class Algorithm(abc.ABC):
             The first variant always works, in float32.
         """
 
+    def expected_us(self, problem: Any, variant: Variant, device: Device) -> float | None:
+        """Return the time of a launch that the algorithm's own model expects.
+
+        It ranks what is measured first and what is not measured at all; the tuner compares it with
+        measured times and corrects its scale.
+
+        Parameters
+        ----------
+        problem : Problem
+            A problem that `supports` accepts.
+        variant : Variant
+            One of its variants.
+        device : Device
+            The device that is to compute it.
+
+        Returns
+        -------
+        float or None
+            Microseconds; None where the algorithm has no model.
+        """
+        return None
+
     @abc.abstractmethod
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         """Pack the weights and compile the kernels.

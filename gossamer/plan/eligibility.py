@@ -24,6 +24,8 @@ UNMEASURED_SECONDS = 60.0
 def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
     """Returns why an algorithm cannot compute a problem in strict float32 without taking long to
     build; None where it can. A change of precision may compute in the float16 of its own specs."""
+    if (reason := algorithm.supports(problem, layer_device)) is not None:
+        return reason
     has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
     return reason_not_allowed((variant for variant in algorithm.variants(problem, layer_device)
                             if variant.precision == "fp32" or has_half), UNMEASURED_SECONDS,
@@ -59,8 +61,9 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 
     policy: its `only` is the name of an algorithm that alone is returned where it is among them;
     its `zeros_threshold` is a sparsity above which only algorithms that skip zeros are returned,
-    and up to which only dense ones. refusal_reason: called with an algorithm, returns why none of
-    its variants is allowed, None where one is.
+    and up to which only dense ones. refusal_reason: called with an algorithm, a problem and a
+    device, returns why the algorithm does not support the problem there or none of its variants is
+    allowed, None where one is.
 
     Raises UnsupportedError where no algorithm can compute the layer.
     """
@@ -90,9 +93,7 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal
     able: list[Algorithm] = []
     reasons: dict[str, str] = {}
     for algorithm in OPS[problem.op].algorithms:
-        reason = algorithm.supports(problem, device)
-        if reason is None:
-            reason = refusal_reason(algorithm, problem, device)
+        reason = refusal_reason(algorithm, problem, device)
         if reason is None:
             able.append(algorithm)
         else:

@@ -21,19 +21,21 @@ class Effort:
     vendor_configs: the same of a vendor's library. They are more than of other algorithms: for most
     of them nothing is compiled, and the library's own order is a poor guide, as its last config can
     take half the time of its first. samples: number of samples of each time. build_seconds:
-    processor seconds that building one candidate may be expected to take.
+    processor seconds that building one candidate may be expected to take. everything: whether
+    candidates that cannot be of use, by what is expected of them, are measured too.
     """
 
     configs: int | None
     vendor_configs: int | None
     samples: int
     build_seconds: float
+    everything: bool = False
 
 
 EFFORTS = {
     "quick": Effort(2, 4, 5, 15.0),
     "normal": Effort(6, 10, 10, 60.0),
-    "max": Effort(None, None, 20, 240.0),
+    "max": Effort(None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""
 

@@ -83,7 +83,8 @@ class GraphDevice(OpenCLDevice):
     def wrap(self, address: int, nbytes: int, owner: object) -> Buffer:
         return self.addresses[address]
 
-    def capture(self, work: Callable[[Any], None], stream: Any = None) -> Callable[..., None]:
+    def capture(self, work: Callable[[Any], None], stream: Any = None,
+                repeats: int = 1) -> Callable[..., None]:
         self._outside_of_captures()
         self.captures += 1
         self._tape = tape = []
@@ -94,7 +95,7 @@ class GraphDevice(OpenCLDevice):
 
         def replay(stream: Any = None) -> None:
             self._outside_of_captures()
-            for launch in tape:
+            for launch in tape * repeats:
                 launch()
 
         return replay

@@ -333,7 +333,8 @@ class CudaDevice(Device):
                     driver.cuEventDestroy(event)
         return float(milliseconds) * 1000
 
-    def capture(self, work: Callable[[Any], None], stream: Any = None) -> CudaGraph:
+    def capture(self, work: Callable[[Any], None], stream: Any = None,
+                repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. It is
         captured on a temporary stream; `stream` is where it replays if its call names none."""
         recorder = CudaStream(self)
@@ -358,6 +359,12 @@ class CudaDevice(Device):
             graph = self.checked("recording a graph",
                                  driver.cuStreamEndCapture(recorder.handle))
             try:
+                if repeats > 1:
+                    once, graph = graph, check(driver.cuGraphCreate(0))
+                    try:
+                        _repeat(graph, once, repeats)
+                    finally:
+                        driver.cuGraphDestroy(once)
                 return CudaGraph(self, graph, used_objects, stream)
             except DriverError as error:
                 raise DeviceError(f"{self.name} failed recording a graph: {error}") from None
@@ -368,6 +375,13 @@ class CudaDevice(Device):
         used_objects = getattr(self._recording, "used_objects", None)
         if used_objects is not None:
             used_objects.extend(objects)
+
+
+def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int) -> None:
+    """Adds executions of another graph to a graph, each of which waits for the one before it."""
+    before: list[driver.CUgraphNode] = []
+    for _ in range(repeats):
+        before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), once))]
 
 
 def _pointer(buffer: Buffer) -> int:

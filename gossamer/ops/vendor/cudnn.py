@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +21,7 @@ _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 
 
 class CudnnLibrary:
-    """cuDNN with its handle on one device, which one thread at a time may use.
+    """cuDNN with its handles on one device, each of which one thread at a time uses.
 
     api: module of the frontend. version: version of the library itself. failures: exception classes
     that the frontend's calls raise.
@@ -32,19 +32,25 @@ class CudnnLibrary:
         self.version: str = api.backend_version_string()
         self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._device = device
-        self._lock = threading.Lock()
         with device.current():
-            self._handle = api.create_handle()
+            self._free_handles: deque[Any] = deque([api.create_handle()])
 
     @contextlib.contextmanager
     def handle(self) -> Iterator[Any]:
-        """Yields the handle, exclusively for this thread and with the device's context current."""
-        with self._lock, self._device.current():
-            yield self._handle
+        """Yields a handle, exclusively for this thread and with the device's context current."""
+        with self._device.current():
+            try:
+                handle = self._free_handles.pop()
+            except IndexError:
+                handle = self.api.create_handle()
+            try:
+                yield handle
+            finally:
+                self._free_handles.append(handle)
 
     @contextlib.contextmanager
     def handle_on(self, stream: Any) -> Iterator[Any]:
-        """Yields the handle as `handle` does, with its work queued on a stream."""
+        """Yields a handle as `handle` does, with its work queued on a stream."""
         with self.handle() as handle:
             self.api.set_stream(handle, self._device.stream_handle(stream))
             yield handle

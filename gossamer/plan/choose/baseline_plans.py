@@ -12,7 +12,7 @@ import gc
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,8 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.tuner import Measures, Tuner
+from gossamer.plan.tune.profile import COMPARING
+from gossamer.plan.tune.tuner import Measures, Request, Tuner
 
 MEASURED = "measured choice"
 _BUDGET_US = 5e5
@@ -36,6 +37,9 @@ _BUDGET_US = 5e5
 _MOST_SAMPLES = 4
 """Largest multiple of the usual number of samples that is taken while it is not clear which program
 is the fastest."""
+_CLEARLY_SLOWER = 1.25
+"""Ratio of the sums of the times of layers alone from which on a plan is not timed as a whole: what
+layers leave in the cache for one another, and the gaps between them, change less than that."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 
@@ -111,6 +115,12 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     failures = {}
     known = _KnownCandidates(tuner, chosen)
     for plan in _baseline_plans(chosen, device):
+        least, taken_us = _least_us(chosen, plan), _steps_us(chosen)
+        if not tuner.everything and least > _CLEARLY_SLOWER * taken_us:
+            failures[str(plan)] = EndToEnd(
+                failure=f"not tried: its layers take at least {least:.1f} us alone, those of the "
+                        f"measured choice {taken_us:.1f} us")
+            continue
         try:
             programs[str(plan)] = make(plan, known)
         except (GossamerError, ValueError) as error:
@@ -118,8 +128,9 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     keys = {plan: program_key(program, device) for plan, program in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return None
-    times = dict(zip(programs, end_to_end(name, list(programs.values()), device, tuner, note),
-                     strict=True))
+    with tuner.profile.stage(COMPARING):
+        times = dict(zip(programs, end_to_end(name, list(programs.values()), device, tuner, note),
+                         strict=True))
     taken = _fastest(times)
     first = {key: plan for plan, key in reversed(keys.items())}
     same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
@@ -202,6 +213,18 @@ class _KnownCandidates(Measures):
         asked = [candidate for candidate in candidates if candidate.algorithm in algorithms]
         return asked if layer.covers or any(map(_usable, asked)) else candidates
 
+    def list_candidates(self, layers: Iterable[Layer], device: Device) -> None:
+        """Does nothing, since the candidates are known."""
+
+    def measure_all(self, requests: Sequence[Request]) -> None:
+        self._tuner.measure_all([request for request in requests
+                                 if (request.layer.name, request.device.name)
+                                 not in self._candidates])
+
+    def conversion_us(self, layer: Layer, algorithms: Sequence[Algorithm],
+                      device: Device) -> float | None:
+        return self._tuner.conversion_us(layer, algorithms, device)
+
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         return self._tuner.verified(layer, candidate, device)
 
@@ -220,6 +243,26 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
     skips_zeros = any(len(set(dense.values())) == 2 for dense in several)
     names = dict.fromkeys(name for dense in several for name in dense)
     return [DENSE] * skips_zeros + [BaselinePlan(name) for name in names]
+
+
+def _steps_us(program: Program) -> float:
+    """Returns the sum of the times that a program's steps take alone."""
+    return sum(step.candidate_of(step.candidates).cost for step in program.steps)
+
+
+def _least_us(chosen: Program, plan: BaselinePlan) -> float:
+    """Returns the least sum of the times that the layers of a baseline plan take alone, without
+    changes of format; 0 where regions would have to be looked at."""
+    total = 0.0
+    for known in chosen.measured:
+        usable = [candidate for candidate in known.candidates if _usable(candidate)]
+        if known.layer.covers and usable:
+            return 0.0
+        taken = [candidate for candidate in usable if (
+            candidate.algorithm.dense if plan.algorithm is None
+            else candidate.algorithm.name == plan.algorithm)]
+        total += min((candidate.cost for candidate in taken or usable), default=0.0)
+    return total
 
 
 def _usable(candidate: Candidate) -> bool:

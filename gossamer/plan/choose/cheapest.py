@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice
-from gossamer.plan.choose.conversion_costs import ConversionCosts
+from gossamer.plan.choose.conversion_costs import Conversion, ConversionCosts
 from gossamer.plan.choose.elimination import GraphTooWideError
 from gossamer.plan.choose.plan_assignment import (
     AssignmentNode,
@@ -22,15 +22,14 @@ from gossamer.plan.choose.reasons import region_reasons
 from gossamer.plan.choose.region_options import (
     RegionOption,
     forced_regions,
-    memory_format,
     region_candidates,
     region_options,
 )
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.tune.tuner import Measures, usable
-from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_format
+from gossamer.plan.tune.tuner import Measures, Request, usable
+from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_format, memory_format
 
 _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
     lambda format_: format_.layout not in ("NCHW", "NHWC", ROW_MAJOR),
@@ -79,10 +78,22 @@ class Cheapest:
         self._policy = policy
         self._less_precise = less_precise
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
+        self._measure_together([layer for layer in layers if layer.problem is not None])
         self._nodes: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
         self._layers = {layer.name: layer for layer in layers}
+        self._conversions: set[Conversion] = set()
         self._regions = [self._region(region) for region in regions]
+
+    def _measure_together(self, layers: Sequence[Layer]) -> None:
+        """Measures the candidates of all layers in one queue."""
+        self._tuner.list_candidates(layers, self._device)
+        requests = []
+        for layer in layers:
+            able, layer_device, _ = eligibility(layer, self._device, self._policy,
+                                                self._tuner.refusal_reason)
+            requests.append(Request(layer, able, layer_device))
+        self._tuner.measure_all(requests)
 
     def _candidates_of(self, layer: Layer) -> MeasuredLayer:
         able, layer_device, reasons = eligibility(layer, self._device, self._policy,
@@ -123,6 +134,10 @@ class Cheapest:
         """Returns the choice for each layer, and the regions that are computed as one."""
         while True:
             assigned = self._assigned()
+            # an estimate is the least that a conversion can cost, so that an assignment without
+            # estimates is the cheapest of all
+            if self._conversion_cost.measure_estimated(self._conversions):
+                continue
             wrong = False
             for node, candidate in assigned:
                 verified = self._tuner.verified(node.layer, candidate, node.device)
@@ -190,6 +205,7 @@ class Cheapest:
         except NoAssignmentError as error:
             forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
             raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
+        self._conversions = _conversions(nodes, assignment.options, fixed, required)
         taken = [node_options[index] for node_options, index
                  in zip(options, assignment.options, strict=True)]
         # the layers of a region have the same candidate
@@ -250,6 +266,19 @@ class Cheapest:
         dtype = self._specs[value].dtype
         may_be_half = dtype == "float32" and self._tuner.precision == "fp16"
         return (dtype, "float16") if may_be_half else (dtype,)
+
+
+def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
+                 fixed: Mapping[str, Format], required: Mapping[str, Format]) -> set[Conversion]:
+    """Returns the conversions of a plan assignment. taken: the number of each node's option."""
+    options = [node.options[index] for node, index in zip(nodes, taken, strict=True)]
+    given: dict[str, Hashable] = {**fixed}
+    for node, option in zip(nodes, options, strict=True):
+        given.update(zip(node.outputs, option.gives, strict=True))
+    needs = [(name, need) for node, option in zip(nodes, options, strict=True)
+             for name, need in zip(node.inputs, option.needs, strict=True)]
+    return {(name, given[name], need) for name, need in (*needs, *required.items())
+            if given[name] != need}
 
 
 def best_alone(layer: Layer, device: Device, tuner: Measures) -> LayerChoice:

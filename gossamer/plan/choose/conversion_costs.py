@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,12 +13,18 @@ from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Measures
+from gossamer.plan.tune.tuner import Measures, Request
 from gossamer.tensor import Format, TensorSpec
+
+Conversion = tuple[str, Hashable, Hashable]
+"""A value, and the formats from which and to which it is converted."""
+
+_Key = tuple[TensorSpec, TensorSpec, ValueFacts]
 
 
 class ConversionCosts:
-    """The measured cost of copying the values of a network from one format to another.
+    """The cost of copying the values of a network from one format to another: measured where it
+    was, else the least that can be expected.
 
     layers: the network's layers. specs: the spec of each value in the default format.
     """
@@ -29,7 +35,8 @@ class ConversionCosts:
         self._specs = specs
         self._device = device
         self._tuner = tuner
-        self._known: dict[tuple[TensorSpec, TensorSpec, ValueFacts], float] = {}
+        self._known: dict[_Key, float] = {}
+        self._estimated: dict[_Key, Request] = {}
 
     def __call__(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
         """Returns the cost of copying a value from one format to another, in microseconds; infinite
@@ -40,28 +47,56 @@ class ConversionCosts:
                 return 0.0
         if not isinstance(source_format, Format) or not isinstance(target_format, Format):
             return math.inf
-        shape = self._specs[value].shape
-        source, target = TensorSpec(shape, source_format), TensorSpec(shape, target_format)
+        key = self._key(value, source_format, target_format)
+        source, target, facts = key
         if source.same_memory(target):
             return 0.0
-        key = source, target, self._facts.get(value, REAL)
         if key not in self._known:
-            self._known[key] = self._measured(value, source, target)
+            self._known[key] = self._cost(value, source, target, facts)
         return self._known[key]
 
-    def _measured(self, value: str, source: TensorSpec, target: TensorSpec) -> float:
-        facts = self._facts.get(value, REAL)
+    def _key(self, value: str, source_format: Format, target_format: Format) -> _Key:
+        shape = self._specs[value].shape
+        return (TensorSpec(shape, source_format), TensorSpec(shape, target_format),
+                self._facts.get(value, REAL))
+
+    def _cost(self, value: str, source: TensorSpec, target: TensorSpec,
+              facts: ValueFacts) -> float:
         layer = conversion_layer(value, f"{value} as {target.format}", source, target, facts)
         assert layer.problem is not None
+        layer_device = self._device
         if not (source.format.is_packed or target.format.is_packed):
             able, layer_device, _ = eligibility(layer, self._device)
-            return min(candidate.cost
-                       for candidate in self._tuner.measure(layer, able, layer_device))
-        if not can_hold(target.format, facts):
+        elif can_hold(target.format, facts):
+            able, _ = able_on(layer.problem, self._device, self._tuner.refusal_reason)
+        else:
             return math.inf
-        able, _ = able_on(layer.problem, self._device, self._tuner.refusal_reason)
-        return min((candidate.cost for candidate in self._tuner.measure(layer, able, self._device)
-                    ), default=math.inf) if able else math.inf
+        if not able:
+            return math.inf
+        least = self._tuner.conversion_us(layer, able, layer_device)
+        if least is not None:
+            self._estimated[source, target, facts] = Request(layer, able, layer_device)
+            return least
+        return self._measured(Request(layer, able, layer_device))
+
+    def _measured(self, request: Request) -> float:
+        return min((candidate.cost for candidate in self._tuner.measure(
+            request.layer, request.algorithms, request.device)), default=math.inf)
+
+    def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
+        """Measures those of the conversions whose cost is an estimate; returns whether there were
+        any."""
+        requests: dict[_Key, Request] = {}
+        for value, source, target in conversions:
+            written = source.written if isinstance(source, RegionFormat) else source
+            if isinstance(written, Format) and isinstance(target, Format):
+                key = self._key(value, written, target)
+                if key in self._estimated:
+                    requests[key] = self._estimated.pop(key)
+        self._tuner.measure_all(list(requests.values()))
+        for key, request in requests.items():
+            self._known[key] = self._measured(request)
+        return bool(requests)
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:

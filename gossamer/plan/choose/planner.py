@@ -21,6 +21,7 @@ from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
+from gossamer.plan.tune.profile import CHOOSING, STORING
 from gossamer.plan.tune.tuner import Measures, Tuner
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -63,11 +64,14 @@ class Planner:
         """Returns the program of a batch size; what was measured for it is on disk, even where an
         error or Ctrl-C ends the measuring. Raises InputError where its outputs cannot be compared
         with the calibration's."""
-        try:
+        if self._tuner is None:
             return self._plan(batch)
-        finally:
-            if self._tuner is not None:
-                self._tuner.flush()
+        with self._tuner.profile.whole():
+            try:
+                return self._plan(batch)
+            finally:
+                with self._tuner.profile.stage(STORING):
+                    self._tuner.flush()
 
     def _plan(self, batch: int) -> Planned:
         if self._calibration is not None:
@@ -88,13 +92,17 @@ class Planner:
 
         def make(policy: Policy, tuner: Measures | None,
                  less_precise: frozenset[str] | None = None) -> Program:
+            if tuner is None:
+                return choose(layers, batch, inputs, outputs, constants, self._device,
+                              policy=policy, less_precise=less_precise)
+            assert self._tuner is not None
             try:
-                return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
-                              policy, less_precise=less_precise)
+                with self._tuner.profile.stage(CHOOSING):
+                    return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
+                                  policy, less_precise=less_precise)
             finally:
                 # the programs that are timed next may need all memory of the device
-                if self._tuner is not None:
-                    self._tuner.release()
+                self._tuner.release()
 
         if self._calibration is None:
             planned = Planned(make(self._policy, self._tuner))

@@ -17,7 +17,7 @@ from gossamer.plan.region import region_algorithms
 from gossamer.plan.tune.bounds import uncheckable
 from gossamer.plan.tune.discontinuity import has_jumps
 from gossamer.plan.tune.tuner import Measures
-from gossamer.tensor import Format, TensorSpec, default_format
+from gossamer.tensor import Format, memory_format
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,3 @@ def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str
             covered.update(region.covers)
             forced.append(region)
     return forced
-
-
-def memory_format(spec: TensorSpec) -> Format:
-    """Returns the format by which plan assignments tell specs apart: the default one for all specs
-    that lie in memory as it does."""
-    return default_format(spec.shape, spec.dtype) if spec.is_default else spec.format

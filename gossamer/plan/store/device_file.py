@@ -28,8 +28,8 @@ WRITE_SECONDS = 2.0
 """Seconds from one writing of the file to the next while measurements are added."""
 
 Section = dict[str, Any]
-"""Part of the file with the measurements of one driver, toolkit and gossamer version: problems and
-plans by key."""
+"""Part of the file with the measurements of one driver, toolkit and gossamer version: problems,
+plans and checks by key."""
 
 
 class DeviceFile:
@@ -49,7 +49,7 @@ class DeviceFile:
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
         """Sentences for the user about bad files, each once."""
-        self.unwritten: Section = {"problems": {}, "plans": {}}
+        self.unwritten: Section = _nothing()
         self._device = dict(device)
         self._content: dict[str, Any] | None = None
         self._text: bytes | None = None
@@ -83,6 +83,10 @@ class DeviceFile:
         """Adds times of plans by key, and writes all that waits."""
         self.unwritten["plans"].update(plans)
         self.flush()
+
+    def add_check(self, key: str, text: str) -> None:
+        """Adds a check that a candidate passed; it is written later, with others."""
+        self.unwritten["checks"][key] = text
 
     def flush(self) -> None:
         """Writes all that waits, beside the measurements of other processes."""
@@ -128,8 +132,9 @@ class DeviceFile:
             for section in content["sections"]:
                 target = _section(merged, section["made_by"])
                 _merge(target["problems"], section["problems"])
-                if "plans" in section:
-                    target.setdefault("plans", {}).update(section["plans"])
+                for kind in ("plans", "checks"):
+                    if kind in section:
+                        target.setdefault(kind, {}).update(section[kind])
             data = self._texts.of(merged)
             if not write_atomically(self.path, data):
                 raise OSError(0, f"{self.path} cannot be written")
@@ -146,12 +151,13 @@ class DeviceFile:
                 return
             section = _section(content, self.made_by)
             _merge(section["problems"], self.unwritten["problems"])
-            section.setdefault("plans", {}).update(self.unwritten["plans"])
+            for kind in ("plans", "checks"):
+                section.setdefault(kind, {}).update(self.unwritten[kind])
             if lock == "held":
                 sweep(self.path.parent)
             data = self._texts.of(content)
             if write_atomically(self.path, data):
-                self.unwritten = {"problems": {}, "plans": {}}
+                self.unwritten = _nothing()
                 self._content, self._text = content, data
 
     def _load(self) -> dict[str, Any]:
@@ -205,6 +211,10 @@ class DeviceFile:
 
     def _say(self, line: str) -> None:
         self.messages[line] = None
+
+
+def _nothing() -> Section:
+    return {"problems": {}, "plans": {}, "checks": {}}
 
 
 def _section(content: dict[str, Any], made_by: Mapping[str, str]) -> Section:

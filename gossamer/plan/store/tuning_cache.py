@@ -97,6 +97,24 @@ class TuningCache:
                 "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
                 "algorithms": algorithms}})
 
+    def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
+        """Returns whether a measured candidate was found right with other constants than those of
+        its measurement. weights: the digest of these."""
+        key = self._check_key(problem, measured, weights)
+        return any(key in section.get("checks", {})
+                   for section in (self._file.unwritten, self._file.own_section))
+
+    def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
+        """Adds that a measured candidate is right with other constants than those of its
+        measurement; it is on disk after the next flush()."""
+        self._file.add_check(self._check_key(problem, measured, weights),
+                             f"{measured.algorithm} {problem.describe()}")
+
+    def _check_key(self, problem: Problem, measured: Measurement, weights: str) -> str:
+        source = _sources(problem.op, self._owner).get(measured.algorithm, "")
+        text = repr((problem_key(problem), measured.candidate_key, source, weights))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
     def get_plan(self, key: str) -> Timing | None:
         """Returns the time of a plan from end to end; None where it was not timed. key: identifies
         all that the plan runs, the sources of its algorithms included."""

@@ -23,7 +23,7 @@ except ImportError:  # Windows: two writers at once may lose each other's latest
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "gossamer measurements"
-VERSION = 3
+VERSION = 4
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
@@ -51,9 +51,10 @@ class Measurement:
 
     inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
     microseconds. cold_us: the median with cold caches. samples: the number of samples. failure:
-    why the candidate is excluded. wrong_numbers: whether it is excluded as its numbers were wrong,
-    which may not be so with other weights. weights: a digest of the constants with which it was
-    checked.
+    why the candidate is excluded. not_tried: whether it is excluded as its least expected time was
+    above that of others, so that it was not built. wrong_numbers: whether it is excluded as its
+    numbers were wrong, which may not be so with other weights. weights: a digest of the constants
+    with which it was checked.
     build_s, build_cached, device_bytes: seconds, use of the disk cache and bytes of preparing it,
     as in BuildCost; None where they are not known.
     """
@@ -69,6 +70,7 @@ class Measurement:
     cold_us: float | None = None
     error: float | None = None
     failure: str | None = None
+    not_tried: bool = False
     wrong_numbers: bool = False
     samples: int = 0
     weights: str = ""
@@ -89,8 +91,8 @@ class Measurement:
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
            cold_us: float | None = None, error: float | None = None,
-           failure: str | None = None, wrong_numbers: bool = False, weights: str = "",
-           build: BuildCost | None = None) -> Measurement:
+           failure: str | None = None, not_tried: bool = False, wrong_numbers: bool = False,
+           weights: str = "", build: BuildCost | None = None) -> Measurement:
         """Returns the measurement of a variant with a timing, or with a failure."""
         name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
         return Measurement(
@@ -98,7 +100,8 @@ class Measurement:
             median_us=timing.median_us if timing else None,
             p25_us=timing.p25_us if timing else None,
             p75_us=timing.p75_us if timing else None,
-            cold_us=cold_us, error=error, failure=failure, wrong_numbers=wrong_numbers,
+            cold_us=cold_us, error=error, failure=failure, not_tried=not_tried,
+            wrong_numbers=wrong_numbers,
             samples=timing.repeats if timing else 0, weights=weights,
             build_s=build.seconds if build else None,
             build_cached=build.from_cache if build else False,
@@ -148,14 +151,15 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
     if type(line["samples"]) is not int or line["samples"] < 0:
         raise ValueError(f"a candidate of {algorithm} has {line['samples']} samples")
     cached, nbytes = line["build_cached"], line["device_bytes"]
-    if type(line["wrong_numbers"]) is not bool:
-        raise ValueError(f"a candidate of {algorithm} has wrong numbers: {line['wrong_numbers']}")
+    for name in ("wrong_numbers", "not_tried"):
+        if type(line[name]) is not bool:
+            raise ValueError(f"a candidate of {algorithm} has {name} {line[name]}")
     if type(cached) is not bool or (nbytes is not None
                                     and (type(nbytes) is not int or nbytes < 0)):
         raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
     return Measurement(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
                        error=None if error is None else float(error), failure=line["failure"],
-                       wrong_numbers=line["wrong_numbers"],
+                       not_tried=line["not_tried"], wrong_numbers=line["wrong_numbers"],
                        samples=line["samples"], weights=line["weights"], build_cached=cached,
                        device_bytes=nbytes, **times)
 
@@ -226,6 +230,8 @@ def _check(content: dict[str, Any]) -> None:
                     decode(name, line)
         for line in section.get("plans", {}).values():
             decode_plan(line)
+        if not all(isinstance(text, str) for text in section.get("checks", {}).values()):
+            raise TypeError("a check is no text")
 
 
 def count(section: dict[str, Any]) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 _ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False)
-_DEPTHS = {"device": 0, "made_by": 0, "fields": 0, "plans": 1}
+_DEPTHS = {"device": 0, "made_by": 0, "fields": 0, "plans": 1, "checks": 1}
 """Number of levels under a key whose items have lines of their own, where it is not that of the
 levels around."""
 
@@ -14,8 +14,8 @@ levels around."""
 class Texts:
     """Encodes contents as JSON with sorted keys, and with one candidate or plan in each line.
 
-    The file is written again every few seconds while layers are measured. A line's object that was in the
-    previous content too is not encoded again; such objects must not change.
+    The file is written again every few seconds while layers are measured. A line's object that was
+    in the previous content too is not encoded again; such objects must not change.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from gossamer.tensor import TensorSpec, pack, unpack
 GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
 
-_VALUES_OF_ERROR = 64
+VALUES_OF_ERROR = 64
 """Least number of values over which one error is computed: a single one may be nearly zero."""
 _SEPARATE_BYTES = 2**16
 """Bytes of an image from which it pays to read only the images that are compared."""
@@ -37,7 +37,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     if any((_bytes(buffer, *ends) != GUARD).any() for ends in ((0, margin), (end, buffer.nbytes))):
         return math.inf
     count = spec.shape[0] if images is not None else 1
-    size, together = spec.nbytes // count, -(-_VALUES_OF_ERROR * count // max(1, spec.size))
+    size, together = spec.nbytes // count, -(-VALUES_OF_ERROR * count // max(1, spec.size))
     floats = spec.stored_dtype.kind == "f"
     together_in_memory = not spec.format.images_are_apart or size < _SEPARATE_BYTES
     if images is None or together_in_memory or len(images) == count:
@@ -130,9 +130,15 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
             return math.inf
         computed -= right
         squares[:, part[0]] += [_squares_by_image(right), _squares_by_image(computed)]
+    return largest_error(squares[0], squares[1], together)
+
+
+def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
+    """Returns the largest normalised error of any group of `together` consecutive images, from each
+    image's sum of squares of what is expected and of the differences from it."""
     # what is left over goes to the last images that are judged together
-    starts = range(0, max(1, len(result) // together * together), together)
-    size, error = np.sqrt(np.add.reduceat(squares, starts, axis=1))
+    starts = range(0, max(1, len(expected) // together * together), together)
+    size, error = np.sqrt(np.add.reduceat(np.stack([expected, differences]), starts, axis=1))
     return float(np.where(size > 0, error / np.where(size > 0, size, 1), error).max())
 
 

@@ -3,76 +3,114 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Problem
+from gossamer.plan.tune.device_check import DeviceCheck, handles
 from gossamer.tensor import TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 16, 2**31
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
 _MOST_BYTES."""
+_DRAWN = 4_194_301
+"""Numbers that are drawn at most; longer sequences repeat them. It is a prime number, so that no
+two images are equal."""
 
 
 class Examples:
     """Example inputs of problems on one device, as Problem.example_inputs draws them with seed 0.
 
     All that consist of floats are slices of one sequence of random numbers, which is drawn once.
+    on_device: brings them into the formats of candidates in the device's memory; None where the
+    host does.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, on_device: DeviceCheck | None = None) -> None:
         self._device = device
+        self._on_device = on_device
         self._random = np.random.default_rng(0)
         self._numbers = np.zeros(0, np.float32)
+        self._sequence: Buffer | None = None
         self._buffers: OrderedDict[tuple[int, TensorSpec], Buffer] = OrderedDict()
+        self._lock = threading.Lock()
 
     def of(self, problem: Problem) -> list[np.ndarray]:
         """Returns the inputs of a problem, which must not be written to."""
         if not _are_normal(problem):
             return problem.example_inputs(np.random.default_rng(0))
         sizes = [math.prod(spec.shape) for spec in problem.inputs]
-        missing = sum(sizes) - len(self._numbers)
-        if missing > 0:
-            self._numbers = np.concatenate([
-                self._numbers, self._random.standard_normal(missing, dtype=np.float32)])
-            self._numbers.setflags(write=False)
+        numbers = self._first(sum(sizes))
         ends = np.cumsum(sizes).tolist()
-        return [self._numbers[end - size:end].reshape(spec.shape)
+        return [numbers[end - size:end].reshape(spec.shape)
                 for end, size, spec in zip(ends, sizes, problem.inputs, strict=True)]
+
+    def _first(self, count: int) -> np.ndarray:
+        """Returns the sequence of random numbers, at least so many of them."""
+        with self._lock:
+            missing = min(count, _DRAWN) - len(self._numbers)
+            if missing > 0:
+                self._numbers = np.concatenate([
+                    self._numbers, self._random.standard_normal(missing, dtype=np.float32)])
+            if count > len(self._numbers):
+                self._numbers = np.resize(self._numbers[:_DRAWN], count)
+            self._numbers.setflags(write=False)
+            return self._numbers
 
     def buffer(self, problem: Problem, index: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns an input that of() gave, on the device in the layout of a spec."""
         if not _are_normal(problem):
             return self.uploaded(array, spec)
-        key = (sum(math.prod(other.shape) for other in problem.inputs[:index]), spec)
+        first = sum(math.prod(other.shape) for other in problem.inputs[:index])
+        key = (first, spec)
         if key in self._buffers:
             self._buffers.move_to_end(key)
             return self._buffers[key]
         most = min(self._device.limits.memory_bytes // _SHARE, _MOST_BYTES)
         if spec.nbytes > most:
-            return self.uploaded(array, spec)
+            return self._made(first, array, spec)
         while spec.nbytes + sum(buffer.nbytes for buffer in self._buffers.values()) > most:
             self._buffers.popitem(last=False)
-        self._buffers[key] = self.uploaded(array, spec)
+        self._buffers[key] = self._made(first, array, spec)
         return self._buffers[key]
+
+    def _made(self, first: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
+        """Returns a slice of the sequence of random numbers, which is an array, as a spec says."""
+        if self._on_device is None or not handles(spec):
+            return self.uploaded(array, spec)
+        end = 4 * (first + array.size)
+        if self._sequence is None or self._sequence.nbytes < end:
+            self._sequence = None
+            self._sequence = self._uploaded(self._first(first + array.size))
+        target = self._with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
+        self._on_device.arrange(self._sequence, first, target, spec)
+        return target
 
     def forget(self) -> None:
         """Frees the inputs on the device, which may have been overwritten."""
         self._buffers.clear()
+        self._sequence = None
 
     def uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns an array on the device as a spec says, kept for nobody else."""
-        memory = pack(array, spec)
+        return self._uploaded(pack(array, spec))
+
+    def _uploaded(self, memory: np.ndarray) -> Buffer:
+        return self._with_room(lambda: self._device.upload(memory, "a candidate's input"))
+
+    def _with_room(self, allocate: Callable[[], Buffer]) -> Buffer:
         try:
-            return self._device.upload(memory, "a candidate's input")
+            return allocate()
         except OutOfMemoryError:
             if not self._buffers:
                 raise
-            self.forget()
-            return self._device.upload(memory, "a candidate's input")
+            self._buffers.clear()
+            return allocate()
 
 
 def _are_normal(problem: Problem) -> bool:

@@ -5,22 +5,50 @@ from __future__ import annotations
 import abc
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.device.host import processors
 from gossamer.errors import GossamerError
 from gossamer.measure import CpuContention, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long, reason_not_allowed
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
+from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.candidates import CandidateSet, digest
-from gossamer.plan.tune.examples import Examples
+from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, TuningProfile
+from gossamer.plan.tune.queue import (
+    NEAR,
+    CandidateGroup,
+    LayerTimes,
+    Progress,
+    Trial,
+    TrialQueue,
+)
+from gossamer.plan.tune.runner import TrialRunner, trials_of
+
+_FROM_ALIKE = 2
+"""Configs that are measured of a layer that is like another one, the best of that one."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A layer, the algorithms that may compute it, and the device on which they may."""
+
+    layer: Layer
+    algorithms: Sequence[Algorithm]
+    device: Device
 
 
 class Measures(abc.ABC):
@@ -30,18 +58,48 @@ class Measures(abc.ABC):
 
     @abc.abstractmethod
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns why an algorithm has no variant whose precision and build time are allowed; None
-        where it has one."""
+        """Returns why an algorithm does not support a problem on a device, or has no variant whose
+        precision and build time are allowed; None where it has one."""
+
+    @abc.abstractmethod
+    def list_candidates(self, layers: Iterable[Layer], device: Device) -> None:
+        """Lists the candidates of layers, so that refusal_reason() and measure() have them."""
+
+    @abc.abstractmethod
+    def measure_all(self, requests: Sequence[Request]) -> None:
+        """Measures the candidates of several layers together, so that measure() has them."""
 
     @abc.abstractmethod
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> Sequence[Candidate]:
         """Returns the algorithms' candidates within the effort, in order of preference. Those that
-        would take too long to build are among them as excluded."""
+        would take too long to build, or were not tried, are among them as excluded."""
+
+    @abc.abstractmethod
+    def conversion_us(self, layer: Layer, algorithms: Sequence[Algorithm],
+                      device: Device) -> float | None:
+        """Returns the least time that a conversion can take, by an estimate; None where it has been
+        measured."""
 
     @abc.abstractmethod
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         """Returns the candidate, excluded where it is wrong with the layer's own constants."""
+
+
+_Pair = tuple[Algorithm, Variant]
+_Key = tuple[Problem, str]
+"""The problem under which a time is stored, and the name of the device."""
+
+
+@dataclass(eq=False)
+class _Work:
+    """What is to be measured on a device: groups of candidates by the problem under which their
+    times are stored, and the pairs of each."""
+
+    groups: dict[Problem, CandidateGroup] = field(default_factory=dict)
+    pairs: dict[Problem, dict[CandidateKey, _Pair]] = field(default_factory=dict)
+    times: dict[Problem, LayerTimes] = field(default_factory=dict)
+    required: set[tuple[Problem, CandidateKey]] = field(default_factory=set)
 
 
 class Tuner(Measures):
@@ -49,19 +107,26 @@ class Tuner(Measures):
 
     effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
     allowed. cache: the stored measurements; by default those of the device in the user's folder.
-    note: called with a line of text for each layer that is about to be measured.
-    all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort.
+    note: called with a line of text for each batch of layers that is about to be measured.
+    progress: called with a Progress after each candidate. budget_s: seconds, counted from the first
+    measurement, after which no candidate is begun that a plan can do without; None for no limit.
+    all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
+    and all candidates are, so that each algorithm has its best time.
     """
 
     def __init__(self, device: Device, effort: str = "normal", *, precision: str = "fp32",
                  cache: TuningCache | None = None,
                  note: Callable[[str], None] = lambda line: None,
+                 progress: Callable[[Progress], None] = lambda progress: None,
+                 budget_s: float | None = None,
                  all_vendor_configs: bool = False) -> None:
         self.device = device
         self.effort = effort
         self._limits = EFFORTS[effort]
         if all_vendor_configs:
             self._limits = replace(self._limits, vendor_configs=None)
+        self.everything = all_vendor_configs or self._limits.everything
+        """Whether candidates that cannot be of use are measured too."""
         self.samples = self._limits.samples
         self.build_seconds = self._limits.build_seconds
         self.precision = precision
@@ -72,11 +137,21 @@ class Tuner(Measures):
         """Number of candidates measured so far, without those from the cache."""
         self.reused = 0
         """Number of candidates whose measurements came from the cache."""
+        self.not_tried = 0
+        """Number of candidates that were not measured, as they could not be of use."""
+        self.profile = TuningProfile()
+        self._budget_s = budget_s
+        self._deadline = math.inf
+        self._progress = progress
         self._contention = CpuContention()
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
-        self._examples: dict[str, Examples] = {}
+        self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
+        self._memories: dict[str, CandidateMemory] = {}
+        self._estimates: dict[str, Estimates] = {}
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
+        self._results: dict[_Key, dict[CandidateKey, Measurement]] = {}
+        self._asked: set[tuple[Problem, str, CandidateKey]] = set()
         self._checked: dict[tuple[str, str, CandidateKey], str | None] = {}
         self._digests: dict[tuple[int, ...], tuple[str, list[np.ndarray]]] = {}
 
@@ -100,59 +175,283 @@ class Tuner(Measures):
         assert problem is not None
         key = (problem, device.name, tuple(algorithm.name for algorithm in algorithms))
         if key not in self._known:
-            self._known[key] = self._measure(layer, problem, algorithms, device)
+            request = Request(layer, algorithms, device)
+            self.measure_all([request])
+            self._known[key] = self._candidates(request)
         return self._known[key]
 
-    def _measure(self, layer: Layer, problem: Problem, algorithms: Sequence[Algorithm],
-                 device: Device) -> list[Candidate]:
-        pairs = [(algorithm, variant) for algorithm in algorithms
-                 for variant in self._within_effort(algorithm, problem, device)]
-        buildable = [pair for pair in pairs if pair[1].build_seconds <= self.build_seconds]
-        cache = self._cache_of(device)
-        stored = {measured.candidate_key: measured for measured in cache.get(problem) or ()}
-        if any(self._is_missing(stored.get(candidate_key(*pair)), layer) for pair in buildable):
-            # all are measured, even if only one is missing: only times of one session compare
-            fresh = self._fresh(layer, problem, buildable, device, stored)
-            stored.update({measured.candidate_key: measured for measured in fresh})
-        else:
-            self.reused += len(buildable)
-        return [Candidate(algorithm, variant, stored[candidate_key(algorithm, variant)]
-                      if variant.build_seconds <= self.build_seconds else
-                      Measurement.of(algorithm, variant, failure=reason_build_too_long(
-                          variant, self.build_seconds, self._why)))
-                for algorithm, variant in pairs]
+    def list_candidates(self, layers: Iterable[Layer], device: Device) -> None:
+        """Lists the candidates of layers on a device, those of several layers at a time where it
+        pays: the libraries of vendors take long to answer."""
+        if not device.builds_side_by_side:
+            return
+        asked = {(algorithm, layer.problem) for layer in layers if layer.problem is not None
+                 for algorithm in OPS[layer.problem.op].algorithms if algorithm.vendor}
+        with self.profile.stage(LISTING), ThreadPoolExecutor(processors()) as pool:
+            list(pool.map(lambda pair: self.refusal_reason(pair[0], pair[1], device), asked))
+
+    def measure_all(self, requests: Sequence[Request]) -> None:
+        by_device: dict[str, list[Request]] = {}
+        for request in requests:
+            problem, device = request.layer.problem, request.device
+            assert problem is not None
+            names = tuple(algorithm.name for algorithm in request.algorithms)
+            if (problem, device.name, names) not in self._known:
+                by_device.setdefault(device.name, []).append(request)
+        for waiting in by_device.values():
+            self._measure(waiting[0].device, waiting)
+
+    def _measure(self, device: Device, requests: Sequence[Request]) -> None:
+        """Measures what is missing of the candidates of layers on a device."""
+        with self.profile.stage(LISTING):
+            work = self._listed(device, requests)
+            trials, followers = self._trials(device, work)
+        if not trials:
+            return
+        if self._deadline == math.inf and self._budget_s is not None:
+            self._deadline = time.monotonic() + self._budget_s
+        self._note(f"{len(work.times)} layers: {len(trials)} candidates")
+        queue = TrialQueue([trial for trial in trials if trial.group not in followers],
+                           self._estimates_of(device), everything=self.everything)
+        self._run(device, queue, trials, work)
+        if followers:
+            queue.extend(self._ranked_elsewhere(trials, followers))
+            self._run(device, queue, trials, work)
+
+    def _listed(self, device: Device, requests: Sequence[Request]) -> _Work:
+        """Returns the candidates of layers within the effort, each once for all layers for which
+        its time holds."""
+        work = _Work()
+        for request in requests:
+            problem = request.layer.problem
+            assert problem is not None
+            times = work.times.setdefault(problem, LayerTimes(request.layer.name))
+            first = True
+            for algorithm in request.algorithms:
+                timed = timed_problem(problem, algorithm)
+                for variant in self._within_effort(algorithm, problem, device):
+                    if variant.build_seconds > self.build_seconds:
+                        continue
+                    group = work.groups.setdefault(timed, CandidateGroup(timed, request.layer, []))
+                    if times not in group.layers:
+                        group.layers.append(times)
+                    key = candidate_key(algorithm, variant)
+                    work.pairs.setdefault(timed, {})[key] = (algorithm, variant)
+                    if first and (variant.precision == "fp32" or request.layer.inserted):
+                        # the plan without measurements takes this one
+                        work.required.add((timed, key))
+                        first = False
+        return work
+
+    def _trials(self, device: Device, work: _Work
+                ) -> tuple[list[Trial], dict[CandidateGroup, CandidateGroup]]:
+        """Returns trials for what was not measured before, and the groups of layers that are like
+        another one, each with the group of that layer."""
+        estimates, everything = self._estimates_of(device), []
+        alike: dict[object, CandidateGroup] = {}
+        followers: dict[CandidateGroup, CandidateGroup] = {}
+        for problem, group in work.groups.items():
+            known = self._stored(problem, device)
+            trials = trials_of(group, work.pairs[problem].values(), estimates)
+            missing = []
+            for trial in trials:
+                key = candidate_key(trial.algorithm, trial.variant)
+                trial.is_required = (problem, key) in work.required
+                stored = known.get(key)
+                self._asked.add((problem, device.name, key))
+                trial.before = stored
+                if not self._is_missing(stored, group.layer):
+                    trial.measured = stored
+                else:
+                    missing.append(trial)
+            best = min((trial.time_us for trial in trials if trial.time_us is not None),
+                       default=math.inf)
+            for trial in trials:
+                # near times compare only within one session
+                if missing and trial.time_us is not None and not self._is_fresh(trial, device) and (
+                        trial.time_us <= NEAR * best):
+                    trial.measured = None
+                    missing.append(trial)
+                elif trial.measured is not None:
+                    self.reused += not self._is_fresh(trial, device)
+                    self._keep(device, trial)
+                    for layer in group.layers:
+                        layer.learn(trial)
+            if all(spec.size == 0 for spec in problem.outputs):
+                self._keep_empty(device, missing)
+                continue
+            kind = None if self.everything else likeness(problem)
+            if kind is not None and missing:
+                leader = alike.setdefault(kind, group)
+                if leader is not group:
+                    followers[group] = leader
+            everything += missing
+        return everything, followers
+
+    def _run(self, device: Device, queue: TrialQueue, trials: Sequence[Trial],
+             work: _Work) -> None:
+        """Runs a queue of trials and stores their results, those before an interrupt included."""
+        start, most = time.monotonic(), len(trials)
+
+        def progress() -> None:
+            known = [times for times in work.times.values() if times.best]
+            left = len(queue)
+            spent = time.monotonic() - start
+            self._progress(Progress(
+                len(work.times), len(known), sum(min(times.best.values()) for times in known),
+                most, most - left, spent * left / max(1, most - left)))
+
+        runner = TrialRunner(
+            queue, device, self._memory_of(device), self.samples, contention=self._contention,
+            profile=self.profile, progress=progress,
+            is_over=lambda: time.monotonic() > self._deadline)
+        try:
+            self.measured += len(runner.run())
+        finally:
+            for trial in itertools.chain(trials if self._deadline < math.inf else (), queue):
+                if trial.measured is None and time.monotonic() > self._deadline:
+                    trial.measured = Measurement.of(
+                        trial.algorithm, trial.variant, not_tried=True,
+                        failure=f"not tried: the budget of {self._budget_s:g} s was spent")
+                    trial.is_transient = True
+            with self.profile.stage(STORING):
+                self._store(device, trials)
+
+    def _store(self, device: Device, trials: Sequence[Trial]) -> None:
+        by_problem: dict[Problem, list[Measurement]] = {}
+        for trial in trials:
+            if trial.measured is not None:
+                if not self._is_kept(trial, device):
+                    self.not_tried += trial.measured.not_tried
+                    trial.measured = _with_first_build(trial.measured, trial.before)
+                self._keep(device, trial)
+                if not trial.is_transient:
+                    by_problem.setdefault(trial.group.problem, []).append(trial.measured)
+        for problem, measured in by_problem.items():
+            self._cache_of(device).put(problem, measured)
+
+    def _ranked_elsewhere(self, trials: Sequence[Trial],
+                          followers: dict[CandidateGroup, CandidateGroup]) -> list[Trial]:
+        """Returns the trials of layers that are like another one: the configs that are best for
+        that one. The others get results that say so."""
+        ranked: dict[CandidateGroup, list[CandidateKey]] = {}
+        for group in set(followers.values()):
+            timed = [trial for trial in trials
+                     if trial.group is group and trial.time_us is not None]
+            timed.sort(key=lambda trial: trial.time_us or math.inf)
+            ranked[group] = [candidate_key(trial.algorithm, trial.variant)
+                             for trial in timed[:_FROM_ALIKE]]
+        taken = []
+        for trial in trials:
+            leader = followers.get(trial.group)
+            if leader is None:
+                continue
+            key = candidate_key(trial.algorithm, trial.variant)
+            if trial.is_required or not ranked[leader] or key in ranked[leader]:
+                trial.leader = None
+                taken.append(trial)
+            else:
+                trial.measured = Measurement.of(
+                    trial.algorithm, trial.variant, not_tried=True,
+                    failure=f"not tried: not among the best for {leader.layer.name}, which is "
+                            "alike")
+        return taken
+
+    def _candidates(self, request: Request) -> list[Candidate]:
+        """Returns the measured candidates of a layer."""
+        layer, device = request.layer, request.device
+        problem = layer.problem
+        assert problem is not None
+        candidates = []
+        for algorithm in request.algorithms:
+            timed = timed_problem(problem, algorithm)
+            results = self._results.get((timed, device.name), {})
+            for variant in self._within_effort(algorithm, problem, device):
+                if variant.build_seconds > self.build_seconds:
+                    reason = reason_build_too_long(variant, self.build_seconds, self._why)
+                    measured = Measurement.of(algorithm, variant, failure=reason)
+                else:
+                    measured = results[candidate_key(algorithm, variant)]
+                    if measured.wrong_numbers and measured.weights != self._digest(layer):
+                        measured = self._with_own_weights(request, algorithm, variant, timed)
+                candidates.append(Candidate(algorithm, variant, measured))
+        return candidates
+
+    def _with_own_weights(self, request: Request, algorithm: Algorithm, variant: Variant,
+                          timed: Problem) -> Measurement:
+        """Returns the measurement, with a layer's own weights, of a candidate that was wrong with
+        those of another layer."""
+        group = CandidateGroup(timed, request.layer, [LayerTimes(request.layer.name)])
+        estimates = self._estimates_of(request.device)
+        trials = trials_of(group, [(algorithm, variant)], estimates)
+        TrialRunner(TrialQueue(trials, estimates, everything=True), request.device,
+                    self._memory_of(request.device), self.samples, profile=self.profile).run()
+        (trial,) = trials
+        assert trial.measured is not None
+        self.measured += 1
+        if not trial.is_transient:
+            self._cache_of(request.device).put(timed, [trial.measured])
+        return trial.measured
 
     @property
     def _why(self) -> str:
         """The words that say where the limit of build_seconds comes from."""
         return f"with effort {self.effort}"
 
+    def _stored(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
+        """Returns the measurements of candidates, those of this process first."""
+        stored = {measured.candidate_key: measured
+                  for measured in self._cache_of(device).get(problem) or ()}
+        return {**stored, **self._results.get((problem, device.name), {})}
+
+    def _is_fresh(self, trial: Trial, device: Device) -> bool:
+        """Returns whether a trial's result was measured by this tuner."""
+        key = candidate_key(trial.algorithm, trial.variant)
+        return key in self._results.get((trial.group.problem, device.name), {})
+
+    def _is_kept(self, trial: Trial, device: Device) -> bool:
+        results = self._results.get((trial.group.problem, device.name), {})
+        return results.get(candidate_key(trial.algorithm, trial.variant)) is trial.measured
+
+    def _keep(self, device: Device, trial: Trial) -> None:
+        assert trial.measured is not None
+        self._results.setdefault((trial.group.problem, device.name), {})[
+            candidate_key(trial.algorithm, trial.variant)] = trial.measured
+
+    def _keep_empty(self, device: Device, trials: Iterable[Trial]) -> None:
+        """Gives candidates whose outputs are empty no time at all."""
+        no_time = Timing(0.0, 0.0, 0.0, self.samples)
+        for trial in trials:
+            trial.measured = Measurement.of(trial.algorithm, trial.variant, no_time, error=0.0,
+                                            weights=self._digest(trial.group.layer))
+            self._keep(device, trial)
+
     def _is_missing(self, stored: Measurement | None, layer: Layer) -> bool:
         """Whether a candidate has to be measured, as its stored measurement does not suffice."""
         if stored is None:
             return True
+        if stored.not_tried:
+            return self.everything
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
             return stored.wrong_numbers and stored.weights != self._digest(layer)
         return stored.samples < self.samples
 
-    def _fresh(self, layer: Layer, problem: Problem,
-               pairs: Sequence[tuple[Algorithm, Variant]], device: Device,
-               stored: Mapping[CandidateKey, Measurement]) -> list[Measurement]:
-        """Measures the candidates of a layer, stores their measurements and returns them."""
-        if all(spec.size == 0 for spec in problem.outputs):
-            no_time = Timing(0.0, 0.0, 0.0, self.samples)
-            return [Measurement.of(*pair, no_time, error=0.0, weights=self._digest(layer))
-                    for pair in pairs]
-        self._note(f"{layer.name}: {len(pairs)} candidates")
-        candidates = CandidateSet(layer, device, self._contention, self._examples_of(device))
-        fresh, transient = candidates.run(pairs, self.samples)
-        fresh = [_with_first_build(measured, stored.get(measured.candidate_key))
-                 for measured in fresh]
-        self.measured += len(fresh)
-        self._cache_of(device).put(problem, [measured for index, measured in enumerate(fresh)
-                                            if index not in transient])
-        return fresh
+    def conversion_us(self, layer: Layer, algorithms: Sequence[Algorithm],
+                      device: Device) -> float | None:
+        assert layer.problem is not None
+        if self.everything:
+            return None
+        estimates = self._estimates_of(device)
+        least = math.inf
+        for algorithm in algorithms:
+            for variant in self._within_effort(algorithm, layer.problem, device):
+                if (layer.problem, device.name, candidate_key(algorithm, variant)) in self._asked:
+                    return None
+                trial = Trial(CandidateGroup(layer.problem, layer, []), algorithm, variant,
+                              estimates.model_us(algorithm, layer.problem, variant))
+                least = min(least, estimates.least_us(trial.kind, trial.model_us))
+        return least
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         # it may have been measured with the constants of another layer
@@ -161,14 +460,24 @@ class Tuner(Measures):
             return candidate
         key = (layer.name, device.name, measured.candidate_key)
         if key not in self._checked:
-            self._note(f"{layer.name}: {measured.algorithm} with these weights")
-            candidates = CandidateSet(layer, device, examples=self._examples_of(device))
-            self._checked[key] = candidates.check(candidate.algorithm, candidate.variant)
-            if self._checked[key] is None and layer.problem is not None:
-                self._cache_of(device).put(
-                    layer.problem, [replace(measured, weights=self._digest(layer))])
+            with self.profile.stage(CHECKING):
+                self._checked[key] = self._failure_of(layer, candidate, device)
         failure = self._checked[key]
         return candidate if failure is None else candidate.with_exclusion(failure)
+
+    def _failure_of(self, layer: Layer, candidate: Candidate, device: Device) -> str | None:
+        """Returns why a candidate may not be used with a layer's constants; None where it may, as
+        is known from the cache or found by a check."""
+        assert layer.problem is not None
+        measured, cache = candidate.measured, self._cache_of(device)
+        weights = self._digest(layer)
+        if cache.has_check(layer.problem, measured, weights):
+            return None
+        candidates = CandidateSet(layer, device, self._memory_of(device))
+        failure = candidates.check(candidate.algorithm, candidate.variant)
+        if failure is None:
+            cache.put_check(layer.problem, measured, weights)
+        return failure
 
     def flush(self) -> None:
         """Writes the measurements that are not on disk yet."""
@@ -176,13 +485,19 @@ class Tuner(Measures):
             cache.flush()
 
     def release(self) -> None:
-        """Frees the memory that holds inputs for the layers to be measured."""
-        self._examples.clear()
+        """Frees the memory that holds inputs and outputs of the layers to be measured."""
+        for memory in self._memories.values():
+            memory.release()
 
-    def _examples_of(self, device: Device) -> Examples:
-        if device.name not in self._examples:
-            self._examples[device.name] = Examples(device)
-        return self._examples[device.name]
+    def _memory_of(self, device: Device) -> CandidateMemory:
+        if device.name not in self._memories:
+            self._memories[device.name] = CandidateMemory(device)
+        return self._memories[device.name]
+
+    def _estimates_of(self, device: Device) -> Estimates:
+        if device.name not in self._estimates:
+            self._estimates[device.name] = Estimates(device)
+        return self._estimates[device.name]
 
     def _digest(self, layer: Layer) -> str:
         key = tuple(map(id, layer.weights.values()))
@@ -198,9 +513,11 @@ class Tuner(Measures):
         return self._caches[device.name]
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        return reason_not_allowed(self._precise(algorithm, problem, device), self.build_seconds,
-                               self._why)
-
+        key = (algorithm, problem, device.name)
+        if key not in self._refusals:
+            self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
+                self._precise(algorithm, problem, device), self.build_seconds, self._why)
+        return self._refusals[key]
     def _within_effort(self, algorithm: Algorithm, problem: Problem,
                        device: Device) -> Iterable[Variant]:
         """Yields the variants of as many configs as the effort asks for, and those before them

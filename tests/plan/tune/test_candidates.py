@@ -27,10 +27,11 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose import elimination
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.examples import Examples
+from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.runner import measure_alone
 from gossamer.plan.tune.tuner import Tuner, usable
 from gossamer.tensor import default_spec
 from tests.plan.small import images, save, small
@@ -74,10 +75,16 @@ def layer(scale: float = 1.0, batch: int = 8, seed: int = 0) -> Layer:
     return Layer("conv", "conv2d", ["x"], ["y"], list(problem.outputs), problem, weights)
 
 
+def results(of: Layer, pairs: Sequence[tuple[Algorithm, Variant]],
+            memory: CandidateMemory | None = None) -> list[Measurement]:
+    measured = [trial.measured for trial in measure_alone(of, HOST, pairs, 3, memory)]
+    return [measurement for measurement in measured if measurement is not None]
+
+
 def outcome(algorithm: Algorithm, of: Layer | None = None) -> str | None:
     of = layer() if of is None else of
     pairs = [(algorithm, variant) for variant in algorithm.variants(of.problem, HOST)]
-    return CandidateSet(of, HOST).run(pairs, 3)[0][0].failure
+    return results(of, pairs)[0].failure
 
 
 @pytest.fixture(params=["all images", "three images", "three images, read apart"])
@@ -143,20 +150,21 @@ class Careless(HostIm2col):
 
 
 def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
-    of, examples = layer(), Examples(HOST)
+    of, memory = layer(), CandidateMemory(HOST)
     assert of.problem is not None
     (careless,), (good,) = (
         [(algorithm, variant) for variant in algorithm.variants(of.problem, HOST)][:1]
         for algorithm in (Careless(), HostIm2col()))
-    measured, _ = CandidateSet(of, HOST, examples=examples).run([careless, good, careless, good], 3)
+    measured = results(of, [careless, good, careless, good], memory)
     assert [measurement.failure is None for measurement in measured] == [False, True, False, True]
     for pair, right in ((good, True), (careless, False), (good, True)):
-        assert (CandidateSet(of, HOST, examples=examples).check(*pair) is None) == right
+        assert (CandidateSet(of, HOST, memory).check(*pair) is None) == right
 
 
 def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.MonkeyPatch
                                                             ) -> None:
-    empty, examples = type(HOST).empty, Examples(HOST)
+    empty, memory = type(HOST).empty, CandidateMemory(HOST)
+    examples = memory.examples
     other = layer(batch=4).problem
     assert other is not None
     examples.buffer(other, 0, examples.of(other)[0], other.inputs[0])
@@ -174,7 +182,7 @@ def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.
     of, algorithm = layer(), HostIm2col()
     assert of.problem is not None
     variant = next(iter(algorithm.variants(of.problem, HOST)))
-    assert CandidateSet(of, HOST, examples=examples).check(algorithm, variant) is None
+    assert CandidateSet(of, HOST, memory).check(algorithm, variant) is None
     assert refused and refused[0] > 0
 
 
@@ -211,10 +219,12 @@ def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(HOST), "empty", bounded)
     stub = Stub(variants=three)
-    measured, transient = CandidateSet(layer(), HOST).run(
-        [(stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
-    assert [measurement.failure is None for measurement in measured] == [True, True, False]
-    assert "no room for 9000000 bytes" in str(measured[2].failure) and transient == {2}
+    trials = measure_alone(layer(), HOST, [
+        (stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
+    assert [trial.time_us is None for trial in trials] == [False, False, True]
+    assert trials[2].measured is not None
+    assert "no room for 9000000 bytes" in str(trials[2].measured.failure)
+    assert [trial.is_transient for trial in trials] == [False, False, True]
     assert len({id(workspace) for workspace in stub.workspaces}) == 1
 
 

@@ -36,7 +36,8 @@ class RecordingHost(HostDevice):
         self.limits = replace(self.limits, graph=True)
         self.captures = self.replays = 0
 
-    def capture(self, work: Callable[[Any], None], stream: Any = None) -> Callable[..., None]:
+    def capture(self, work: Callable[[Any], None], stream: Any = None,
+                repeats: int = 1) -> Callable[..., None]:
         self.captures += 1
 
         def replay(stream: Any = None) -> None:

@@ -28,6 +28,8 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
+_CYCLES_PER_MICROSECOND = 1750
+"""Clock rate of the GPU to which the estimate of cycles was fitted."""
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
 
 
@@ -112,6 +114,10 @@ class Im2colGemm(Algorithm):
                 variants.append(Variant(config, inputs, (y,)))
             yield from variants
             yield from (variant.as_fp16 for variant in variants)
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        tile = Tile(**{key: int(value) for key, value in variant.config})
+        return _cost(problem, tile, device.limits) / _CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:

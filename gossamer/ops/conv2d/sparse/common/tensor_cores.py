@@ -14,6 +14,8 @@ TENSOR_CORES = Path(__file__).with_name("tensor_cores.h")
 """The header that their kernels include."""
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
+CYCLES_PER_MICROSECOND = 1750
+"""Clock rate of the GPU on which the models of these algorithms were made."""
 DENSEST = 0.3
 """The largest density that these algorithms take: above it hardly a column of 16 rows is empty."""
 

@@ -16,7 +16,7 @@ from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
-from gossamer.ops.conv2d.sparse.generated.configs import configs, lines
+from gossamer.ops.conv2d.sparse.generated.configs import configs, estimate, lines
 from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
@@ -88,13 +88,17 @@ class DirectSparseCompiled(Algorithm):
                 yield _variant(problem, as_fp16[index],
                                _seconds(problem, as_fp16[index], halves=True)).as_fp16
 
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float | None:
+        if variant.outputs[0].size == 0:
+            return None
+        return estimate(_tiling(problem, variant), device.limits).microseconds
+
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         """Raises CompileError where the assembler fails."""
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
-        config = GeneratedConfig(**{key: int(value) for key, value in variant.config})
-        division = GeneratedTiling(problem, config, variant.precision == "fp16")
+        division = _tiling(problem, variant)
         programs = _PROGRAMS.of((division, weights.digest), lambda: [
             (generated.program, generated.blocks)
             for generated in generate(division, weights.arrays)])
@@ -125,6 +129,11 @@ class DirectSparseCompiled(Algorithm):
             device.wait(stream, side)
         for step in state.launches[1 + len(streams):]:
             step.run(device, inputs, outputs, None, stream)
+
+
+def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
+    config = GeneratedConfig(**{key: int(value) for key, value in variant.config})
+    return GeneratedTiling(problem, config, variant.precision == "fp16")
 
 
 def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:

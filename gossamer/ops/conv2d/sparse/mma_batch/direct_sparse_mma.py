@@ -21,7 +21,12 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, TENSOR_CORES, unsuited
+from gossamer.ops.conv2d.sparse.common.tensor_cores import (
+    CYCLES_PER_MICROSECOND,
+    ROWS,
+    TENSOR_CORES,
+    unsuited,
+)
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind
 from gossamer.ops.conv2d.sparse.mma_batch.tables import (
     ROW_CLASSES,
@@ -185,6 +190,14 @@ class DirectSparseMma(Algorithm):
             if len(as_tall) < _MOST_SHAPES and len(similar) < _MOST_SIMILAR:
                 offered.append(shape)
         return [variant_of(problem, shape, precision) for shape in order(problem, offered)]
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float | None:
+        shape = BatchTile(**{key: int(value) for key, value in variant.config})
+        geometry = shape.geometry(problem, device.limits) if variant.outputs[0].size else None
+        if geometry is None:
+            return None
+        return _cost(problem, shape, KINDS[variant.precision], geometry,
+                     device.limits) / CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:

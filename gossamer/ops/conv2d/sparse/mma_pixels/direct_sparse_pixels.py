@@ -28,6 +28,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import (
+    CYCLES_PER_MICROSECOND,
     ROWS,
     TENSOR_CORES,
     fragments,
@@ -97,6 +98,13 @@ class DirectSparsePixels(Algorithm):
             for precision, shapes in fitting.items():
                 if shape in shapes:
                     yield _variant(problem, shape, precision)
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float | None:
+        if variant.outputs[0].size == 0:
+            return None
+        shape = PixelTile(**{key: int(value) for key, value in variant.config})
+        return cycles(PixelTiling(problem, shape, variant.precision),
+                      device.limits) / CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:

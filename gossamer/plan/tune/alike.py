@@ -1,0 +1,39 @@
+"""Which layers' candidates take the same time, and which layers are so alike that the candidates
+that are best for one are best for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.weights import WeightsInfo
+
+_DENSITIES = 10
+"""Number of steps from density 0 to 1 within which layers count as alike."""
+
+
+def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
+    """Returns the problem under which an algorithm's times are stored: for an algorithm that takes
+    no notice of zeros it is the same for all weights."""
+    return without_zeros(problem) if algorithm.dense else problem
+
+
+def without_zeros(problem: Problem) -> Problem:
+    """Returns a problem of which nothing is known of zeros among the weights."""
+    if isinstance(problem, RegionProblem):
+        return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    if info is None:
+        return problem
+    return replace(problem, weights_info=WeightsInfo(facts=info.facts))  # type: ignore[type-var]
+
+
+def likeness(problem: Problem) -> Hashable | None:
+    """Returns what is equal for the problems of layers that are alike: shapes, and density to a
+    tenth; None where no weight is zero."""
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    if info is None or not info.mask_hash:
+        return None
+    return without_zeros(problem), round(info.density * _DENSITIES)

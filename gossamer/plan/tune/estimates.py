@@ -1,0 +1,108 @@
+"""Expected times of candidates: models whose scale and error are learnt from measured times.
+
+An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
+time. How far measured times are from it is remembered for each algorithm, precision and layout, so
+that later candidates have an expected time and a least time, below which none of their kind was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.tensor import TensorSpec
+
+_FEW = 6
+"""Number of measured times of a kind from which on its least ratio is relied on."""
+_MARGIN = 0.85
+"""Factor by which a later time may be below the least ratio that was seen so far."""
+_UNKNOWN = 0.4
+"""Least ratio of a measured time to the model of a kind of which little is known."""
+_FEW_CONFIGS = 12
+"""Number of pairs of configs from which on their least ratio is relied on."""
+_UNKNOWN_CONFIG = 0.5
+"""Least ratio of the times of a later and the first config of an algorithm of which little is
+known; the last one of a vendor's library can take half the time of its first."""
+_CONVERSION = 2.0
+"""Factor between the floor of a conversion and what it may take."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Nominal rates of one compute unit for a microsecond, and the time of an empty launch."""
+
+    launch_us: float
+    flops: dict[str, float]
+    nbytes: float
+
+
+_GPU = Rates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4)
+_PROCESSOR = Rates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3)
+
+
+def rates_of(device: Device) -> Rates:
+    """Returns the nominal rates of a device's compute units; their scale is corrected by measured
+    times, so only their proportions matter."""
+    return _PROCESSOR if device.on_processors else _GPU
+
+
+class Estimates:
+    """The estimates for candidates on one device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._rates = rates_of(device)
+        self._units = max(1, device.limits.compute_units)
+        self._ratios: dict[tuple, list[float]] = defaultdict(list)
+        self._of_configs: dict[str, list[float]] = defaultdict(list)
+
+    def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
+        """Returns the time that the algorithm's model, or else the floor, gives."""
+        own = algorithm.expected_us(problem, variant, self._device)
+        return self.floor_us(algorithm, problem, variant) if own is None else max(own, 0.1)
+
+    def floor_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
+        """Returns the time of a launch that computes and moves what the problem needs at nominal
+        rates."""
+        info = getattr(problem, "weights_info", None)
+        share = 1.0 if algorithm.dense or info is None else info.density
+        flops = problem.flops * share / (self._rates.flops[variant.precision] * self._units)
+        return self._rates.launch_us + max(flops, self._moved_us(*variant.inputs,
+                                                                 *variant.outputs))
+
+    def conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
+        """Returns a time in which a value is surely converted from one format to another."""
+        return self._rates.launch_us + _CONVERSION * self._moved_us(source, target)
+
+    def _moved_us(self, *specs: TensorSpec) -> float:
+        return sum(spec.nbytes for spec in specs) / (self._rates.nbytes * self._units)
+
+    def expected_us(self, kind: tuple, model_us: float) -> float:
+        """Returns the time that is expected of a candidate of a kind, from its model."""
+        ratios = self._ratios.get(kind)
+        if not ratios:
+            return model_us
+        return model_us * math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+    def least_us(self, kind: tuple, model_us: float) -> float:
+        """Returns the time that a candidate of a kind takes at least."""
+        ratios = self._ratios.get(kind, ())
+        return model_us * (_MARGIN * min(ratios) if len(ratios) >= _FEW else _UNKNOWN)
+
+    def least_us_of_config(self, algorithm: Algorithm, first_us: float) -> float:
+        """Returns the time that a later config of an algorithm takes at least, from that of the
+        first config with the same formats and precision."""
+        ratios = self._of_configs.get(algorithm.name, ())
+        known = len(ratios) >= _FEW_CONFIGS
+        return first_us * (min(_MARGIN * min(ratios), _MARGIN) if known else _UNKNOWN_CONFIG)
+
+    def learn(self, kind: tuple, model_us: float, time_us: float) -> None:
+        """Remembers a measured time of a kind of candidates."""
+        self._ratios[kind].append(max(time_us, 1e-3) / model_us)
+
+    def learn_config(self, algorithm: Algorithm, first_us: float, time_us: float) -> None:
+        """Remembers the times of the first and of a later config of an algorithm."""
+        self._of_configs[algorithm.name].append(max(time_us, 1e-3) / max(first_us, 1e-3))

@@ -1,0 +1,103 @@
+"""The device memory that all candidates on a device share while they are checked and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.errors import OutOfMemoryError
+from gossamer.ops.algorithm import Variant
+from gossamer.plan.tune.check import GUARD
+from gossamer.plan.tune.device_check import DeviceCheck
+from gossamer.plan.tune.examples import Examples
+from gossamer.tensor import TensorSpec
+
+_FILLED_AT_ONCE = 2**24
+"""Bytes of an output that are filled with the guard byte by one copy."""
+
+
+class CandidateMemory:
+    """Inputs, outputs and the workspace of candidates on one device.
+
+    Candidates run one after another, so all write to the same memory. It grows where a candidate
+    needs more, and candidates that were prepared before keep what they had.
+
+    examples: the inputs. on_device: the kernels that check candidates in the device's memory; None
+    where the device shares its memory with the host, which checks them.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.on_device = (DeviceCheck(device) if device.compiles and not device.on_processors
+                          else None)
+        self.examples = Examples(device, self.on_device)
+        self._outputs: dict[int, Buffer] = {}
+        self._guards: Buffer | None = None
+        self._workspace: Buffer | None = None
+        self._cache_filler: tuple[Buffer, Buffer] | None = None
+
+    def empty(self, nbytes: int, purpose: str) -> Buffer:
+        """Returns new memory, for which the inputs of other layers make room where necessary."""
+        try:
+            return self.device.empty(nbytes, purpose)
+        except OutOfMemoryError:
+            self.examples.forget()
+            return self.device.empty(nbytes, purpose)
+
+    def guarded(self, index: int, spec: TensorSpec) -> Buffer:
+        """Returns memory for output `index` between guards of the device's alignment, filled with
+        the guard byte."""
+        device = self.device
+        nbytes = spec.nbytes + 2 * device.alignment
+        if index not in self._outputs or self._outputs[index].nbytes < nbytes:
+            self._outputs.pop(index, None)
+            self._outputs[index] = self.empty(nbytes, "a candidate's output")
+        target = self._outputs[index].view(0, nbytes)
+        filled = min(nbytes, _FILLED_AT_ONCE)
+        if self._guards is None or self._guards.nbytes < filled:
+            self._guards = device.upload(np.full(filled, GUARD, np.uint8),
+                                         "what a candidate writes over")
+        for first in range(0, nbytes, _FILLED_AT_ONCE):
+            part = min(_FILLED_AT_ONCE, nbytes - first)
+            device.copy(target.view(first, part), self._guards, part)
+        return target
+
+    def reserve_workspace(self, variants: Iterable[Variant]) -> None:
+        """Allocates the largest workspace of any of the variants for which there is memory."""
+        for nbytes in sorted({variant.workspace for variant in variants}, reverse=True):
+            if not nbytes or (self._workspace is not None and self._workspace.nbytes >= nbytes):
+                return
+            try:
+                self._workspace = self.empty(nbytes, "a candidate's workspace")
+            except OutOfMemoryError:
+                continue
+            return
+
+    def workspace_of(self, variant: Variant) -> Buffer | None:
+        """Returns the workspace of a variant; None where it needs none. Raises OutOfMemoryError
+        where there is no room for it."""
+        if not variant.workspace:
+            return None
+        self.reserve_workspace([variant])
+        if self._workspace is None or self._workspace.nbytes < variant.workspace:
+            raise OutOfMemoryError(f"{self.device.name} has no room for {variant.workspace} bytes "
+                                   "(a candidate's workspace)")
+        return self._workspace
+
+    def fill_cache(self) -> None:
+        """Fills the device's cache with other data than a candidate's."""
+        nbytes = 2 * self.device.limits.cache_bytes
+        if self._cache_filler is None:
+            self._cache_filler = (self.empty(nbytes, "what fills the cache"),
+                                  self.empty(nbytes, "what fills the cache"))
+        self.device.copy(*self._cache_filler, nbytes)
+
+    def release(self) -> None:
+        """Frees the memory, so that whole programs have all of it."""
+        self.examples.forget()
+        self._outputs.clear()
+        self._guards = self._workspace = self._cache_filler = None
+        if self.on_device is not None:
+            self.on_device.release()

@@ -1,0 +1,224 @@
+"""The order in which the candidates of a network's layers are measured, and which are not.
+
+All candidates are in one queue, ordered by the time that each may save the network for a second of
+measuring. A candidate that cannot save anything, even if it takes only the least time that can be
+expected of it, is not measured.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.tune.estimates import Estimates
+from gossamer.tensor import Format, TensorSpec, memory_format
+
+_TRIAL_SECONDS = 0.005
+"""Seconds that measuring a candidate takes where building it takes none."""
+_BUILDERS = 8
+"""Candidates that are built at the same time, about."""
+NEAR = 1.15
+"""Ratio to the best known time up to which a candidate is timed more than once."""
+
+Formats = tuple[Format, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far measuring is: layers and how many of them have a time; the sum of the best times in
+    microseconds; candidates, how many of them are done, and seconds that the others may take."""
+
+    layers: int
+    known_layers: int
+    best_us: float
+    candidates: int
+    done: int
+    seconds_left: float
+
+
+@dataclass(eq=False)
+class LayerTimes:
+    """The best times that are known for a layer, by the formats of inputs and outputs.
+
+    name: the layer's name. specs: specs of the formats, from which conversions are estimated.
+    begun: how many candidates were begun.
+    """
+
+    name: str
+    begun: int = 0
+    best: dict[Formats, float] = field(default_factory=dict)
+    specs: dict[Formats, Sequence[TensorSpec]] = field(default_factory=dict)
+
+    def learn(self, trial: Trial) -> None:
+        """Remembers the time that a trial has, if it has any."""
+        time_us = trial.time_us
+        if time_us is not None and time_us < self.best.get(trial.formats, math.inf):
+            self.best[trial.formats] = time_us
+            self.specs[trial.formats] = trial.specs
+
+    def bound(self, formats: Formats, specs: Sequence[TensorSpec], estimates: Estimates) -> float:
+        """Returns the time from which on a candidate with these formats is of no use: that of a
+        known one, together with the conversions from its formats to these."""
+        return min((time_us + sum(
+            estimates.conversion_us(mine, theirs) for mine, theirs, is_same in zip(
+                specs, self.specs[known], map(Format.__eq__, formats, known), strict=True)
+            if not is_same) for known, time_us in self.best.items()), default=math.inf)
+
+
+@dataclass(eq=False)
+class CandidateGroup:
+    """Candidates whose times hold for several layers, since they do not look at what differs.
+
+    problem: the problem under which the times are stored. layer: the layer with whose constants
+    they are measured. layers: those for which the times hold.
+    """
+
+    problem: Problem
+    layer: Layer
+    layers: list[LayerTimes]
+
+
+@dataclass(eq=False)
+class Trial:
+    """A candidate that is to be measured.
+
+    leader: the first config of its algorithm with the same formats and precision; None where this
+    is the first. is_required: whether it is measured whatever is expected of it. before: an earlier
+    result, which does not suffice. measured: the result. is_transient: whether the result may be
+    another next time. kind: what the candidate has in common with those from which its time is
+    estimated.
+    """
+
+    group: CandidateGroup
+    algorithm: Algorithm
+    variant: Variant
+    model_us: float
+    leader: Trial | None = None
+    is_required: bool = False
+    before: Measurement | None = None
+    measured: Measurement | None = None
+    is_transient: bool = False
+
+    def __post_init__(self) -> None:
+        self.specs = (*self.variant.inputs, *self.variant.outputs)
+        self.formats = tuple(map(memory_format, self.specs))
+        self.kind = (self.algorithm.name, self.variant.precision,
+                     *(format_.layout for format_ in self.formats))
+
+    @property
+    def time_us(self) -> float | None:
+        """The measured time; None where there is none."""
+        return None if self.measured is None or self.measured.failure else self.measured.median_us
+
+
+class TrialQueue:
+    """The trials that are left, in the order in which they are best measured.
+
+    everything: whether trials that cannot save anything are measured as well.
+    """
+
+    def __init__(self, trials: Iterable[Trial], estimates: Estimates, *,
+                 everything: bool = False) -> None:
+        self._estimates = estimates
+        self._everything = everything
+        self._numbers = itertools.count()
+        self._heap: list[tuple[float, int, Trial]] = []
+        self.not_tried: list[Trial] = []
+        self.extend(trials)
+
+    def extend(self, trials: Iterable[Trial]) -> None:
+        """Adds trials."""
+        for trial in trials:
+            heapq.heappush(self._heap, (-math.inf, next(self._numbers), trial))
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Trial]:
+        """Yields the trials that are left in no particular order."""
+        return (trial for _, _, trial in self._heap)
+
+    def pop(self) -> Trial | None:
+        """Returns the trial that is measured next; None where none is left. Those that cannot save
+        anything go to `not_tried`."""
+        while self._heap:
+            _, number, trial = heapq.heappop(self._heap)
+            if self.is_useless(trial):
+                self.not_tried.append(trial)
+                continue
+            score = -self._score(trial)
+            # scores only get worse while more is known
+            if self._heap and score > self._heap[0][0]:
+                heapq.heappush(self._heap, (score, number, trial))
+                continue
+            for layer in trial.group.layers:
+                layer.begun += 1
+            return trial
+        return None
+
+    def pop_required(self) -> Trial | None:
+        """Returns a trial that is measured whatever is expected of it; None where none is left."""
+        for place, (_, _, trial) in enumerate(self._heap):
+            if trial.is_required:
+                del self._heap[place]
+                heapq.heapify(self._heap)
+                return trial
+        return None
+
+    def is_useless(self, trial: Trial) -> bool:
+        """Returns whether a trial cannot save anything; if so, its result says why."""
+        if self._everything or trial.is_required:
+            return False
+        least, bound = self.least_us(trial), self.bound(trial)
+        if least < bound:
+            return False
+        trial.measured = Measurement.of(
+            trial.algorithm, trial.variant, not_tried=True,
+            failure=f"not tried: at least {least:.1f} us expected against {bound:.1f} us")
+        return True
+
+    def bound(self, trial: Trial) -> float:
+        """Returns the time from which on a trial is of no use for any layer."""
+        return max(layer.bound(trial.formats, trial.specs, self._estimates)
+                   for layer in trial.group.layers)
+
+    def least_us(self, trial: Trial) -> float:
+        """Returns the time that a trial takes at least."""
+        least = self._estimates.least_us(trial.kind, trial.model_us)
+        if trial.leader is not None and trial.leader.time_us is not None:
+            least = max(least, self._estimates.least_us_of_config(trial.algorithm,
+                                                                  trial.leader.time_us))
+        return least
+
+    def learn(self, trial: Trial) -> None:
+        """Remembers the time that was measured in a trial."""
+        if trial.time_us is None:
+            return
+        self._estimates.learn(trial.kind, trial.model_us, trial.time_us)
+        if trial.leader is not None and trial.leader.time_us is not None:
+            self._estimates.learn_config(trial.algorithm, trial.leader.time_us, trial.time_us)
+        for layer in trial.group.layers:
+            layer.learn(trial)
+
+    def _score(self, trial: Trial) -> float:
+        """Returns the microseconds that a trial is expected to save for a second of measuring."""
+        if trial.is_required:
+            return math.inf
+        expected = self._estimates.expected_us(trial.kind, trial.model_us)
+        if trial.leader is not None and trial.leader.time_us is not None:
+            expected = min(expected, trial.leader.time_us)
+        least = self.least_us(trial)
+        saved = 0.0
+        for layer in trial.group.layers:
+            bound = layer.bound(trial.formats, trial.specs, self._estimates)
+            if bound == math.inf:
+                # layers without any known time come first, each with what is expected to be fastest
+                return 1e12 / ((1 + layer.begun)**2 * max(expected, 1e-3))
+            saved += max(0.0, bound - expected, 0.1 * (bound - least))
+        return saved / (_TRIAL_SECONDS + trial.variant.build_seconds / _BUILDERS)

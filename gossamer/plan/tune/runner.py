@@ -1,0 +1,252 @@
+"""Runs trials: candidates are built ahead, checked, and timed one after another.
+
+Every candidate gets one sample of its time. Those that are near the best known time for a layer
+get the samples that the effort asks for, interleaved with one another.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gossamer.device.base import Device
+from gossamer.device.host import processors
+from gossamer.errors import OutOfMemoryError
+from gossamer.measure import CpuContention, PreparedTask, Task, Timing, prepared, sampled
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.plan.prepare import BuildCost, Prepared
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.tune.candidates import CandidateSet, Work
+from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.profile import BUILDING, CHECKING, REFERENCE, TIMING, WAITING, TuningProfile
+from gossamer.plan.tune.queue import NEAR, CandidateGroup, LayerTimes, Trial, TrialQueue
+
+_SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
+"""Microseconds of one sample, and of all samples of a group's candidates."""
+_AHEAD = 2
+"""Candidates that are being built, or wait to be timed, for each processor."""
+_HOPELESS = 4.0
+"""Multiple of the best known time beyond which one execution is enough."""
+_LAUNCH_US = 50.0
+"""Microseconds that the launch may add to the time of one execution."""
+_LONG_US = 1000.0
+"""Microseconds of one execution from which on its launch does not matter."""
+
+
+@dataclass(eq=False)
+class _Ready:
+    """A candidate that was timed once. task: None where it is not timed again."""
+
+    trial: Trial
+    work: Work
+    task: PreparedTask
+    error: float
+    build: BuildCost
+    first_us: float
+
+
+class TrialRunner:
+    """Runs the trials of a queue on one device.
+
+    samples: number of samples for candidates near the best. progress: called after each trial.
+    is_over: returns whether the time that may be spent is over; trials that were not begun by then
+    are left.
+    """
+
+    def __init__(self, queue: TrialQueue, device: Device, memory: CandidateMemory, samples: int, *,
+                 contention: CpuContention | None = None, profile: TuningProfile | None = None,
+                 progress: Callable[[], None] = lambda: None,
+                 is_over: Callable[[], bool] = lambda: False) -> None:
+        self._queue = queue
+        self._device = device
+        self._memory = memory
+        self._samples = samples
+        self._contention = CpuContention() if contention is None else contention
+        self._profile = TuningProfile() if profile is None else profile
+        self._progress = progress
+        self._is_over = is_over
+        self._sets: dict[str, Future[CandidateSet]] = {}
+        self._ready: dict[CandidateGroup, list[_Ready]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self) -> list[Trial]:
+        """Runs the trials, whose results are in `measured` afterwards, and returns those that were
+        measured."""
+        run: list[Trial] = []
+        self._memory.reserve_workspace(trial.variant for trial in self._queue)
+        with self._builders():
+            for trial, built in self._built_ahead():
+                self._try(trial, built)
+                run.append(trial)
+                self._progress()
+            for group in list(self._ready):
+                self._sample(group)
+        return run
+
+    @contextmanager
+    def _builders(self) -> Iterator[None]:
+        if self._device.builds_side_by_side:
+            self._pool = ThreadPoolExecutor(processors())
+        try:
+            yield
+        finally:
+            if self._pool is not None:
+                # after an interrupt nobody needs the builds that are not done
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool = None
+
+    def _built_ahead(self) -> Iterator[tuple[Trial, Callable[[], Prepared]]]:
+        """Yields the trials of the queue, each with a function that returns what was built or
+        raises the error. Where the device builds side by side, others are built meanwhile."""
+        waiting: dict[Future[Prepared], Trial] = {}
+        ahead = _AHEAD * processors() if self._pool is not None else 1
+        while True:
+            while len(waiting) < ahead:
+                trial = self._queue.pop_required() if self._is_over() else self._queue.pop()
+                if trial is None:
+                    break
+                if self._pool is None:
+                    yield trial, partial(self._build, trial)
+                    continue
+                waiting[self._pool.submit(self._build, trial)] = trial
+            if not waiting:
+                return
+            done = next((future for future in waiting if future.done()), None)
+            if done is None:
+                with self._profile.stage(WAITING):
+                    done = next(iter(wait(waiting, return_when=FIRST_COMPLETED).done))
+            trial = waiting.pop(done)
+            # what was learnt since it was begun may have made it useless
+            if self._queue.is_useless(trial):
+                self._queue.not_tried.append(trial)
+                self._progress()
+            elif trial.is_required or not self._is_over():
+                yield trial, done.result
+
+    def _set_of(self, layer: Layer) -> CandidateSet:
+        """Returns the inputs and expected outputs of a layer, which the first caller makes."""
+        made: Future[CandidateSet] = Future()
+        known = self._sets.setdefault(layer.name, made)
+        if known is made:
+            try:
+                with self._profile.stage(REFERENCE):
+                    made.set_result(CandidateSet(layer, self._device, self._memory))
+            except BaseException as error:
+                made.set_exception(error)
+        return known.result()
+
+    def _build(self, trial: Trial) -> Prepared:
+        candidates = self._set_of(trial.group.layer)
+        with self._profile.stage(BUILDING):
+            return candidates.build(trial.algorithm, trial.variant)
+
+    def _try(self, trial: Trial, built: Callable[[], Prepared]) -> None:
+        """Checks a candidate and takes the first sample of its time."""
+        candidates = self._set_of(trial.group.layer)
+        try:
+            ready = self._timed_once(trial, candidates, *built())
+        except (OutOfMemoryError, MemoryError):
+            # candidates that are kept to be timed again make room
+            self._sample_all()
+            try:
+                ready = self._timed_once(trial, candidates, *self._build(trial))
+            except Exception as failure:
+                self._fail(trial, candidates, failure)
+                return
+        except Exception as failure:  # in any way: it is reported and the rest go on
+            self._fail(trial, candidates, failure)
+            return
+        once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
+        trial.measured = _measured(ready, once, candidates, self._samples)
+        bound = self._queue.bound(trial)
+        self._queue.learn(trial)
+        if ready.first_us <= NEAR * bound:
+            self._ready.setdefault(trial.group, []).append(ready)
+
+    def _timed_once(self, trial: Trial, candidates: CandidateSet, state: State,
+                    cost: BuildCost) -> _Ready:
+        with self._profile.stage(CHECKING):
+            work, error = candidates.checked(trial.algorithm, trial.variant, state)
+        with self._profile.stage(TIMING), self._contention.watched(self._device):
+            once = self._device.time(work)
+            is_hopeless = once > _HOPELESS * (self._queue.bound(trial) + _LAUNCH_US)
+            if is_hopeless or once > _LONG_US:
+                return _Ready(trial, work, PreparedTask(self._device, work, 1, once), error, cost,
+                              once)
+            task = prepared(Task(self._device, work), _SAMPLE_US, once)
+            (timing,) = sampled([task], 1, _BUDGET_US)
+        if isinstance(timing, Exception):
+            raise timing
+        return _Ready(trial, work, task, error, cost, timing.median_us)
+
+    def _fail(self, trial: Trial, candidates: CandidateSet, failure: Exception) -> None:
+        trial.measured = candidates.failed(trial.algorithm, trial.variant, failure)
+        trial.is_transient = isinstance(failure, (OutOfMemoryError, MemoryError))
+
+    def _sample_all(self) -> None:
+        """Takes all samples of the candidates that are kept, and frees their memory."""
+        for group in list(self._ready):
+            self._sample(group)
+        self._memory.release()
+        gc.collect()
+
+    def _sample(self, group: CandidateGroup) -> None:
+        """Takes the samples of a group's candidates that are near the best known times."""
+        candidates = self._set_of(group.layer)
+        near = [ready for ready in self._ready.pop(group)
+                if ready.first_us <= NEAR * self._queue.bound(ready.trial)]
+        with self._profile.stage(TIMING), self._contention.watched(self._device):
+            timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
+            for ready, timing in zip(near, timings, strict=True):
+                try:
+                    if isinstance(timing, Exception):
+                        raise timing
+                    cold_us = candidates.cold(ready.work)
+                except Exception as failure:
+                    self._fail(ready.trial, candidates, failure)
+                    continue
+                ready.trial.measured = replace(
+                    _measured(ready, timing, candidates, self._samples), cold_us=cold_us)
+        candidates.release()
+
+
+def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
+              samples: int) -> Measurement:
+    measured = Measurement.of(ready.trial.algorithm, ready.trial.variant, timing,
+                              error=ready.error, weights=candidates.digest, build=ready.build)
+    # the number that was asked for, though a slow candidate has fewer
+    return replace(measured, samples=samples)
+
+
+def trials_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]],
+              estimates: Estimates) -> list[Trial]:
+    """Returns a trial for each algorithm and variant."""
+    leaders: dict[tuple, Trial] = {}
+    trials = []
+    for algorithm, variant in pairs:
+        trial = Trial(group, algorithm, variant,
+                      estimates.model_us(algorithm, group.problem, variant))
+        family = (algorithm.name, trial.formats, variant.precision)
+        trial.leader = leaders.get(family)
+        leaders.setdefault(family, trial)
+        trials.append(trial)
+    return trials
+
+
+def measure_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
+                  samples: int, memory: CandidateMemory | None = None) -> list[Trial]:
+    """Measures candidates of one layer, all of them, and returns their trials in order."""
+    assert layer.problem is not None
+    estimates = Estimates(device)
+    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
+    trials = trials_of(group, pairs, estimates)
+    queue = TrialQueue(trials, estimates, everything=True)
+    TrialRunner(queue, device, CandidateMemory(device) if memory is None else memory,
+                samples).run()
+    return trials
