@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.weights import Pack, Packed, Weights, build_clock
+
+_SWITCH_SECONDS = 2e-4
+"""Seconds after which a thread that wants the interpreter gets it from one that keeps it."""
+
+
+@contextmanager
+def responsive() -> Iterator[None]:
+    """Makes threads wait less for the interpreter in the body: the one that times on a device
+    makes many short calls, while others build and keep the interpreter for long."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @dataclass(frozen=True)
@@ -48,40 +65,23 @@ Prepared = tuple[State, BuildCost]
 """The state of a variant, and the cost of preparing it."""
 
 
-def side_by_side(device: Device, makers: Sequence[Callable[[], Prepared]],
-                 vendors: Sequence[bool]) -> Sequence[Callable[[], Prepared]]:
+def side_by_side(device: Device,
+                 makers: Sequence[Callable[[], Prepared]]) -> Sequence[Callable[[], Prepared]]:
     """Returns for each maker a function that returns what the maker makes, or raises its error.
 
     Where the device does not build side by side these are the makers themselves. Else all makers
-    have been called when this returns: those of gossamer's own algorithms on as many processors as
-    the process may use, and meanwhile those of vendors' libraries one after another. vendors:
-    whether each maker belongs to a vendor's library.
+    have been called when this returns, on as many processors as the process may use.
     """
     if not device.builds_side_by_side:
         return makers
     pool = ThreadPoolExecutor(processors())
     try:
-        futures = {index: pool.submit(make) for index, make in enumerate(makers)
-                   if not vendors[index]}
-        for index, make in enumerate(makers):
-            if vendors[index]:
-                futures[index] = _outcome(make)
-        wait(futures.values())
+        futures = [pool.submit(make) for make in makers]
+        wait(futures)
     finally:
         # after an interrupt nobody needs the builds that are not done
         pool.shutdown(wait=False, cancel_futures=True)
-    return [futures[index].result for index in range(len(makers))]
-
-
-def _outcome(make: Callable[[], Prepared]) -> Future[Prepared]:
-    """Calls a maker and returns its result or error as a future; errors that end the program, such
-    as an interrupt, are raised."""
-    outcome: Future[Prepared] = Future()
-    try:
-        outcome.set_result(make())
-    except Exception as error:
-        outcome.set_exception(error)
-    return outcome
+    return [future.result for future in futures]
 
 
 def _device_bytes(state: State, watched: _RecordingWeights) -> int:

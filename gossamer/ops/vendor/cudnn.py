@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,8 @@ _OLDEST_LIBRARY = 90200
 """The first version that reports the workspace of an engine before the engine is built."""
 
 _INSTALL = "pip install 'gossamer[vendor]'"
+_LOADING = threading.Lock()
+"""Held while the library is loaded, which only one thread may do."""
 _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 
 
@@ -80,13 +83,15 @@ def loaded_version(device: Device) -> str:
 def _on(device: Device) -> CudnnLibrary | str:
     if not device.runs_cuda_libraries:
         return "cuDNN runs on NVIDIA GPUs only"
-    api = _loaded()
-    if isinstance(api, str):
-        return api
-    try:
-        return CudnnLibrary(api, device)
-    except Exception as error:  # starting can fail in many ways
-        return f"cuDNN does not start: {first_line(error)}"
+    with _LOADING:
+        api = _loaded()
+        if isinstance(api, str):
+            return api
+        try:
+            return CudnnLibrary(api, device)
+        except Exception as error:  # starting can fail in many ways
+            return f"cuDNN does not start: {first_line(error)}"
+
 
 
 @functools.cache

@@ -18,6 +18,8 @@ _INSTALL = "pip install 'gossamer[vendor]'"
 CUBLAS, CUSPARSE = "cuBLAS", "cuSPARSE"
 DATA_TYPES = {"float32": 0, "float16": 2}
 """CUDA's numbers of the dtypes (cudaDataType)."""
+_LOADING = threading.Lock()
+"""Held while a library is loaded, which only one thread may do."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 """The scale factors alpha and beta of products, which the libraries read from host memory."""
 
@@ -81,7 +83,8 @@ def _on(name: str, device: Device) -> NvmathLibrary | str:
     if not device.runs_cuda_libraries:
         return f"{name} runs on NVIDIA GPUs only"
     try:
-        return NvmathLibrary(name, device)
+        with _LOADING:
+            return NvmathLibrary(name, device)
     except ModuleNotFoundError as error:
         if error.name == "nvmath":
             return f"nvmath-python is not installed: {_INSTALL}"

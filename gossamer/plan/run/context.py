@@ -253,8 +253,7 @@ class Context:
                   for step, weights in zip(steps, self.weights, strict=True)]
         on_device = [index for index, step in enumerate(steps)
                      if step.device is self.device and not _is_empty(step)]
-        built = side_by_side(self.device, [makers[index] for index in on_device],
-                             [bool(steps[index].algorithm.vendor) for index in on_device])
+        built = side_by_side(self.device, [makers[index] for index in on_device])
         ready = dict(zip(on_device, built, strict=True))
         return [ready.get(index, make) for index, make in enumerate(makers)]
 

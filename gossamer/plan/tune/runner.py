@@ -18,7 +18,7 @@ from gossamer.device.host import processors
 from gossamer.errors import OutOfMemoryError
 from gossamer.measure import CpuContention, PreparedTask, Task, Timing, prepared, sampled
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.plan.prepare import BuildCost, Prepared
+from gossamer.plan.prepare import BuildCost, Prepared, responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.candidates import CandidateSet, Work
@@ -80,7 +80,7 @@ class TrialRunner:
         measured."""
         run: list[Trial] = []
         self._memory.reserve_workspace(trial.variant for trial in self._queue)
-        with self._builders():
+        with responsive(), self._builders():
             for trial, built in self._built_ahead():
                 self._try(trial, built)
                 run.append(trial)

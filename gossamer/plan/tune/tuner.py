@@ -21,6 +21,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long, reason_not_allowed
 from gossamer.plan.policy import EFFORTS
+from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.alike import likeness, timed_problem
@@ -187,7 +188,7 @@ class Tuner(Measures):
             return
         asked = {(algorithm, layer.problem) for layer in layers if layer.problem is not None
                  for algorithm in OPS[layer.problem.op].algorithms if algorithm.vendor}
-        with self.profile.stage(LISTING), ThreadPoolExecutor(processors()) as pool:
+        with self.profile.stage(LISTING), responsive(), ThreadPoolExecutor(processors()) as pool:
             list(pool.map(lambda pair: self.refusal_reason(pair[0], pair[1], device), asked))
 
     def measure_all(self, requests: Sequence[Request]) -> None:

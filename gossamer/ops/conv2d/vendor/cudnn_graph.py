@@ -108,10 +108,13 @@ class Pointwise:
 def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
     """Returns the plans of cuDNN on a device for a form, without building any. They are the same at
     each call, and in each process with the same cuDNN."""
-    plain = replace(problem, weights_info=WeightsInfo())
-    if not form.fused:
-        plain = replace(plain, epilogue=Epilogue())
-    return _offered(device, plain, form)
+    return _offered(device, _plain(problem, form), form)
+
+
+def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
+    """Returns a problem without what cuDNN is not told in a form."""
+    plain = replace(problem, weights_info=WeightsInfo(), facts=())
+    return plain if form.fused else replace(plain, epilogue=Epilogue())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -172,8 +175,14 @@ def _refusal(message: str, too_large: int) -> str:
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """Builds a graph with a plan that was offered for it, and returns it. Raises RuntimeError where
-    cuDNN now offers another plan, and what the frontend and the library raise."""
+    """Returns a graph with a built plan that was offered for it; the graphs that were used last are
+    kept. Raises RuntimeError where cuDNN now offers another plan, and what the frontend and the
+    library raise."""
+    return _built(device, _plain(problem, form), form, plan)
+
+
+@functools.lru_cache(maxsize=512)
+def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
     library = library_on(device)
     with library.handle() as handle:
         graph = _planned(problem, form, library, handle, plan.index + 1)
