@@ -13,8 +13,9 @@ from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cache_folder, write_atomically
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.canonical import canonical
 from gossamer.ops.registry import OPS
-from gossamer.plan.store.keys import canonical, identity, problem_key
+from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_file import (
     FORMAT,
     VERSION,
