@@ -83,14 +83,18 @@ class BuildOnlyDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
-        """Assembles the programs one after another in this process, which is one of several that
-        build at the same time."""
+        """Assembles the first program in this process and all others, which are long where there
+        are several, at the same time in processes of their own."""
+        seconds = 0.0
+
         def build() -> bytes:
-            return cubins.joined([(program.name, nvjitlink.build(program, self.architecture)[0])
-                                  for program in generate()])
+            nonlocal seconds
+            programs = generate()
+            built, seconds = nvjitlink.build_all(programs, self.architecture, one_here=True)
+            return cubins.joined([program.name for program in programs], built)
 
         entry = kernel_cache.cached(nvjitlink.key(key, self.architecture), build)
-        return [BuiltKernel(cubins.source(name), len(cubin))
+        return [BuiltKernel(cubins.source(name), len(cubin), seconds)
                 for name, cubin in cubins.separated(entry)]
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> AbsentBuffer:
@@ -158,5 +162,6 @@ class AbsentBuffer(Buffer):
 class BuiltKernel(Kernel):
     """A kernel that is in the disk cache, and not loaded."""
 
-    def __init__(self, source: KernelSource, code_bytes: int) -> None:
+    def __init__(self, source: KernelSource, code_bytes: int, seconds: float = 0.0) -> None:
         self.name, self.source, self.code_bytes = source.function, source, code_bytes
+        self.subprocess_seconds = seconds

@@ -9,11 +9,11 @@ from pathlib import Path
 from gossamer.device.source import KernelSource
 
 
-def joined(cubins: Sequence[tuple[str, bytes]]) -> bytes:
+def joined(names: Sequence[str], cubins: Sequence[bytes]) -> bytes:
     """Returns the cubins of named kernels as one entry: a line of JSON with their names and sizes,
     then their bytes."""
-    heading = json.dumps([[name, len(cubin)] for name, cubin in cubins])
-    return b"".join([heading.encode(), b"\n", *(cubin for _, cubin in cubins)])
+    heading = json.dumps([[name, len(cubin)] for name, cubin in zip(names, cubins, strict=True)])
+    return b"".join([heading.encode(), b"\n", *cubins])
 
 
 def source(name: str) -> KernelSource:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -136,18 +135,13 @@ class CudaDevice(Device):
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
         """Returns the kernels, from the disk cache if possible. Otherwise they are assembled at the
         same time, each in its own process."""
-        seconds: list[float] = []
-
-        def assembled(program: PtxProgram) -> tuple[str, bytes]:
-            start = time.perf_counter()
-            cubin, _ = nvjitlink.build(program, self.architecture, apart=True)
-            seconds.append(time.perf_counter() - start)
-            return program.name, cubin
+        seconds = 0.0
 
         def build() -> bytes:
+            nonlocal seconds
             programs = generate()
-            with ThreadPoolExecutor(max(len(programs), 1)) as pool:
-                return cubins.joined(list(pool.map(assembled, programs)))
+            built, seconds = nvjitlink.build_all(programs, self.architecture)
+            return cubins.joined([program.name for program in programs], built)
 
         def load(entry: bytes) -> list[CudaKernel]:
             return [CudaKernel(cubins.source(name), cubin, self)
@@ -156,7 +150,7 @@ class CudaDevice(Device):
         kernels = self._loaded(nvjitlink.key(key, self.architecture), build, load,
                                "generated kernels")
         for kernel in kernels:
-            kernel.subprocess_seconds = max(seconds, default=0.0)
+            kernel.subprocess_seconds = seconds
         return kernels
 
     def _load(self, source: KernelSource) -> CudaKernel:

@@ -6,7 +6,9 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from cuda.bindings import nvjitlink
 
@@ -42,6 +44,28 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
     registers = re.search(r"Used (\d+) registers", log)
     return cubin, BuildInfo(int(registers[1]) if registers else 0,
                             int(spills[1]) + int(spills[2]) if spills else 0, log)
+
+
+def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False
+              ) -> tuple[list[bytes], float]:
+    """Returns the cubins of programs that are assembled at the same time, each in a process of its
+    own, and the most seconds that one of these took.
+
+    one_here: whether the first is assembled in this process instead.
+    Raises CompileError with the assembler's log.
+    """
+    seconds = [0.0]
+
+    def assembled(index: int) -> bytes:
+        apart = index > 0 or not one_here
+        start = time.perf_counter()
+        cubin, _ = build(programs[index], architecture, apart=apart)
+        if apart:
+            seconds.append(time.perf_counter() - start)
+        return cubin
+
+    with ThreadPoolExecutor(max(len(programs), 1)) as pool:
+        return list(pool.map(assembled, range(len(programs)))), max(seconds)
 
 
 def _heading(architecture: str) -> str:

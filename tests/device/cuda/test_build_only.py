@@ -187,7 +187,7 @@ def test_every_algorithm_prepares(problem: Problem, density: float,
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """No algorithm of gossamer's own needs the GPU while it is prepared."""
     monkeypatch.setattr(nvrtc, "compile_cubin", lambda source, architecture: (b"cubin", None))
-    monkeypatch.setattr(nvjitlink, "build", lambda program, architecture: (b"cubin", None))
+    monkeypatch.setattr(nvjitlink, "build", lambda program, architecture, apart: (b"cubin", None))
     device = MAKER()
     arrays = random_weights(problem)
     if density < 1:

@@ -37,7 +37,7 @@ def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Lists what is generated, with an empty kernel cache and an assembler that needs no time."""
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     monkeypatch.setattr(build_only.nvjitlink, "build",
-                        lambda program, architecture: (program.text.encode()[-1000:], None))
+                        lambda program, architecture, apart: (program.text.encode()[-1000:], None))
     programs: list[Any] = []
     generate = module.generate
 
