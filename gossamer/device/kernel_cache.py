@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gossamer.errors import GossamerWarning
@@ -28,6 +28,8 @@ _ABANDONED_SECONDS = 3600
 """Seconds after which the writer of a half-written file is taken to have died."""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
+_built: set[str] = set()
+"""Names of entries that were built for this process, until somebody asks of them."""
 _unseen = _LOOK_EVERY
 """Bytes written since the last check of the folder's size; the first write triggers a check."""
 _lock = threading.Lock()
@@ -70,17 +72,44 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
     MOST_BYTES.
     """
     name = _name(key)
-    path = cache_folder() / "kernels" / name
-    data = _intact(path)
+    data = _intact(cache_folder() / "kernels" / name)
     if data is None:
         data = _unwritten_entry(name)
     if data is None:
         data = build()
-        if write_atomically(path, hashlib.sha256(data).digest() + data):
-            _bound(path.parent, len(data))
-        else:
-            _remember(name, data)
+        _store(name, data)
+        with _lock:
+            _built.add(name)
     return data
+
+
+def was_built(key: Sequence[str]) -> bool:
+    """Returns whether an entry was built by this process, or by another for it, since this was last
+    asked of the entry."""
+    name = _name(key)
+    with _lock:
+        if name not in _built:
+            return False
+        _built.remove(name)
+        return True
+
+
+def hand_over() -> dict[str, bytes | None]:
+    """Returns the entries that this process built since the last call, by name, for the process
+    that asked for them: their bytes where they could not be written, which are dropped here."""
+    with _lock:
+        entries = {name: _unwritten.pop(name, None) for name in _built}
+        _built.clear()
+    return entries
+
+
+def adopt(entries: Mapping[str, bytes | None]) -> None:
+    """Takes entries that another process built for this one, as `hand_over` returns them there."""
+    for name, data in entries.items():
+        if data is not None:
+            _store(name, data)
+    with _lock:
+        _built.update(entries)
 
 
 def forget(key: Sequence[str]) -> None:
@@ -94,6 +123,14 @@ def forget(key: Sequence[str]) -> None:
 
 def _name(key: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(key).encode()).hexdigest()
+
+
+def _store(name: str, data: bytes) -> None:
+    path = cache_folder() / "kernels" / name
+    if write_atomically(path, hashlib.sha256(data).digest() + data):
+        _bound(path.parent, len(data))
+    else:
+        _remember(name, data)
 
 
 def _unwritten_entry(name: str) -> bytes | None:

@@ -13,7 +13,7 @@ from gossamer.errors import DeviceError
 from gossamer.tensor import TensorSpec
 
 if TYPE_CHECKING:
-    from gossamer.device.base import Buffer, Kernel
+    from gossamer.device.base import Buffer, Device, Kernel
 
 
 class DeviceArray(Protocol):
@@ -30,6 +30,10 @@ class DeviceArray(Protocol):
     @property
     def dtype(self) -> np.dtype:
         """The array's dtype."""
+
+
+class NeedsDeviceError(DeviceError):
+    """A call that needs the device itself, where another process only builds kernels for it."""
 
 
 class OptionalCapabilities(abc.ABC):
@@ -72,6 +76,17 @@ class OptionalCapabilities(abc.ABC):
     def builds_side_by_side(self) -> bool:
         """True if several threads build kernels in less time than one."""
         return False
+
+    @property
+    def build_only(self) -> Callable[[], Device] | None:
+        """What makes a device in another process that builds kernels for this one; see below.
+
+        It can be pickled, and it is None where no other process can build. The device that it makes
+        has the same limits and names, puts what it compiles and assembles into the disk cache where
+        this device looks for it, and runs nothing: its memory has no content, and what needs the
+        device itself raises NeedsDeviceError.
+        """
+        return None
 
     @property
     def toolkit(self) -> str:
@@ -131,13 +146,17 @@ class OptionalCapabilities(abc.ABC):
         """True if the device runs programs in PTX, NVIDIA's assembly language."""
         return False
 
-    def assemble(self, programs: Sequence[Any]) -> Sequence[Kernel]:
-        """Build programs in PTX, where `assembles_ptx` is true.
+    def assemble(self, key: Sequence[str],
+                 generate: Callable[[], Sequence[Any]]) -> Sequence[Kernel]:
+        """Build programs in PTX, from the disk cache if possible, where `assembles_ptx` is true.
 
         Parameters
         ----------
-        programs : sequence of gossamer.device.cuda.ptx.PtxProgram
-            The programs, which are built at the same time.
+        key : sequence of str
+            Texts that identify the programs: all that their code depends on.
+        generate : callable
+            Returns the programs, of gossamer.device.cuda.ptx.PtxProgram. It is not called where the
+            disk cache holds their kernels.
 
         Returns
         -------

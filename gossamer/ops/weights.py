@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,6 +55,22 @@ class Packed:
     seconds: float
 
 
+@dataclass(frozen=True, eq=False)
+class PackedArray:
+    """A packed form of constants in the memory of the host, which another process made.
+
+    Attributes
+    ----------
+    array : numpy.ndarray
+        The form.
+    seconds : float
+        Seconds that packing took there, by `build_clock`.
+    """
+
+    array: np.ndarray
+    seconds: float
+
+
 def build_clock(device: Device) -> float:
     """Return the clock by which the building of candidates is timed.
 
@@ -100,6 +116,7 @@ class Weights:
         self.layer = layer
         self._device = device
         self._packed: dict[str, tuple[weakref.ref[Buffer], float]] = {}
+        self._offered: dict[str, PackedArray] = {}
         self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Pack) -> Buffer:
@@ -140,18 +157,44 @@ class Weights:
             The device has no room for the form.
         """
         with self._lock:
+            offered = self._offered.pop(key, None)
             if key in self._packed:
                 kept, seconds = self._packed[key]
                 buffer = kept()
                 if buffer is not None:
                     return Packed(buffer, seconds)
             start = build_clock(self._device)
-            result = pack(self.arrays)
+            result = pack(self.arrays) if offered is None else offered.array
             buffer = result if isinstance(result, Buffer) else self._device.upload(
                 np.ascontiguousarray(result), f"weights of {self.layer}")
             seconds = build_clock(self._device) - start
+            if offered is not None:
+                seconds += offered.seconds
             self._packed[key] = weakref.ref(buffer), seconds
             return Packed(buffer, seconds)
+
+    def offer(self, forms: Mapping[str, PackedArray]) -> None:
+        """Give forms that another process packed; each is kept until `form` asks for it.
+
+        Parameters
+        ----------
+        forms : mapping of str to PackedArray
+            The forms by their names. `form` uploads them in place of packing them again.
+        """
+        with self._lock:
+            self._offered.update(forms)
+
+    def withdraw(self, keys: Iterable[str]) -> None:
+        """Drop forms that were offered and not asked for.
+
+        Parameters
+        ----------
+        keys : iterable of str
+            Names of the forms; those that are not offered are passed over.
+        """
+        with self._lock:
+            for key in keys:
+                self._offered.pop(key, None)
 
     @cached_property
     def digest(self) -> str:

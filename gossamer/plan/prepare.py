@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
-from gossamer.ops.weights import Pack, Packed, Weights, build_clock
+from gossamer.ops.weights import Pack, Packed, PackedArray, Weights, build_clock
 
 _SWITCH_SECONDS = 2e-4
 """Seconds after which a thread that wants the interpreter gets it from one that keeps it."""
@@ -46,14 +46,34 @@ class BuildCost:
     nbytes: int | None
 
 
+@dataclass(frozen=True)
+class BuiltForms:
+    """What another process built for a candidate; its kernels are in the kernel cache.
+
+    forms: the packed forms by name. seconds: processor seconds that all but packing them took.
+    """
+
+    forms: Mapping[str, PackedArray]
+    seconds: float
+
+
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device) -> tuple[State, BuildCost]:
-    """Returns the state that algorithm.prepare() makes, and the cost of that."""
+          device: Device, built: BuiltForms | None = None) -> tuple[State, BuildCost]:
+    """Returns the state that algorithm.prepare() makes, and the cost of that. built: what another
+    process has built for the same candidate, whose seconds are part of the cost."""
     watched = _RecordingWeights(weights, device)
+    if built is not None:
+        weights.offer(built.forms)
     start = build_clock(device)
-    state = algorithm.prepare(watched, problem, variant, device)
+    try:
+        state = algorithm.prepare(watched, problem, variant, device)
+    finally:
+        if built is not None:
+            weights.withdraw(built.forms)
     state.packed = tuple(packed.buffer for packed in watched.forms.values())
     seconds = build_clock(device) - start - watched.waited
+    if built is not None:
+        seconds += built.seconds
     seconds += sum(packed.seconds for packed in watched.forms.values())
     kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()
     seconds += max((kernel.subprocess_seconds for kernel in kernels), default=0.0)
@@ -103,6 +123,11 @@ class _RecordingWeights(Weights):
         self.waited = 0.0
         self._weights = weights
         self._device = device
+
+    @property
+    def digest(self) -> str:  # type: ignore[override]
+        """Hash of the constants, which is taken once for all candidates."""
+        return self._weights.digest
 
     def form(self, key: str, pack: Pack) -> Packed:
         start = build_clock(self._device)

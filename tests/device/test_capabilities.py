@@ -42,7 +42,7 @@ EXCHANGE = ("holds", "incoming", "empty_array", "like")
 """The methods for arrays of other libraries, of which a device has all or none."""
 
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "assemble": lambda device: device.assemble([]),
+    "assemble": lambda device: device.assemble((), list),
     "stream_handle": lambda device: device.stream_handle(None),
     "current": lambda device: device.current(),
     "wrap": lambda device: device.wrap(4096, 16, None),
@@ -216,7 +216,8 @@ def test_ptx_is_assembled(cuda: Device) -> None:
     address = code.get("ld.param.u64", "q", ptx.Address("target"))
     code.emit("st.global.u32", ptx.Address(address), 7)
     code.emit("ret")
-    (kernel,) = cuda.assemble([ptx.kernel("seven", ("target",), code, 1, 1)])
+    program = ptx.kernel("seven", ("target",), code, 1, 1)
+    (kernel,) = cuda.assemble((program.text,), lambda: [program])
     buffer = cuda.upload(np.zeros(1, np.int32), "a test")
     cuda.launch(kernel, (1,), (1,), (buffer,))
     result = np.empty(1, np.int32)

@@ -202,3 +202,34 @@ def test_failed_write_leaves_nothing_behind(
         assert not write_atomically(target, b"second")
     assert target.read_bytes() == b"first"
     assert [path.name for path in folder.iterdir()] == ["file"]
+
+
+def test_who_asks_learns_once_what_was_built(folder: Path) -> None:
+    kernel_cache.hand_over()
+    cached(("a",), lambda: b"built")
+    assert kernel_cache.was_built(("a",)) and not kernel_cache.was_built(("a",))
+    cached(("a",), lambda: b"again")
+    assert not kernel_cache.was_built(("a",)) and not kernel_cache.hand_over()
+
+
+def test_entries_pass_from_one_process_to_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel_cache.hand_over()
+    cached(("written",), lambda: b"on disk")
+    monkeypatch.setattr(kernel_cache, "write_atomically", lambda path, data: False)
+    cached(("unwritten",), lambda: b"in memory")
+    entries = kernel_cache.hand_over()
+    assert set(entries.values()) == {b"in memory", None}
+    assert cached(("unwritten",), lambda: b"again") == b"again"
+    kernel_cache.forget(("unwritten",))
+    kernel_cache.hand_over()
+    kernel_cache.adopt(entries)
+    for key, data in (("written", b"on disk"), ("unwritten", b"in memory")):
+        assert cached((key,), lambda: b"never") == data
+        assert kernel_cache.was_built((key,)) and not kernel_cache.was_built((key,))
+
+
+def test_adopted_entries_are_written_where_that_is_possible(folder: Path) -> None:
+    kernel_cache.adopt({kernel_cache._name(("a",)): b"bytes"})
+    assert len(_files(folder)) == 1 and cached(("a",), lambda: b"never") == b"bytes"

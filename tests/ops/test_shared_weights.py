@@ -6,9 +6,10 @@ import gc
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 
 from gossamer.device.base import Device
-from gossamer.ops.weights import WeightsStore
+from gossamer.ops.weights import PackedArray, WeightsStore
 
 
 def test_who_uses_a_layer_has_the_same_weights(device: Device) -> None:
@@ -40,3 +41,27 @@ def test_a_form_is_made_once_while_it_is_used(device: Device) -> None:
     assert weights.nbytes == 0
     buffer = weights.packed("reversed", pack)
     assert len(made) == 2 and weights.nbytes == buffer.nbytes
+
+
+def test_a_form_that_was_offered_is_not_packed_again(device: Device) -> None:
+    array = np.arange(6, dtype=np.float32)
+    weights = WeightsStore().of("a", {"weight": array}, device)
+
+    def never(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        raise AssertionError("the form was offered")
+
+    weights.offer({"twice": PackedArray(2 * array, 30.0), "unused": PackedArray(array, 1.0)})
+    form = weights.form("twice", never)
+    assert 30 <= form.seconds < 40
+    memory = np.empty_like(array)
+    device.read(form.buffer, memory)
+    np.testing.assert_array_equal(memory, 2 * array)
+    weights.offer({"twice": PackedArray(3 * array, 1.0)})
+    assert weights.form("twice", never) == form
+    del form
+    gc.collect()
+    # an offer is good for one form, also where that was still in memory
+    assert weights.form("twice", lambda arrays: 4 * arrays["weight"]).seconds < 30
+    weights.withdraw(["unused", "absent"])
+    with pytest.raises(AssertionError, match="the form was offered"):
+        weights.form("unused", never)

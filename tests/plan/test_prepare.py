@@ -12,9 +12,9 @@ from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
-from gossamer.ops.weights import Weights
+from gossamer.ops.weights import PackedArray, Weights
 from gossamer.plan import prepare
-from gossamer.plan.prepare import BuildCost, Prepared, build
+from gossamer.plan.prepare import BuildCost, BuiltForms, Prepared, build
 from gossamer.plan.store.tuning_file import Measurement
 from gossamer.plan.tune import tuner
 from tests.ops.recording import RecordingDevice
@@ -115,6 +115,19 @@ def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
     kernel = _kernel(None, False)
     kernel.subprocess_seconds = 7.0
     assert _built(Packer(clock, kernel), weights, device).seconds == 100 * 5 + 7
+
+
+def test_what_another_process_did_is_part_of_the_cost(clock: Clock) -> None:
+    device = RecordingDevice()
+    weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
+    form = PackedArray(np.zeros((3, 4), np.float32), 30.0)
+    built = BuiltForms({"form": form, "other": form}, 400.0)
+    (variant,) = Packer(clock).variants(None, device)
+    _, cost = build(Packer(clock), weights, None, variant, device, built)  # type: ignore[arg-type]
+    assert cost == BuildCost(432, False, 48) and clock.now == 2
+    # what the candidate did not ask for is dropped
+    packed = weights.form("other", lambda arrays: arrays["weight"])
+    assert packed.seconds == 0
 
 
 def _measured(build_s: float | None, cached: bool) -> Measurement:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,8 @@ from cuda.bindings import driver
 from gossamer.device import kernel_cache
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, out_of_memory
-from gossamer.device.cuda import dlpack, nvjitlink, nvrtc
+from gossamer.device.cuda import cubins, dlpack, nvjitlink, nvrtc
+from gossamer.device.cuda.build_only import BuildOnlyMaker
 from gossamer.device.cuda.driver import (
     Current,
     DriverError,
@@ -112,6 +111,11 @@ class CudaDevice(Device):
         return True
 
     @property
+    def build_only(self) -> BuildOnlyMaker:
+        return BuildOnlyMaker(self.index, self.description, self.driver, self.limits,
+                              self.architecture, self._chip)
+
+    @property
     def runs_cuda_libraries(self) -> bool:
         return True
 
@@ -127,53 +131,53 @@ class CudaDevice(Device):
                 del self._kernels[source]
         return kernel.result()
 
-    def assemble(self, programs: Sequence[PtxProgram]) -> list[CudaKernel]:
-        """Returns the kernels, from the disk cache where possible. The others are assembled at the
+    def assemble(self, key: Sequence[str],
+                 generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
+        """Returns the kernels, from the disk cache if possible. Otherwise they are assembled at the
         same time, each in its own process."""
-        def assembled(program: PtxProgram) -> CudaKernel:
-            seconds = 0.0
+        seconds = 0.0
 
-            def build() -> bytes:
-                nonlocal seconds
-                start = time.perf_counter()
-                cubin, _ = nvjitlink.build(program, self.architecture, apart=True)
-                seconds = time.perf_counter() - start
-                return cubin
+        def build() -> bytes:
+            nonlocal seconds
+            programs = generate()
+            built, seconds = nvjitlink.build_all(programs, self.architecture)
+            return cubins.joined([program.name for program in programs], built)
 
-            kernel = self._loaded(KernelSource(Path(f"{program.name}.ptx"), program.name),
-                                  nvjitlink.key(program, self.architecture), build)
+        def load(entry: bytes) -> list[CudaKernel]:
+            return [CudaKernel(cubins.source(name), cubin, self)
+                    for name, cubin in cubins.separated(entry)]
+
+        kernels = self._loaded(nvjitlink.key(key, self.architecture), build, load,
+                               "generated kernels")
+        for kernel in kernels:
             kernel.subprocess_seconds = seconds
-            return kernel
-
-        with ThreadPoolExecutor(max(len(programs), 1)) as pool:
-            return list(pool.map(assembled, programs))
+        return kernels
 
     def _load(self, source: KernelSource) -> CudaKernel:
-        key = (source.text(), source.function, nvrtc.OPTIONS, self.architecture, nvrtc.version())
-        return self._loaded(source, key,
-                            lambda: nvrtc.compile_cubin(source, self.architecture)[0])
+        (kernel,) = self._loaded(
+            nvrtc.key(source, self.architecture),
+            lambda: nvrtc.compile_cubin(source, self.architecture)[0],
+            lambda cubin: [CudaKernel(source, cubin, self)],
+            f"{source.function} of {source.path.name}")
+        return kernel
 
-    def _loaded(self, source: KernelSource, key: Sequence[str],
-                build: Callable[[], bytes]) -> CudaKernel:
-        from_cache = True
-
-        def build_missing() -> bytes:
-            nonlocal from_cache
-            from_cache = False
-            return build()
-
+    def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
+                load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
+        """Returns the kernels that `load` makes of an entry of the kernel cache, which `build`
+        makes where it is missing or cannot be loaded. what: names the kernels, for the error."""
         try:
-            kernel = CudaKernel(source, kernel_cache.cached(key, build_missing), self)
-            kernel.from_cache = from_cache
-            return kernel
+            kernels = load(kernel_cache.cached(key, build))
         except DriverError:
             # the entry is intact but cannot be loaded
             kernel_cache.forget(key)
-        try:
-            return CudaKernel(source, kernel_cache.cached(key, build), self)
-        except DriverError as error:
-            raise DeviceError(f"{self.name} cannot load {source.function} of "
-                              f"{source.path.name}: {error}") from None
+            try:
+                kernels = load(kernel_cache.cached(key, build))
+            except DriverError as error:
+                raise DeviceError(f"{self.name} cannot load {what}: {error}") from None
+        from_cache = not kernel_cache.was_built(key)
+        for kernel in kernels:
+            kernel.from_cache = from_cache
+        return kernels
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> CudaBuffer:
         with self.current():

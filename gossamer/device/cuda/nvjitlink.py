@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from cuda.bindings import nvjitlink
 
 from gossamer.device.cuda.nvrtc import BuildInfo
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.errors import CompileError
+from gossamer.io import python_process
 
 
 def version() -> str:
@@ -21,9 +23,11 @@ def version() -> str:
     return "{}.{}".format(*nvjitlink.version())
 
 
-def key(program: PtxProgram, architecture: str) -> tuple[str, ...]:
-    """Returns the key of a program's cubin in the kernel cache."""
-    return program.name, program.text, architecture, f"nvJitLink {version()}"
+def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
+    """Returns the key in the kernel cache of the cubins of some programs, which these texts
+    identify."""
+    return (*programs, "\n".join([_heading(architecture), *_options(architecture)]),
+            f"nvJitLink {version()}")
 
 
 def build(program: PtxProgram, architecture: str, *, apart: bool = False
@@ -34,15 +38,45 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
     process nvJitLink assembles only one program at a time.
     Raises CompileError with the assembler's log.
     """
-    number = int("".join(filter(str.isdigit, architecture)))
-    version = "8.0" if number <= 90 else "9.0"
-    text = f".version {version}\n.target {architecture}\n.address_size 64\n{program.text}"
-    options = [f"-arch={architecture}", "-verbose", "-Xptxas=-v"]
-    cubin, log = (_link_in_a_process if apart else link)(text, options)
+    text = _heading(architecture) + program.text
+    cubin, log = (_link_in_a_process if apart else link)(text, _options(architecture))
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.search(r"Used (\d+) registers", log)
     return cubin, BuildInfo(int(registers[1]) if registers else 0,
                             int(spills[1]) + int(spills[2]) if spills else 0, log)
+
+
+def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False
+              ) -> tuple[list[bytes], float]:
+    """Returns the cubins of programs that are assembled at the same time, each in a process of its
+    own, and the most seconds that one of these took.
+
+    one_here: whether the first is assembled in this process instead.
+    Raises CompileError with the assembler's log.
+    """
+    seconds = [0.0]
+
+    def assembled(index: int) -> bytes:
+        apart = index > 0 or not one_here
+        start = time.perf_counter()
+        cubin, _ = build(programs[index], architecture, apart=apart)
+        if apart:
+            seconds.append(time.perf_counter() - start)
+        return cubin
+
+    with ThreadPoolExecutor(max(len(programs), 1)) as pool:
+        return list(pool.map(assembled, range(len(programs)))), max(seconds)
+
+
+def _heading(architecture: str) -> str:
+    """Returns the lines with which a PTX text begins."""
+    number = int("".join(filter(str.isdigit, architecture)))
+    version = "8.0" if number <= 90 else "9.0"
+    return f".version {version}\n.target {architecture}\n.address_size 64\n"
+
+
+def _options(architecture: str) -> list[str]:
+    return [f"-arch={architecture}", "-verbose", "-Xptxas=-v"]
 
 
 def link(text: str, options: Sequence[str]) -> tuple[bytes, str]:
@@ -71,11 +105,9 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    # the new process imports from the same folders; -P excludes its working directory
-    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
-        run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],
-                             env={**os.environ, "PYTHONPATH": folders},
+        run = subprocess.run(python_process.command("gossamer.device.cuda.nvjitlink"),
+                             env=python_process.environment(),
                              input=pickle.dumps((text, options)), capture_output=True)
     except OSError as error:
         raise CompileError(f"cannot start a process that assembles PTX: {error}") from None

@@ -35,6 +35,11 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
+def key(source: KernelSource, architecture: str) -> tuple[str, ...]:
+    """Returns the key of a kernel's cubin in the kernel cache."""
+    return source.text(), source.function, OPTIONS, architecture, version()
+
+
 def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, BuildInfo]:
     """Returns the cubin of a kernel for an architecture such as sm_90, and the assembler's report.
 

@@ -14,9 +14,10 @@ from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cache_folder
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.canonical import canonical
 from gossamer.ops.registry import OPS
 from gossamer.plan.store.device_file import DeviceFile
-from gossamer.plan.store.keys import canonical, identity, problem_key
+from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_file import (
     CandidateKey,
     Measurement,

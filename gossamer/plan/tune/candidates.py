@@ -17,7 +17,7 @@ from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import Prepared, build
+from gossamer.plan.prepare import BuiltForms, Prepared, build
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.bounds import Bounds, bounds
@@ -86,9 +86,11 @@ class CandidateSet:
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
 
     @QUIET
-    def build(self, algorithm: Algorithm, variant: Variant) -> Prepared:
-        """Returns a candidate ready to run with the layer's constants, and the cost of that."""
-        return build(algorithm, self.weights, self.problem, variant, self.device)
+    def build(self, algorithm: Algorithm, variant: Variant,
+              built: BuiltForms | None = None) -> Prepared:
+        """Returns a candidate ready to run with the layer's constants, and the cost of that.
+        built: what another process has built for it."""
+        return build(algorithm, self.weights, self.problem, variant, self.device, built)
 
     @QUIET
     def check(self, algorithm: Algorithm, variant: Variant) -> str | None:

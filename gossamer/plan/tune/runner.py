@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,8 +24,17 @@ from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.candidates import CandidateSet, Work
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import BUILDING, CHECKING, REFERENCE, TIMING, WAITING, TuningProfile
+from gossamer.plan.tune.profile import (
+    BUILDING,
+    CHECKING,
+    REFERENCE,
+    TIMING,
+    WAITING,
+    WORKING,
+    TuningProfile,
+)
 from gossamer.plan.tune.queue import NEAR, CandidateGroup, LayerTimes, Trial, TrialQueue
+from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and of all samples of a group's candidates."""
@@ -54,12 +63,14 @@ class _Ready:
 class TrialRunner:
     """Runs the trials of a queue on one device.
 
-    samples: number of samples for candidates near the best. progress: called after each trial.
+    samples: number of samples for candidates near the best. workers: processes that build the
+    candidates that skip zeros, which takes long in Python; None where this process does. progress: called after each trial.
     is_over: returns whether the time that may be spent is over; trials that were not begun by then
     are left.
     """
 
     def __init__(self, queue: TrialQueue, device: Device, memory: CandidateMemory, samples: int, *,
+                 workers: BuildWorkers | None = None,
                  contention: CpuContention | None = None, profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
                  is_over: Callable[[], bool] = lambda: False) -> None:
@@ -67,6 +78,7 @@ class TrialRunner:
         self._device = device
         self._memory = memory
         self._samples = samples
+        self._workers = workers
         self._contention = CpuContention() if contention is None else contention
         self._profile = TuningProfile() if profile is None else profile
         self._progress = progress
@@ -92,7 +104,8 @@ class TrialRunner:
     @contextmanager
     def _builders(self) -> Iterator[None]:
         if self._device.builds_side_by_side:
-            self._pool = ThreadPoolExecutor(processors())
+            # half of the threads may wait for other processes
+            self._pool = ThreadPoolExecutor(_AHEAD * processors())
         try:
             yield
         finally:
@@ -142,9 +155,16 @@ class TrialRunner:
         return known.result()
 
     def _build(self, trial: Trial) -> Prepared:
+        built = None
+        if self._workers is not None and not trial.algorithm.dense:
+            with self._profile.stage(WORKING):
+                weights = trial.group.layer.weights_on(self._device)
+                with suppress(BuildHereError):
+                    built = self._workers.submit(trial.algorithm, trial.group.problem,
+                                                 trial.variant, weights).result()
         candidates = self._set_of(trial.group.layer)
         with self._profile.stage(BUILDING):
-            return candidates.build(trial.algorithm, trial.variant)
+            return candidates.build(trial.algorithm, trial.variant, built)
 
     def _try(self, trial: Trial, built: Callable[[], Prepared]) -> None:
         """Checks a candidate and takes the first sample of its time."""

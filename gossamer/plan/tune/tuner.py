@@ -38,6 +38,7 @@ from gossamer.plan.tune.queue import (
     TrialQueue,
 )
 from gossamer.plan.tune.runner import TrialRunner, trials_of
+from gossamer.plan.tune.workers import BuildWorkers
 
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
@@ -149,6 +150,7 @@ class Tuner(Measures):
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
+        self._workers: BuildWorkers | None = None
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results: dict[_Key, dict[CandidateKey, Measurement]] = {}
@@ -188,6 +190,9 @@ class Tuner(Measures):
             return
         asked = {(algorithm, layer.problem) for layer in layers if layer.problem is not None
                  for algorithm in OPS[layer.problem.op].algorithms if algorithm.vendor}
+        for algorithm, _ in asked:
+            # libraries are loaded by one thread
+            algorithm.version(device)
         with self.profile.stage(LISTING), responsive(), ThreadPoolExecutor(processors()) as pool:
             list(pool.map(lambda pair: self.refusal_reason(pair[0], pair[1], device), asked))
 
@@ -303,7 +308,8 @@ class Tuner(Measures):
                 most, most - left, spent * left / max(1, most - left)))
 
         runner = TrialRunner(
-            queue, device, self._memory_of(device), self.samples, contention=self._contention,
+            queue, device, self._memory_of(device), self.samples,
+            workers=self._workers_for(device, trials), contention=self._contention,
             profile=self.profile, progress=progress,
             is_over=lambda: time.monotonic() > self._deadline)
         try:
@@ -486,9 +492,21 @@ class Tuner(Measures):
             cache.flush()
 
     def release(self) -> None:
-        """Frees the memory that holds inputs and outputs of the layers to be measured."""
+        """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
+        processes that build."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
         for memory in self._memories.values():
             memory.release()
+
+    def _workers_for(self, device: Device, trials: Iterable[Trial]) -> BuildWorkers | None:
+        """Returns the processes that build candidates; None where no trial needs them."""
+        if device.build_only is None or all(trial.algorithm.dense for trial in trials):
+            return None
+        if self._workers is None:
+            self._workers = BuildWorkers(device, max(1, processors() - 1))
+        return self._workers
 
     def _memory_of(self, device: Device) -> CandidateMemory:
         if device.name not in self._memories:

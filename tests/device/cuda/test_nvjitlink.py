@@ -20,6 +20,16 @@ def test_an_error_of_the_assembler_is_told() -> None:
             nvjitlink.build(wrong, "sm_90", apart=apart)
 
 
+def test_several_programs_are_assembled_at_the_same_time() -> None:
+    programs = [PtxProgram(name, f".visible .entry {name}() {{ exit; }}") for name in "abc"]
+    cubins, seconds = nvjitlink.build_all(programs, "sm_90")
+    assert [f".text.{name}".encode() in cubin for name, cubin in zip("abc", cubins, strict=True)
+            ] == [True] * 3 and seconds > 0
+    assert nvjitlink.build_all(programs, "sm_90", one_here=True)[0] == cubins
+    assert nvjitlink.build_all(programs[:1], "sm_90", one_here=True) == (cubins[:1], 0.0)
+    assert nvjitlink.build_all([], "sm_90") == ([], 0.0)
+
+
 def test_a_process_apart_imports_what_this_one_does(tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not import modules from its working directory."""

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossamer.device import source_hash as hashing
 from gossamer.device.registry import find
+from gossamer.device.source_hash import sources
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, integers
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.canonical import canonical
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
@@ -27,14 +30,7 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.store import keys
-from gossamer.plan.store.keys import (
-    canonical,
-    identity,
-    libraries,
-    problem_key,
-    source_hash,
-    sources,
-)
+from gossamer.plan.store.keys import identity, libraries, problem_key, source_hash
 from gossamer.tensor import Format, TensorSpec
 
 OPS_FOLDER = Path(keys.__file__).parents[2] / "ops"
@@ -193,14 +189,14 @@ def abacus(tmp_path, monkeypatch):
     instance = importlib.import_module("abacus_algorithm").Abacus()
 
     def fresh_hash():
-        for cached in (keys._source_hash, keys._names, keys._versions):
+        for cached in (hashing.source_hash, hashing._names, hashing._versions):
             cached.cache_clear()
         return source_hash(instance)
 
     yield fresh_hash
     fresh_hash()
     del sys.modules["abacus_algorithm"]
-    keys._source_hash.cache_clear()
+    hashing.source_hash.cache_clear()
 
 
 def test_a_hash_changes_with_kernel_python_and_library(abacus, tmp_path, monkeypatch):
@@ -213,11 +209,11 @@ def test_a_hash_changes_with_kernel_python_and_library(abacus, tmp_path, monkeyp
     with open(tmp_path / "abacus_algorithm.py", "a") as file:
         file.write("# changed\n")
     hashes.add(abacus())
-    monkeypatch.setattr(keys.metadata, "version", lambda package: "99")
+    monkeypatch.setattr(hashing.metadata, "version", lambda package: "99")
     hashes.add(abacus())
     dialect = tmp_path / "common.h"
     dialect.write_text("changed")
-    monkeypatch.setattr(keys, "DIALECT", (dialect,))
+    monkeypatch.setattr(hashing, "DIALECT", (dialect,))
     hashes.add(abacus())
     assert len(hashes) == 5
 

@@ -3,7 +3,7 @@ that it generates is tested in test_code.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,8 +43,8 @@ class PtxDevice(Device):
         self.limits, self.architecture = H200, architecture
         self.calls: list[tuple[Any, ...]] = []
 
-    def assemble(self, programs: Sequence[Any]) -> list[Any]:
-        return list(programs)
+    def assemble(self, key: Sequence[str], generate: Callable[[], Sequence[Any]]) -> list[Any]:
+        return list(generate())
 
     def compile(self, source: Any) -> Any:
         return source.function

@@ -60,10 +60,11 @@ def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> lis
     problem = division.problem
     epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
     all_blocks = blocks(division, arrays["weight"])
-    share = -(-len(all_blocks) // division.config.kernels)
     result = []
-    for first in range(0, len(all_blocks), share):
-        kernel_blocks = all_blocks[first:first + share]
+    first = 0
+    for count in division.kernel_blocks:
+        kernel_blocks = all_blocks[first:first + count]
+        first += count
         code = Code()
         labels = [code.label() for _ in kernel_blocks]
         code.dispatch(code.get("mov.u32", "r", "%ctaid.y"), labels)

@@ -7,13 +7,15 @@ tiling.py divides the work, and configs.py lists the ways in which that can be d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.cuda.ptx import PtxProgram
+from gossamer.device.source_hash import source_hash
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import configs, estimate, lines
@@ -21,8 +23,7 @@ from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.lru_cache import LruCache
-from gossamer.ops.weights import Weights
+from gossamer.ops.weights import Weights, WeightsInfo
 
 DENSEST = 0.5
 """The largest density at which the algorithm is offered: above it nothing is gained."""
@@ -34,10 +35,6 @@ _LINES_PER_SECOND = 13_000
 """Instructions that one processor assembles in a second."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
-
-_PROGRAMS: LruCache[list[tuple[PtxProgram, int]]] = LruCache(
-    2**27, lambda programs: sum(len(program.text) for program, _ in programs))
-"""Generated programs, each with its number of blocks; their size is the length of their text."""
 
 
 class DirectSparseCompiled(Algorithm):
@@ -99,20 +96,19 @@ class DirectSparseCompiled(Algorithm):
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
         division = _tiling(problem, variant)
-        programs = _PROGRAMS.of((division, weights.digest), lambda: [
-            (generated.program, generated.blocks)
-            for generated in generate(division, weights.arrays)])
-        kernels = device.assemble([program for program, _ in programs])
+        kernels = device.assemble(
+            _key(division, weights),
+            lambda: [generated.program for generated in generate(division, weights.arrays)])
         fused = is_short(problem.epilogue.expression)
         tensors = range(1, len(variant.inputs)) if fused else ()
         arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
         launches = [Launch(kernel, (division.groups[0], blocks), (division.work_group,), arguments,
                            division.shared_bytes)
-                    for kernel, (_, blocks) in zip(kernels, programs, strict=True)]
+                    for kernel, blocks in zip(kernels, division.kernel_blocks, strict=True)]
         if not fused:
             launches += epilogue_pass_launches(problem.epilogue, weights, device,
                                                variant.outputs[0], 1)
-        return State(problem, variant, device, launches, data=len(programs))
+        return State(problem, variant, device, launches, data=len(kernels))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -134,6 +130,16 @@ class DirectSparseCompiled(Algorithm):
 def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
     config = GeneratedConfig(**{key: int(value) for key, value in variant.config})
     return GeneratedTiling(problem, config, variant.precision == "fp16")
+
+
+def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
+    """Returns texts that identify the generated code: the generator, what it divides and how, and
+    the weights and constants that become part of the instructions."""
+    # what is known of the weights besides their values does not change the code
+    problem = replace(division.problem, weights_info=WeightsInfo(), facts=())
+    what = {"problem": canonical(problem), "config": asdict(division.config),
+            "halves": division.halves}
+    return source_hash(generate.__module__), json.dumps(what, sort_keys=True), weights.digest
 
 
 def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:

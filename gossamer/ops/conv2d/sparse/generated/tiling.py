@@ -187,6 +187,14 @@ class GeneratedTiling:
         return images * rows * columns, self.blocks * self.problem.groups
 
     @property
+    def kernel_blocks(self) -> tuple[int, ...]:
+        """Number of blocks of each kernel; where there are fewer blocks than kernels of the config,
+        there are fewer kernels."""
+        total = self.groups[1]
+        share = -(-total // self.config.kernels)
+        return tuple(min(share, total - first) for first in range(0, total, share))
+
+    @property
     def buffers(self) -> int:
         """Buffers in use: fewer than BUFFERS where there are fewer stages."""
         stages = -(-(self.problem.channels // self.problem.groups) // self.config.stage)

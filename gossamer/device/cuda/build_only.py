@@ -1,0 +1,168 @@
+"""A device that builds kernels for a GPU in a process that never touches the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gossamer.device import kernel_cache
+from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.checks import check_transfer, check_view
+from gossamer.device.cuda import cubins, nvjitlink, nvrtc
+from gossamer.device.cuda.ptx import PtxProgram
+from gossamer.device.limits import Limits
+from gossamer.device.optional import NeedsDeviceError
+from gossamer.device.source import KernelSource
+
+
+@dataclass(frozen=True)
+class BuildOnlyMaker:
+    """The facts of a CUDA device by which another process builds kernels for it, and a function
+    without arguments that makes the device with which it does so. The fields are those of
+    Device."""
+
+    index: int
+    description: str
+    driver: str
+    limits: Limits
+    architecture: str
+    chip: str
+
+    def __call__(self) -> BuildOnlyDevice:
+        return BuildOnlyDevice(self)
+
+
+class BuildOnlyDevice(Device):
+    """A device whose kernels go to the disk cache, under the keys with which CudaDevice looks for
+    them. Memory has a size and no content, launches do nothing, and what would need results raises
+    NeedsDeviceError."""
+
+    api = "cuda"
+
+    def __init__(self, facts: BuildOnlyMaker) -> None:
+        self._facts = facts
+        self.index, self.description, self.driver = facts.index, facts.description, facts.driver
+        self.limits, self.architecture = facts.limits, facts.architecture
+        self._kernels: dict[KernelSource, BuiltKernel] = {}
+
+    @property
+    def chip(self) -> str:
+        return self._facts.chip
+
+    @property
+    def builds_side_by_side(self) -> bool:
+        return True
+
+    @property
+    def build_only(self) -> BuildOnlyMaker:
+        return self._facts
+
+    @property
+    def toolkit(self) -> str:
+        return f"NVRTC {nvrtc.version()}"
+
+    @property
+    def assembles_ptx(self) -> bool:
+        return True
+
+    @property
+    def runs_cuda_libraries(self) -> bool:
+        return True
+
+    def compile(self, source: KernelSource) -> BuiltKernel:
+        if source not in self._kernels:
+            cubin = kernel_cache.cached(
+                nvrtc.key(source, self.architecture),
+                lambda: nvrtc.compile_cubin(source, self.architecture)[0])
+            self._kernels[source] = BuiltKernel(source, len(cubin))
+        return self._kernels[source]
+
+    def assemble(self, key: Sequence[str],
+                 generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
+        """Assembles the first program in this process and all others, which are long where there
+        are several, at the same time in processes of their own."""
+        seconds = 0.0
+
+        def build() -> bytes:
+            nonlocal seconds
+            programs = generate()
+            built, seconds = nvjitlink.build_all(programs, self.architecture, one_here=True)
+            return cubins.joined([program.name for program in programs], built)
+
+        entry = kernel_cache.cached(nvjitlink.key(key, self.architecture), build)
+        return [BuiltKernel(cubins.source(name), len(cubin), seconds)
+                for name, cubin in cubins.separated(entry)]
+
+    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> AbsentBuffer:
+        return AbsentBuffer(self, nbytes)
+
+    def upload(self, array: np.ndarray, purpose: str) -> AbsentBuffer:
+        return AbsentBuffer(self, array.nbytes)
+
+    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+
+    def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        pass
+
+    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
+               arguments: Sequence[Argument], *, shared_bytes: int = 0,
+               stream: Any = None) -> None:
+        """Does nothing, as nobody can read what the kernel would write."""
+
+    def synchronize(self, stream: Any = None) -> None:
+        pass
+
+    def create_stream(self) -> None:
+        return None
+
+    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        self._needs_device("reading memory")
+
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        self._needs_device("timing")
+
+    def capture(self, work: Callable[[Any], None], stream: Any = None,
+                repeats: int = 1) -> Callable[..., None]:
+        self._needs_device("recording a graph")
+
+    def stream_handle(self, stream: Any) -> int:
+        self._needs_device("the handle of a stream")
+
+    def current(self) -> AbstractContextManager[None]:
+        self._needs_device("a context of CUDA")
+
+    def wrap(self, address: int, nbytes: int, owner: object) -> Buffer:
+        self._needs_device("memory of another library")
+
+    def _needs_device(self, what: str) -> NoReturn:
+        raise NeedsDeviceError(f"{what} needs {self.name} itself, and this process only builds "
+                               "kernels for it; do it in the process that runs them")
+
+
+class AbsentBuffer(Buffer):
+    """Memory of which only the size is known."""
+
+    def __init__(self, device: BuildOnlyDevice, nbytes: int) -> None:
+        self.device, self.nbytes = device, nbytes
+
+    @property
+    def address(self) -> int:
+        raise NeedsDeviceError(f"memory of {self.device.name} has no address in a process that "
+                               "only builds kernels; use it in the process that runs them")
+
+    def view(self, offset: int, nbytes: int) -> AbsentBuffer:
+        check_view(self, offset, nbytes)
+        return AbsentBuffer(self.device, nbytes)  # type: ignore[arg-type]
+
+
+class BuiltKernel(Kernel):
+    """A kernel that is in the disk cache, and not loaded."""
+
+    def __init__(self, source: KernelSource, code_bytes: int, seconds: float = 0.0) -> None:
+        self.name, self.source, self.code_bytes = source.function, source, code_bytes
+        self.subprocess_seconds = seconds

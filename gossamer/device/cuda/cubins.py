@@ -1,0 +1,32 @@
+"""Several cubins as one entry of the kernel cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from gossamer.device.source import KernelSource
+
+
+def joined(names: Sequence[str], cubins: Sequence[bytes]) -> bytes:
+    """Returns the cubins of named kernels as one entry: a line of JSON with their names and sizes,
+    then their bytes."""
+    heading = json.dumps([[name, len(cubin)] for name, cubin in zip(names, cubins, strict=True)])
+    return b"".join([heading.encode(), b"\n", *cubins])
+
+
+def source(name: str) -> KernelSource:
+    """Returns what stands for the source of a generated kernel, of which no file exists."""
+    return KernelSource(Path(f"{name}.ptx"), name)
+
+
+def separated(entry: bytes) -> list[tuple[str, bytes]]:
+    """Returns the names and cubins of an entry in their order."""
+    heading, _, rest = entry.partition(b"\n")
+    cubins = []
+    start = 0
+    for name, size in json.loads(heading):
+        cubins.append((name, rest[start:start + size]))
+        start += size
+    return cubins

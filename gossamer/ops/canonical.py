@@ -1,0 +1,34 @@
+"""The fixed text of problems: equal in every process where the problems are equal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from gossamer.ops.algorithm import Problem
+
+
+def canonical(problem: Problem) -> dict[str, Any]:
+    """Returns every field of a problem as JSON values, less value facts where none are known;
+    equal problems give equal text."""
+    return _plain(problem)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value of a problem as JSON values. Raises TypeError where it has no fixed text."""
+    if is_dataclass(value):
+        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)
+                 if field.name != "facts" or getattr(value, field.name) != field.default}
+        return {"op": value.op, **plain} if isinstance(value, Problem) else plain
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"a problem holds {value!r}, which has no fixed text")

@@ -1,0 +1,201 @@
+"""Tests of the device that builds kernels for a GPU without one, against the kernel cache."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device import base, kernel_cache
+from gossamer.device.base import Device
+from gossamer.device.optional import NeedsDeviceError
+from gossamer.device.source import KernelSource
+from gossamer.errors import CompileError
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.registry import OPS
+from gossamer.ops.weights import Weights, WeightsInfo
+from tests.ops.conv2d.sparse.sparse_weights import BIAS_SIGMOID, H200, sparse, with_density
+from tests.ops.harness import random_weights
+from tests.ops.problems import BUILT
+
+pytest.importorskip("cuda.core")
+build_only = pytest.importorskip("gossamer.device.cuda.build_only", exc_type=ImportError)
+cuda_device = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
+nvjitlink = pytest.importorskip("gossamer.device.cuda.nvjitlink", exc_type=ImportError)
+nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+ptx = pytest.importorskip("gossamer.device.cuda.ptx", exc_type=ImportError)
+
+SOURCE = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
+LIMITS = replace(H200, mma=True)
+MAKER = build_only.BuildOnlyMaker(3, "H200 (sm_90)", "CUDA 13.0", LIMITS, "sm_90", "H200")
+PROGRAMS = [ptx.PtxProgram(name, f".visible .entry {name}() {{ exit; }}") for name in ("a", "b")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict())
+    monkeypatch.setattr(kernel_cache, "_built", set())
+    return tmp_path / "cache"
+
+
+class LoadedKernel(base.Kernel):
+    """What stands for a kernel that a GPU has loaded."""
+
+    def __init__(self, source: KernelSource, cubin: bytes, device: object) -> None:
+        self.name, self.source, self.code_bytes = source.function, source, len(cubin)
+        self.cubin = cubin
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A CUDA device that finds its kernels and loads them on no GPU."""
+    device = object.__new__(cuda_device.CudaDevice)
+    device.index, device.description, device.driver = 3, "H200 (sm_90)", "CUDA 13.0"
+    device.architecture, device.limits, device._chip = "sm_90", LIMITS, "H200"
+    device._kernels = {}
+    monkeypatch.setattr(cuda_device, "CudaKernel", LoadedKernel)
+    return device
+
+
+def nothing(*arguments: Any, **options: Any) -> Any:
+    raise AssertionError("nothing is left to build")
+
+
+def elsewhere() -> dict[str, bytes | None]:
+    """Makes this process forget what it built, as another process that did so would hand it over,
+    and returns that."""
+    return kernel_cache.hand_over()
+
+
+def test_it_is_the_device_but_for_running(real: Any) -> None:
+    made = pickle.loads(pickle.dumps(real.build_only))()
+    for name in ("name", "api", "index", "description", "driver", "chip", "architecture", "limits",
+                 "toolkit", "assembles_ptx", "builds_side_by_side", "runs_cuda_libraries",
+                 "compiles", "alignment", "build_only"):
+        assert getattr(made, name) == getattr(real, name), name
+    assert real.build_only == MAKER
+
+
+def test_what_it_compiles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = MAKER().compile(SOURCE)
+    elsewhere()
+    monkeypatch.setattr(nvrtc, "compile_cubin", nothing)
+    kernel = real.compile(SOURCE)
+    assert kernel.cubin[:4] == b"\x7fELF"
+    assert built.code_bytes == kernel.code_bytes and built.name == kernel.name
+    assert kernel.from_cache
+
+
+def test_what_it_assembles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = MAKER().assemble(("two programs",), lambda: PROGRAMS)
+    monkeypatch.setattr(nvjitlink, "build", nothing)
+    kernels = real.assemble(("two programs",), nothing)
+    assert [kernel.name for kernel in kernels] == [kernel.name for kernel in built] == ["a", "b"]
+    assert all(kernel.cubin[:4] == b"\x7fELF" for kernel in kernels)
+    assert [kernel.code_bytes for kernel in kernels] == [kernel.code_bytes for kernel in built]
+    assert all(kernel.subprocess_seconds == 0 for kernel in kernels)
+
+
+def test_the_device_assembles_what_is_missing_in_processes(real: Any) -> None:
+    kernels = real.assemble(("two programs",), lambda: PROGRAMS)
+    assert all(kernel.subprocess_seconds > 0 and not kernel.from_cache for kernel in kernels)
+    assert [kernel.name for kernel in MAKER().assemble(("two programs",), nothing)] == ["a", "b"]
+    again = real.assemble(("two programs",), nothing)
+    assert all(kernel.subprocess_seconds == 0 and kernel.from_cache for kernel in again)
+    with pytest.raises(AssertionError, match="nothing is left"):
+        real.assemble(("two other programs",), nothing)
+
+
+def test_what_another_process_built_just_now_is_not_from_the_cache(real: Any) -> None:
+    MAKER().compile(SOURCE)
+    entries = elsewhere()
+    assert list(entries.values()) == [None]
+    kernel_cache.adopt(entries)
+    assert not real.compile(SOURCE).from_cache
+    real._kernels.clear()
+    assert real.compile(SOURCE).from_cache
+
+
+def test_kernels_come_back_where_the_folder_cannot_be_written(
+        real: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write_text("a file where the folder should be")
+    monkeypatch.setattr(kernel_cache, "_warned", {folder / "kernels"})
+    MAKER().compile(SOURCE)
+    entries = elsewhere()
+    assert not kernel_cache._unwritten
+    kernel_cache.adopt(entries)
+    monkeypatch.setattr(nvrtc, "compile_cubin", nothing)
+    kernel = real.compile(SOURCE)
+    assert kernel.cubin[:4] == b"\x7fELF" and not kernel.from_cache
+
+
+def test_an_error_of_the_compiler_is_told() -> None:
+    with pytest.raises(CompileError, match="has no kernel absent"):
+        MAKER().compile(KernelSource.of(SOURCE.path, "absent"))
+
+
+@pytest.mark.parametrize("call", [
+    lambda device: device.read(device.empty(8, "a test"), np.zeros(1)),
+    lambda device: device.time(lambda stream: None),
+    lambda device: device.capture(lambda stream: None),
+    lambda device: device.stream_handle(None),
+    lambda device: device.current(),
+    lambda device: device.wrap(4096, 16, None),
+    lambda device: device.upload(np.zeros(1), "a test").address,
+])
+def test_what_needs_the_device_is_refused(call: Callable[[Device], Any]) -> None:
+    with pytest.raises(NeedsDeviceError, match="cuda:3"):
+        call(MAKER())
+
+
+def test_memory_has_a_size_and_launches_do_nothing() -> None:
+    device = MAKER()
+    buffer = device.upload(np.zeros(256, np.float32), "a test")
+    assert buffer.nbytes == 1024 and buffer.view(256, 100).nbytes == 100
+    with pytest.raises(ValueError, match="leaves a buffer"):
+        buffer.view(768, 512)
+    with pytest.raises(ValueError, match="does not fit"):
+        device.write(buffer, np.zeros(1000))
+    device.copy(buffer, buffer, 16)
+    device.launch(device.compile(SOURCE), (1,), (64,), (buffer, 64))
+    device.wait(None, device.create_stream())
+
+
+CONVOLUTIONS = [
+    (Conv2dProblem(8, 32, 7, 7, 32, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_SIGMOID), 0.2),
+    (Conv2dProblem(1, 32, 7, 7, 32, (1, 1)), 0.2),
+    (Conv2dProblem(2, 32, 7, 7, 32, (3, 3), groups=32), 1.0),
+]
+PREPARED = [*[(problem, 1.0) for problems in BUILT.values() for problem in problems],
+            *[(with_density(problem, density), density) for problem, density in CONVOLUTIONS],
+            (GemmProblem(4, 32, 32), 1.0),
+            (GemmProblem(4, 32, 32, weights_info=WeightsInfo(0.1, "mask")), 1.0)]
+
+
+@pytest.mark.parametrize("problem, density", PREPARED,
+                         ids=lambda value: getattr(value, "op", str(value)))
+def test_every_algorithm_prepares(problem: Problem, density: float,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """No algorithm of gossamer's own needs the GPU while it is prepared."""
+    monkeypatch.setattr(nvrtc, "compile_cubin", lambda source, architecture: (b"cubin", None))
+    monkeypatch.setattr(nvjitlink, "build", lambda program, architecture, apart: (b"cubin", None))
+    device = MAKER()
+    arrays = random_weights(problem)
+    if density < 1:
+        arrays = sparse(problem, density)
+    weights = Weights(arrays, device, "a layer")
+    algorithms = [algorithm for algorithm in OPS[problem.op].algorithms
+                  if not algorithm.vendor and algorithm.supports(problem, device) is None]
+    assert algorithms
+    for algorithm in algorithms:
+        for variant in list(algorithm.variants(problem, device))[:4]:
+            algorithm.prepare(weights, problem, variant, device)

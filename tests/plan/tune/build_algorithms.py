@@ -1,0 +1,109 @@
+"""An algorithm whose building does what its config says, for tests of processes that build."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.host import HostDevice
+from gossamer.device.optional import NeedsDeviceError
+from gossamer.errors import CompileError
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.weights import Weights
+
+
+class BuildableHost(HostDevice):
+    """The host as a device that other processes build for."""
+
+    @property
+    def build_only(self) -> Callable[[], Device]:
+        return BuildableHost
+
+
+def no_device() -> Device:
+    """Makes no device."""
+    raise CompileError("no compiler is installed")
+
+
+class AbsentDevice(BuildableHost):
+    """A device for which other processes fail to start."""
+
+    @property
+    def build_only(self) -> Callable[[], Device]:
+        return no_device
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A problem without fields."""
+
+
+class OddError(Exception):
+    """An error that cannot be pickled."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class Scripted(Algorithm):
+    """Packs a form named `twice`, writes the process's number or a label to the file `log`, and
+    does what `do` says; "wait" waits until the file `gate` exists, and "start another"
+    writes the number of the process that it starts to that file."""
+
+    op, name = "scripted", "scripted"
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        return None
+
+    def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
+        return [variant()]
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        config: dict[str, Any] = {"do": "", "log": "", "gate": "", "label": "", **dict(
+            variant.config)}
+        weights.packed("twice", lambda arrays: 2 * arrays["weight"])
+        weights.packed("environment", lambda arrays: np.array(
+            [int(os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
+            if "OMP_NUM_THREADS" in os.environ else [0]))
+        if config["log"]:
+            with open(config["log"], "a") as file:
+                file.write(f"{config['label'] or os.getpid()}\n")
+        if config["do"] == "start another":
+            other = subprocess.Popen(["sleep", "600"])
+            Path(config["gate"]).write_text(f"{other.pid}\n")
+            other.wait()
+        elif config["do"] == "wait":
+            while not Path(config["gate"]).exists():
+                time.sleep(0.01)
+        elif config["do"] == "print":
+            print("a library says something", flush=True)
+            os.write(1, b"and so does code in C\n")
+        elif config["do"] == "needs device":
+            raise NeedsDeviceError("it runs a kernel")
+        elif config["do"] == "fail":
+            raise CompileError("register 7 is missing")
+        elif config["do"] == "fail oddly":
+            raise OddError("one", "two")
+        elif config["do"] == "die":
+            os.write(2, b"malloc(): out of luck\n")
+            os.kill(os.getpid(), 9)
+        return State(problem, variant, device)
+
+
+class VendorScripted(Scripted):
+    """The same by a vendor's library."""
+
+    vendor = "cuBLAS"
+
+
+def variant(do: str = "", **config: Any) -> Variant:
+    """Returns a variant whose building does something."""
+    return Variant((("do", do), *((key, str(value)) for key, value in config.items())), (), ())
