@@ -86,7 +86,8 @@ def compile_(
                     calibration=inputs, tolerance=tolerance)
     target = find(device)
     with _progress() as counter:
-        tuner = Tuner(target, effort, precision=precision, note=counter.note)
+        tuner = Tuner(target, effort, precision=precision, note=counter.note,
+                      keeps_precisions=tolerance is not None)
         plan = Plan(graph, target, policy, tuner=tuner, note=counter.note)
         if plan.calibration is not None:
             for size in sizes:

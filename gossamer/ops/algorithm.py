@@ -263,6 +263,29 @@ class Algorithm(abc.ABC):
             The first variant always works, in float32.
         """
 
+    def variants_in(self, problem: Any, device: Device,
+                    precisions: Sequence[str]) -> Iterable[Variant]:
+        """Return the variants of some precisions, in the order of `variants`.
+
+        An algorithm overrides it where listing the others takes long.
+
+        Parameters
+        ----------
+        problem : Problem
+            A problem that `supports` accepts.
+        device : Device
+            The device that is to compute it.
+        precisions : sequence of str
+            Some of PRECISIONS.
+
+        Returns
+        -------
+        iterable of Variant
+            Those of `variants` that have one of the precisions.
+        """
+        return (variant for variant in self.variants(problem, device)
+                if variant.precision in precisions)
+
     def expected_us(self, problem: Any, variant: Variant, device: Device) -> float | None:
         """Return the time of a launch that the algorithm's own model expects.
 

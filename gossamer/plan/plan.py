@@ -68,7 +68,8 @@ class Plan:
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
                  note: Callable[[str], None] = lambda line: None) -> None:
         if tuner is None and policy.effort is not None:
-            tuner = Tuner(device, policy.effort, precision=policy.precision, note=note)
+            tuner = Tuner(device, policy.effort, precision=policy.precision, note=note,
+                          keeps_precisions=policy.tolerance is not None)
         self.calibration = None if policy.calibration is None else Calibration(
             graph, policy.calibration, policy.tolerance)
         # stored choices come with the graph that was optimised when they were made

@@ -206,7 +206,8 @@ class CandidateSet:
         error = math.inf
         try:
             work(None)
-            device.synchronize()
+            if memory.on_device is None:
+                device.synchronize()
             error = max(self._error(index, buffer, spec, expected, limits)
                         for index, (buffer, spec) in enumerate(
                             zip(guarded, variant.outputs, strict=True)))

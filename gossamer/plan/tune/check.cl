@@ -98,3 +98,11 @@ KERNEL void look_for_guards(const GLOBAL uchar *RESTRICT bytes, GLOBAL uint *RES
     if (found)
         ATOMIC_OR(flags, found);
 }
+
+/* Fills memory with the guard byte, four bytes at a time. */
+KERNEL void fill_with_guards(GLOBAL uint *RESTRICT words, INT64 count)
+{
+    INT64 step = (INT64)GROUP_COUNT(0) * LOCAL_SIZE(0);
+    for (INT64 i = (INT64)GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0); i < count; i += step)
+        words[i] = 4294967295u;
+}

@@ -31,11 +31,17 @@ class DeviceCheck:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._rearrange, self._compare, self._guards = (
+        self._rearrange, self._compare, self._guards, self._fill = (
             device.compile(KernelSource.of(_SOURCE, name))
-            for name in ("rearrange", "compare", "look_for_guards"))
+            for name in ("rearrange", "compare", "look_for_guards", "fill_with_guards"))
         self._zero = device.upload(np.zeros(64, np.int32), "the flags of a check")
         self._memory: dict[str, Buffer] = {}
+
+    def fill_with_guards(self, memory: Buffer) -> None:
+        """Fills memory, a multiple of four bytes, with the guard byte."""
+        words = memory.nbytes // 4
+        groups = min(_MOST_GROUPS, -(-words // _ITEMS))
+        self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
 
     def arrange(self, source: Buffer, first: int, target: Buffer, spec: TensorSpec) -> None:
         """Copies a row-major array of float32, which begins at element `first` of its memory, into

@@ -51,10 +51,14 @@ class CandidateMemory:
         the guard byte."""
         device = self.device
         nbytes = spec.nbytes + 2 * device.alignment
-        if index not in self._outputs or self._outputs[index].nbytes < nbytes:
+        rounded = -(-nbytes // device.alignment) * device.alignment
+        if index not in self._outputs or self._outputs[index].nbytes < rounded:
             self._outputs.pop(index, None)
-            self._outputs[index] = self.empty(nbytes, "a candidate's output")
+            self._outputs[index] = self.empty(rounded, "a candidate's output")
         target = self._outputs[index].view(0, nbytes)
+        if self.on_device is not None:
+            self.on_device.fill_with_guards(self._outputs[index].view(0, rounded))
+            return target
         filled = min(nbytes, _FILLED_AT_ONCE)
         if self._guards is None or self._guards.nbytes < filled:
             self._guards = device.upload(np.full(filled, GUARD, np.uint8),

@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
-from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.estimates import Estimates
-from gossamer.tensor import Format, TensorSpec, memory_format
+from gossamer.tensor import Format, memory_format
 
 _TRIAL_SECONDS = 0.005
 """Seconds that measuring a candidate takes where building it takes none."""
@@ -46,29 +46,46 @@ class Progress:
 class LayerTimes:
     """The best times that are known for a layer, by the formats of inputs and outputs.
 
-    name: the layer's name. specs: specs of the formats, from which conversions are estimated.
-    begun: how many candidates were begun.
+    name: the layer's name. is_inner: whether all layers next to it may compute in the same
+    precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
+    precise candidate may not stand for a more precise one. begun: how many candidates were begun.
     """
 
     name: str
+    is_inner: bool = False
+    keeps_precisions: bool = False
     begun: int = 0
-    best: dict[Formats, float] = field(default_factory=dict)
-    specs: dict[Formats, Sequence[TensorSpec]] = field(default_factory=dict)
+    best: dict[tuple[Formats, str], Trial] = field(default_factory=dict)
 
     def learn(self, trial: Trial) -> None:
         """Remembers the time that a trial has, if it has any."""
-        time_us = trial.time_us
-        if time_us is not None and time_us < self.best.get(trial.formats, math.inf):
-            self.best[trial.formats] = time_us
-            self.specs[trial.formats] = trial.specs
+        key = (trial.formats, trial.variant.precision)
+        if trial.time_us is not None and (
+                key not in self.best or trial.time_us < (self.best[key].time_us or 0.0)):
+            self.best[key] = trial
 
-    def bound(self, formats: Formats, specs: Sequence[TensorSpec], estimates: Estimates) -> float:
-        """Returns the time from which on a candidate with these formats is of no use: that of a
-        known one, together with the conversions from its formats to these."""
-        return min((time_us + sum(
-            estimates.conversion_us(mine, theirs) for mine, theirs, is_same in zip(
-                specs, self.specs[known], map(Format.__eq__, formats, known), strict=True)
-            if not is_same) for known, time_us in self.best.items()), default=math.inf)
+    @property
+    def best_us(self) -> float:
+        """The best time; infinite where none is known."""
+        return min((trial.time_us or 0.0 for trial in self.best.values()), default=math.inf)
+
+    def bound(self, trial: Trial, estimates: Estimates) -> float:
+        """Returns the time from which on a trial is of no use: that of a known candidate, together
+        with the conversions from its formats to the trial's."""
+        rank = PRECISIONS.index(trial.variant.precision)
+        return min(((known.time_us or 0.0) + sum(
+            estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(
+                trial.specs, known.specs, trial.formats, known.formats, strict=True)
+            if not self._same(mine, theirs)) for (_, precision), known in self.best.items()
+            if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)),
+            default=math.inf)
+
+    def _same(self, mine: Format, known: Format) -> bool:
+        """Returns whether a candidate with one format may stand for a candidate with another."""
+        if mine == known:
+            return True
+        return (self.is_inner and (mine.dtype, known.dtype) == ("float32", "float16")
+                and replace(mine, dtype="float16") == known)
 
 
 @dataclass(eq=False)
@@ -185,8 +202,7 @@ class TrialQueue:
 
     def bound(self, trial: Trial) -> float:
         """Returns the time from which on a trial is of no use for any layer."""
-        return max(layer.bound(trial.formats, trial.specs, self._estimates)
-                   for layer in trial.group.layers)
+        return max(layer.bound(trial, self._estimates) for layer in trial.group.layers)
 
     def least_us(self, trial: Trial) -> float:
         """Returns the time that a trial takes at least."""
@@ -216,7 +232,7 @@ class TrialQueue:
         least = self.least_us(trial)
         saved = 0.0
         for layer in trial.group.layers:
-            bound = layer.bound(trial.formats, trial.specs, self._estimates)
+            bound = layer.bound(trial, self._estimates)
             if bound == math.inf:
                 # layers without any known time come first, each with what is expected to be fastest
                 return 1e12 / ((1 + layer.begun)**2 * max(expected, 1e-3))

@@ -64,9 +64,9 @@ class TrialRunner:
     """Runs the trials of a queue on one device.
 
     samples: number of samples for candidates near the best. workers: processes that build the
-    candidates that skip zeros, which takes long in Python; None where this process does. progress: called after each trial.
-    is_over: returns whether the time that may be spent is over; trials that were not begun by then
-    are left.
+    candidates that skip zeros, which takes long in Python; None where this process does. progress:
+    called after each trial. is_over: returns whether the time that may be spent is over; trials
+    that were not begun by then are left.
     """
 
     def __init__(self, queue: TrialQueue, device: Device, memory: CandidateMemory, samples: int, *,
@@ -104,8 +104,8 @@ class TrialRunner:
     @contextmanager
     def _builders(self) -> Iterator[None]:
         if self._device.builds_side_by_side:
-            # half of the threads may wait for other processes
-            self._pool = ThreadPoolExecutor(_AHEAD * processors())
+            self._pool = ThreadPoolExecutor(
+                processors() * (1 if self._workers is None else _AHEAD))
         try:
             yield
         finally:

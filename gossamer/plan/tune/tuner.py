@@ -112,6 +112,7 @@ class Tuner(Measures):
     note: called with a line of text for each batch of layers that is about to be measured.
     progress: called with a Progress after each candidate. budget_s: seconds, counted from the first
     measurement, after which no candidate is begun that a plan can do without; None for no limit.
+    keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
     and all candidates are, so that each algorithm has its best time.
     """
@@ -120,7 +121,7 @@ class Tuner(Measures):
                  cache: TuningCache | None = None,
                  note: Callable[[str], None] = lambda line: None,
                  progress: Callable[[Progress], None] = lambda progress: None,
-                 budget_s: float | None = None,
+                 budget_s: float | None = None, keeps_precisions: bool = False,
                  all_vendor_configs: bool = False) -> None:
         self.device = device
         self.effort = effort
@@ -142,6 +143,7 @@ class Tuner(Measures):
         self.not_tried = 0
         """Number of candidates that were not measured, as they could not be of use."""
         self.profile = TuningProfile()
+        self.keeps_precisions = keeps_precisions
         self._budget_s = budget_s
         self._deadline = math.inf
         self._progress = progress
@@ -154,7 +156,7 @@ class Tuner(Measures):
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results: dict[_Key, dict[CandidateKey, Measurement]] = {}
-        self._asked: set[tuple[Problem, str, CandidateKey]] = set()
+        self._least_conversions: dict[_Key, float] = {}
         self._checked: dict[tuple[str, str, CandidateKey], str | None] = {}
         self._digests: dict[tuple[int, ...], tuple[str, list[np.ndarray]]] = {}
 
@@ -190,8 +192,8 @@ class Tuner(Measures):
             return
         asked = {(algorithm, layer.problem) for layer in layers if layer.problem is not None
                  for algorithm in OPS[layer.problem.op].algorithms if algorithm.vendor}
-        for algorithm, _ in asked:
-            # libraries are loaded by one thread
+        for algorithm in {algorithm for algorithm, _ in asked}:
+            # a library is loaded by one thread, before others use it
             algorithm.version(device)
         with self.profile.stage(LISTING), responsive(), ThreadPoolExecutor(processors()) as pool:
             list(pool.map(lambda pair: self.refusal_reason(pair[0], pair[1], device), asked))
@@ -228,10 +230,13 @@ class Tuner(Measures):
         """Returns the candidates of layers within the effort, each once for all layers for which
         its time holds."""
         work = _Work()
+        inner = self._inner(requests, device)
         for request in requests:
             problem = request.layer.problem
             assert problem is not None
-            times = work.times.setdefault(problem, LayerTimes(request.layer.name))
+            times = work.times.setdefault(problem, LayerTimes(
+                request.layer.name, request.layer.name in inner, self.keeps_precisions))
+            times.is_inner = times.is_inner and request.layer.name in inner
             first = True
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
@@ -249,6 +254,23 @@ class Tuner(Measures):
                         first = False
         return work
 
+    def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
+        """Returns the names of the layers that can compute in float16, and whose inputs come from
+        and whose outputs go to such layers only."""
+        able = {request.layer.name for request in requests if not self.keeps_precisions and any(
+            variant.precision == "fp16" for algorithm in request.algorithms
+            for variant in self._within_effort(algorithm, _problem(request.layer), device))}
+        writers = {name: request.layer.name for request in requests
+                   for name in request.layer.outputs}
+        readers: dict[str, list[str]] = {}
+        for request in requests:
+            for name in request.layer.inputs:
+                readers.setdefault(name, []).append(request.layer.name)
+        return {layer.name for layer in (request.layer for request in requests)
+                if layer.name in able
+                and all(writers.get(name) in able for name in layer.inputs)
+                and all(able.issuperset(readers.get(name, ("",))) for name in layer.outputs)}
+
     def _trials(self, device: Device, work: _Work
                 ) -> tuple[list[Trial], dict[CandidateGroup, CandidateGroup]]:
         """Returns trials for what was not measured before, and the groups of layers that are like
@@ -264,7 +286,6 @@ class Tuner(Measures):
                 key = candidate_key(trial.algorithm, trial.variant)
                 trial.is_required = (problem, key) in work.required
                 stored = known.get(key)
-                self._asked.add((problem, device.name, key))
                 trial.before = stored
                 if not self._is_missing(stored, group.layer):
                     trial.measured = stored
@@ -304,7 +325,7 @@ class Tuner(Measures):
             left = len(queue)
             spent = time.monotonic() - start
             self._progress(Progress(
-                len(work.times), len(known), sum(min(times.best.values()) for times in known),
+                len(work.times), len(known), sum(times.best_us for times in known),
                 most, most - left, spent * left / max(1, most - left)))
 
         runner = TrialRunner(
@@ -449,15 +470,19 @@ class Tuner(Measures):
         assert layer.problem is not None
         if self.everything:
             return None
+        key = (layer.problem, device.name)
+        if key in self._results:
+            return None
+        if key in self._least_conversions:
+            return self._least_conversions[key]
         estimates = self._estimates_of(device)
         least = math.inf
         for algorithm in algorithms:
             for variant in self._within_effort(algorithm, layer.problem, device):
-                if (layer.problem, device.name, candidate_key(algorithm, variant)) in self._asked:
-                    return None
                 trial = Trial(CandidateGroup(layer.problem, layer, []), algorithm, variant,
                               estimates.model_us(algorithm, layer.problem, variant))
                 least = min(least, estimates.least_us(trial.kind, trial.model_us))
+        self._least_conversions[key] = least
         return least
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
@@ -558,8 +583,9 @@ class Tuner(Measures):
         if key not in self._variants:
             # a problem with float16 specs is a change of precision, which some layer asked for
             has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-            self._variants[key] = [variant for variant in algorithm.variants(problem, device)
-                                   if has_half or variant.precision in self.precisions]
+            self._variants[key] = list(
+                algorithm.variants(problem, device) if has_half
+                else algorithm.variants_in(problem, device, self.precisions))
         return self._variants[key]
 
 
@@ -569,6 +595,11 @@ def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measure
     if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
         return fresh
     return replace(fresh, build_s=before.build_s, build_cached=False)
+
+
+def _problem(layer: Layer) -> Problem:
+    assert layer.problem is not None
+    return layer.problem
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:

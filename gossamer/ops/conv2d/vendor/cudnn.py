@@ -81,6 +81,10 @@ class Cudnn(Algorithm):
         return loaded_version(device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        return self.variants_in(problem, device, PRECISIONS)
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
         epilogues = _epilogues(problem)
         # epilogues that work in strict float32 come first
         epilogues.sort(key=lambda epilogue: not any(
@@ -89,7 +93,7 @@ class Cudnn(Algorithm):
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
         for rank, epilogue in ranks:
-            for precision in PRECISIONS:
+            for precision in precisions:
                 offers = _offers(problem, device, epilogue, precision)
                 for form, offer in offers.items():
                     if rank < len(offer.plans):
