@@ -3,6 +3,7 @@ between memory and logical arrays. All modules use them."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -334,6 +335,7 @@ def default_spec(shape: tuple[int, ...], dtype: str = "float32") -> TensorSpec:
     return TensorSpec(tuple(shape), default_format(tuple(shape), dtype))
 
 
+@functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
     """Returns the format by which plan assignments tell specs apart: the default one for all specs
     that lie in memory as it does."""

@@ -21,20 +21,22 @@ class Effort:
     vendor_configs: the same of a vendor's library. They are more than of other algorithms: for most
     of them nothing is compiled, and the library's own order is a poor guide, as its last config can
     take half the time of its first. samples: number of samples of each time. build_seconds:
-    processor seconds that building one candidate may be expected to take. everything: whether
-    candidates that cannot be of use, by what is expected of them, are measured too.
+    processor seconds that building one candidate may be expected to take. doubt: the share of
+    candidates that may be faster than the least time that is expected of them; one is not measured
+    where even that time would be of no use. everything: whether all are measured nevertheless.
     """
 
     configs: int | None
     vendor_configs: int | None
     samples: int
     build_seconds: float
+    doubt: float = 0.0
     everything: bool = False
 
 
 EFFORTS = {
-    "quick": Effort(2, 4, 5, 15.0),
-    "normal": Effort(6, 10, 10, 60.0),
+    "quick": Effort(2, 4, 5, 15.0, doubt=0.1),
+    "normal": Effort(6, 10, 10, 60.0, doubt=0.03),
     "max": Effort(None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""

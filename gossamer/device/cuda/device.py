@@ -23,6 +23,7 @@ from gossamer.device.cuda.driver import (
     count,
     driver_version,
     limits_of,
+    quietly,
 )
 from gossamer.device.cuda.graph import CudaGraph
 from gossamer.device.cuda.kernel import CudaKernel
@@ -63,6 +64,7 @@ class CudaDevice(Device):
         self.driver = driver_version()
         self._kernels: dict[KernelSource, Future[CudaKernel]] = {}
         self._recording = threading.local()
+        self._of_thread = threading.local()
         self._pool: driver.CUmemoryPool | None = None
         self._pool_lock = threading.Lock()
         self._stream = CudaStream(self)
@@ -324,18 +326,20 @@ class CudaDevice(Device):
         stream = self._stream if stream is None else stream
         handle = self.stream_handle(stream)
         with self.current():
-            events = [self.checked("timing", driver.cuEventCreate(
-                driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
-            try:
-                self.checked("timing", driver.cuEventRecord(events[0], handle))
-                work(stream)
-                self.checked("timing", driver.cuEventRecord(events[1], handle))
-                self.checked("running kernels", driver.cuEventSynchronize(events[1]))
-                milliseconds = self.checked("timing", driver.cuEventElapsedTime(*events))
-            finally:
-                for event in events:
-                    driver.cuEventDestroy(event)
+            events = self._events()
+            self.checked("timing", driver.cuEventRecord(events[0], handle))
+            work(stream)
+            self.checked("timing", driver.cuEventRecord(events[1], handle))
+            self.checked("running kernels", driver.cuEventSynchronize(events[1]))
+            milliseconds = self.checked("timing", driver.cuEventElapsedTime(*events))
         return float(milliseconds) * 1000
+
+    def _events(self) -> list[driver.CUevent]:
+        """Returns two events that only the calling thread uses."""
+        pair: _EventPair | None = getattr(self._of_thread, "events", None)
+        if pair is None:
+            pair = self._of_thread.events = _EventPair(self)
+        return pair.events
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
@@ -379,6 +383,16 @@ class CudaDevice(Device):
         used_objects = getattr(self._recording, "used_objects", None)
         if used_objects is not None:
             used_objects.extend(objects)
+
+
+class _EventPair:
+    """Two events, which are destroyed with this object."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.events = [device.checked("timing", driver.cuEventCreate(
+            driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
+        for event in self.events:
+            weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
 
 
 def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int) -> None:

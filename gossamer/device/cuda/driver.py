@@ -34,22 +34,27 @@ def check(result: tuple[Any, ...]) -> Any:
 
 class Current:
     """A context manager that makes a device's context current in the calling thread and then
-    restores the context that another library had set."""
+    restores the context that another library had set. Within its body the same context is not
+    asked for again."""
+
+    _entered = threading.local()
+    """For each thread the handles of the contexts that it has entered, and whether each replaced
+    another one."""
 
     def __init__(self, context: driver.CUcontext) -> None:
         self._context = context
         self._handle = int(context)
-        self._pushed = threading.local()
 
     def __enter__(self) -> None:
-        foreign = int(driver.cuCtxGetCurrent()[1]) != self._handle
+        stack = self._entered.__dict__.setdefault("stack", [])
+        is_inner = bool(stack) and stack[-1][0] == self._handle
+        foreign = not is_inner and int(driver.cuCtxGetCurrent()[1]) != self._handle
         if foreign:
             check(driver.cuCtxPushCurrent(self._context))
-        stack = self._pushed.__dict__.setdefault("stack", [])
-        stack.append(foreign)
+        stack.append((self._handle, foreign))
 
     def __exit__(self, *_: object) -> None:
-        if self._pushed.stack.pop():
+        if self._entered.stack.pop()[1]:
             driver.cuCtxPopCurrent()
 
 

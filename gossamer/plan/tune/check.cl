@@ -33,19 +33,34 @@ KERNEL void rearrange(const GLOBAL uchar *RESTRICT source, GLOBAL uchar *RESTRIC
 #define IS_FINITE(x) (fabs(x) <= LARGEST)
 #define IS_NAN(x) ((x) != (x))
 
-/* Compares images with the expected ones. Group (b, k) writes for its share of image k three sums:
- * squares of differences, squares of what is expected, and how many values are finite, or not, in
- * one of both only. Equal values that are not finite count in none. */
+/* Compares images of an output, whose strides s are in elements, with the expected ones, which are
+ * row-major. The output lies between margins of guard bytes. Group (b, k) writes for its share of
+ * image images[k] four sums: squares of differences, squares of what is expected, how many values
+ * are finite, or not, in one of both only, and a number of two bits for its share of the memory: bit
+ * 0 is set where a byte of the margins is not the guard byte, and bit 1 where an element of the
+ * output still consists of guard bytes. Equal values that are not finite count in no sum. */
 KERNEL LAUNCH_BOUNDS(256, 1)
-void compare(const GLOBAL float *RESTRICT result, const GLOBAL float *RESTRICT expected,
-             GLOBAL float *RESTRICT sums, INT64 image_size)
+void compare(const GLOBAL uchar *RESTRICT memory, int halves, INT64 margin, INT64 output_bytes,
+             const GLOBAL float *RESTRICT expected, const GLOBAL int *RESTRICT images,
+             GLOBAL float *RESTRICT sums, INT64 image_size, INT64 image_stride,
+             int n1, int n2, int n3, INT64 s0, INT64 s1, INT64 s2, INT64 s3)
 {
     SHARED float differences[256], squares[256], unlike[256];
+    SHARED uint all_found[1];
     int item = LOCAL_ID(0), image = GROUP_ID(1), blocks = GROUP_COUNT(0);
+    const GLOBAL uchar *output = memory + margin;
     float difference = 0.0f, square = 0.0f, other = 0.0f;
-    INT64 first = (INT64)image * image_size;
+    INT64 first = (INT64)images[image] * image_stride;
     for (INT64 i = (INT64)GROUP_ID(0) * 256 + item; i < image_size; i += (INT64)blocks * 256) {
-        float r = result[first + i], e = expected[first + i];
+        INT64 i3 = i % n3, rest = i / n3;
+        INT64 i2 = rest % n2;
+        rest /= n2;
+        INT64 place = first + rest / n1 * s0 + rest % n1 * s1 + i2 * s2 + i3 * s3;
+        float e = expected[(INT64)image * image_size + i], r;
+        if (halves)
+            r = LOAD_HALF((const GLOBAL HALF *)output, place);
+        else
+            r = ((const GLOBAL float *)output)[place];
         if (IS_FINITE(r) && IS_FINITE(e)) {
             difference += (r - e) * (r - e);
             square += e * e;
@@ -53,10 +68,29 @@ void compare(const GLOBAL float *RESTRICT result, const GLOBAL float *RESTRICT e
             other += 1.0f;
         }
     }
+    INT64 start = ((INT64)image * blocks + GROUP_ID(0)) * 256 + item;
+    INT64 step = (INT64)GROUP_COUNT(1) * blocks * 256;
+    uint found = 0;
+    for (INT64 i = start; i < margin; i += step)
+        if (memory[i] != 255 || output[output_bytes + i] != 255)
+            found |= 1;
+    if (halves) {
+        for (INT64 i = start; i < output_bytes / 2; i += step)
+            if (((const GLOBAL unsigned short *)output)[i] == 65535)
+                found |= 2;
+    } else {
+        for (INT64 i = start; i < output_bytes / 4; i += step)
+            if (((const GLOBAL uint *)output)[i] == 4294967295u)
+                found |= 2;
+    }
     differences[item] = difference;
     squares[item] = square;
     unlike[item] = other;
+    if (item == 0)
+        all_found[0] = 0;
     BARRIER();
+    if (found)
+        ATOMIC_OR(all_found, found);
     for (int apart = 128; apart > 0; apart /= 2) {
         if (item < apart) {
             differences[item] += differences[item + apart];
@@ -66,37 +100,12 @@ void compare(const GLOBAL float *RESTRICT result, const GLOBAL float *RESTRICT e
         BARRIER();
     }
     if (item == 0) {
-        int place = 3 * (image * blocks + GROUP_ID(0));
+        int place = 4 * (image * blocks + GROUP_ID(0));
         sums[place] = differences[0];
         sums[place + 1] = squares[0];
         sums[place + 2] = unlike[0];
+        sums[place + 3] = (float)all_found[0];
     }
-}
-
-/* Sets bit 0 of `flags` where a byte before or after an output is not the guard byte, and bit 1
- * where an element of the output still consists of guard bytes. */
-KERNEL void look_for_guards(const GLOBAL uchar *RESTRICT bytes, GLOBAL uint *RESTRICT flags,
-                            INT64 margin, INT64 output_bytes, int halves)
-{
-    INT64 start = (INT64)GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
-    INT64 step = (INT64)GROUP_COUNT(0) * LOCAL_SIZE(0);
-    uint found = 0;
-    for (INT64 i = start; i < margin; i += step)
-        if (bytes[i] != 255 || bytes[margin + output_bytes + i] != 255)
-            found |= 1;
-    if (halves) {
-        const GLOBAL unsigned short *elements = (const GLOBAL unsigned short *)(bytes + margin);
-        for (INT64 i = start; i < output_bytes / 2; i += step)
-            if (elements[i] == 65535)
-                found |= 2;
-    } else {
-        const GLOBAL uint *elements = (const GLOBAL uint *)(bytes + margin);
-        for (INT64 i = start; i < output_bytes / 4; i += step)
-            if (elements[i] == 4294967295u)
-                found |= 2;
-    }
-    if (found)
-        ATOMIC_OR(flags, found);
 }
 
 /* Fills memory with the guard byte, four bytes at a time. */

@@ -18,8 +18,6 @@ _ITEMS = 256
 _MOST_GROUPS = 1024
 _BLOCKS = 64
 """Work-groups that compare one image."""
-_FEW_COPIES = 4
-"""Images up to which each is copied by itself instead of all images of an output."""
 _RANK = 4
 _LEAST_SQUARES = 1e-24
 """Sum of squares of an image below which they may be too small for float32."""
@@ -31,10 +29,10 @@ class DeviceCheck:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._rearrange, self._compare, self._guards, self._fill = (
+        self._rearrange, self._compare, self._fill = (
             device.compile(KernelSource.of(_SOURCE, name))
-            for name in ("rearrange", "compare", "look_for_guards", "fill_with_guards"))
-        self._zero = device.upload(np.zeros(64, np.int32), "the flags of a check")
+            for name in ("rearrange", "compare", "fill_with_guards"))
+        self._lists: dict[tuple[int, ...], Buffer] = {}
         self._memory: dict[str, Buffer] = {}
 
     def fill_with_guards(self, memory: Buffer) -> None:
@@ -46,7 +44,12 @@ class DeviceCheck:
     def arrange(self, source: Buffer, first: int, target: Buffer, spec: TensorSpec) -> None:
         """Copies a row-major array of float32, which begins at element `first` of its memory, into
         memory of a spec that handles() allows."""
-        self._copied(source, TensorSpec(spec.shape), target, spec, spec.shape, first, 0)
+        sizes, strides = _four(spec)
+        steps = map(np.int64, (*_four(TensorSpec(spec.shape))[1], *strides))
+        groups = min(_MOST_GROUPS * 16, -(-spec.size // _ITEMS))
+        self._device.launch(self._rearrange, (groups,), (_ITEMS,), (
+            source, target, 0, int(spec.dtype == "float16"), np.int64(spec.size), *sizes[1:],
+            np.int64(first), np.int64(0), *steps))
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
@@ -55,69 +58,39 @@ class DeviceCheck:
 
         expected: the images that are compared as row-major float32.
         """
-        device, margin = self._device, self._device.alignment
+        device = self._device
         count = spec.shape[0] if images is not None else 1
-        compared = list(range(count)) if images is None else list(images)
+        compared = (0,) if images is None else tuple(images)
         image_size = spec.size // count
-        result = self._output_of(guarded.view(margin, spec.nbytes), spec, images, compared)
-        blocks = min(_BLOCKS, -(-image_size // _ITEMS))
-        sums = np.empty((len(compared), blocks, 3), np.float32)
-        answer = self._room("answer", device.alignment + sums.nbytes)
-        device.copy(answer, self._zero, 4)
-        groups = min(_MOST_GROUPS, -(-spec.size // _ITEMS))
-        device.launch(self._guards, (groups,), (_ITEMS,), (
-            guarded, answer, np.int64(margin), np.int64(spec.nbytes),
-            int(spec.dtype == "float16")))
+        blocks = max(min(_BLOCKS, -(-image_size // _ITEMS)),
+                     min(_MOST_GROUPS, -(-spec.size // (4 * _ITEMS))) // len(compared))
+        sums = np.empty((len(compared), blocks, 4), np.float32)
+        answer = self._room("answer", sums.nbytes)
+        sizes, strides = _four(spec)
+        image_stride = strides[_RANK - len(spec.shape)] if images is not None else 0
         device.launch(self._compare, (blocks, len(compared)), (_ITEMS, 1), (
-            result, expected, answer.view(device.alignment, sums.nbytes), np.int64(image_size)))
-        memory = np.empty(device.alignment + sums.nbytes, np.uint8)
-        device.read(answer, memory)
-        flags = int(memory[:4].view(np.uint32)[0])
-        sums = memory[device.alignment:].view(np.float32).reshape(sums.shape)
+            guarded, int(spec.dtype == "float16"), np.int64(device.alignment),
+            np.int64(spec.nbytes), expected, self._list_of(compared), answer,
+            np.int64(image_size), np.int64(image_stride), *sizes[1:], *map(np.int64, strides)))
+        device.read(answer, sums)
+        found = int(np.bitwise_or.reduce(sums[..., 3].astype(np.int32), axis=None))
         # where all images are compared, an element that was not written is a NaN among numbers
-        if flags & 1 or (flags & 2 and images is not None and len(images) < count):
+        if found & 1 or (found & 2 and images is not None and len(images) < count):
             return math.inf
         if sums[..., 2].any():
             return math.inf
-        squares = sums.sum(axis=1, dtype=np.float64)
+        squares = sums[..., :2].sum(axis=1, dtype=np.float64)
         if not squares[:, 1].min() > _LEAST_SQUARES or not np.isfinite(sums).all():
             return None
         together = -(-VALUES_OF_ERROR * count // max(1, spec.size))
         return largest_error(squares[:, 1], squares[:, 0], together)
 
-    def _output_of(self, output: Buffer, spec: TensorSpec, images: Sequence[int] | None,
-                   compared: Sequence[int]) -> Buffer:
-        """Returns the images that are compared as row-major float32."""
-        if spec.is_default and spec.dtype == "float32" and (
-                images is None or len(images) == spec.shape[0]):
-            return output
-        shape = spec.shape if images is None else (len(compared), *spec.shape[1:])
-        default = TensorSpec(shape)
-        result = self._room("result", default.nbytes)
-        if images is None or len(images) == spec.shape[0]:
-            self._copied(output, spec, result, default, shape, 0, 0)
-            return result
-        one = (1, *spec.shape[1:])
-        strides, image_size = _strides(spec), default.size // len(compared)
-        for place, image in enumerate(compared):
-            self._copied(output, spec, result, default, one, image * strides[0],
-                         place * image_size)
-        return result
-
-    def _copied(self, source: Buffer, source_spec: TensorSpec, target: Buffer,
-                target_spec: TensorSpec, shape: tuple[int, ...], source_offset: int,
-                target_offset: int) -> None:
-        count = math.prod(shape)
-        if not count:
-            return
-        sizes = (1,) * (_RANK - len(shape)) + shape
-        strides = [np.int64(stride) for spec in (source_spec, target_spec)
-                   for stride in (0,) * (_RANK - len(shape)) + _strides(spec)]
-        groups = min(_MOST_GROUPS * 16, -(-count // _ITEMS))
-        self._device.launch(self._rearrange, (groups,), (_ITEMS,), (
-            source, target, int(source_spec.dtype == "float16"),
-            int(target_spec.dtype == "float16"), np.int64(count), *sizes[1:],
-            np.int64(source_offset), np.int64(target_offset), *strides))
+    def _list_of(self, images: tuple[int, ...]) -> Buffer:
+        """Returns the indices of images in the device's memory."""
+        if images not in self._lists:
+            self._lists[images] = self._device.upload(np.array(images, np.int32),
+                                                      "which images are compared")
+        return self._lists[images]
 
     def _room(self, purpose: str, nbytes: int) -> Buffer:
         """Returns memory of at least so many bytes, which later checks use again."""
@@ -139,5 +112,8 @@ def handles(spec: TensorSpec) -> bool:
             and spec.nbytes == spec.size * spec.stored_dtype.itemsize)
 
 
-def _strides(spec: TensorSpec) -> tuple[int, ...]:
-    return spec.strides if spec.shape else ()
+def _four(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the sizes and strides of a tensor as if it had four dimensions, the added ones first.
+    """
+    added = _RANK - len(spec.shape)
+    return (1,) * added + spec.shape, (0,) * added + (spec.strides if spec.shape else ())

@@ -7,6 +7,7 @@ that later candidates have an expected time and a least time, below which none o
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -16,16 +17,16 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of measured times of a kind from which on its least ratio is relied on."""
-_MARGIN = 0.85
-"""Factor by which a later time may be below the least ratio that was seen so far."""
+"""Number of measured times of a kind from which on their ratios to the model are relied on."""
 _UNKNOWN = 0.4
 """Least ratio of a measured time to the model of a kind of which little is known."""
 _FEW_CONFIGS = 12
-"""Number of pairs of configs from which on their least ratio is relied on."""
+"""Number of pairs of configs from which on their ratios are relied on."""
 _UNKNOWN_CONFIG = 0.5
 """Least ratio of the times of a later and the first config of an algorithm of which little is
 known; the last one of a vendor's library can take half the time of its first."""
+_MARGIN = 0.9
+"""Factor by which a time may be below what the ratios that were seen so far say."""
 _CONVERSION = 2.0
 """Factor between the floor of a conversion and what it may take."""
 
@@ -49,15 +50,44 @@ def rates_of(device: Device) -> Rates:
     return _PROCESSOR if device.on_processors else _GPU
 
 
-class Estimates:
-    """The estimates for candidates on one device."""
+class _Ratios:
+    """Ratios of measured to expected times. doubt: the share of ratios that may be below what
+    `least` says."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, doubt: float) -> None:
+        self._doubt = doubt
+        self._sorted: list[float] = []
+        self._logarithms = 0.0
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def add(self, ratio: float) -> None:
+        """Adds a ratio."""
+        bisect.insort(self._sorted, ratio)
+        self._logarithms += math.log(ratio)
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean; 1 where there are no ratios."""
+        return math.exp(self._logarithms / max(1, len(self._sorted)))
+
+    @property
+    def least(self) -> float:
+        """The ratio below which only a share of the ratios are, with a margin."""
+        return _MARGIN * self._sorted[int(self._doubt * len(self._sorted))]
+
+
+class Estimates:
+    """The estimates for candidates on one device. doubt: the share of candidates that may take less
+    than the least time that is expected of them."""
+
+    def __init__(self, device: Device, doubt: float = 0.0) -> None:
         self._device = device
         self._rates = rates_of(device)
         self._units = max(1, device.limits.compute_units)
-        self._ratios: dict[tuple, list[float]] = defaultdict(list)
-        self._of_configs: dict[str, list[float]] = defaultdict(list)
+        self._ratios: dict[tuple, _Ratios] = defaultdict(lambda: _Ratios(doubt))
+        self._of_configs: dict[str, _Ratios] = defaultdict(lambda: _Ratios(doubt))
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
         """Returns the time that the algorithm's model, or else the floor, gives."""
@@ -82,27 +112,24 @@ class Estimates:
 
     def expected_us(self, kind: tuple, model_us: float) -> float:
         """Returns the time that is expected of a candidate of a kind, from its model."""
-        ratios = self._ratios.get(kind)
-        if not ratios:
-            return model_us
-        return model_us * math.exp(sum(map(math.log, ratios)) / len(ratios))
+        return model_us * self._ratios[kind].mean
 
     def least_us(self, kind: tuple, model_us: float) -> float:
         """Returns the time that a candidate of a kind takes at least."""
-        ratios = self._ratios.get(kind, ())
-        return model_us * (_MARGIN * min(ratios) if len(ratios) >= _FEW else _UNKNOWN)
+        ratios = self._ratios[kind]
+        return model_us * (ratios.least if len(ratios) >= _FEW else _UNKNOWN)
 
     def least_us_of_config(self, algorithm: Algorithm, first_us: float) -> float:
         """Returns the time that a later config of an algorithm takes at least, from that of the
         first config with the same formats and precision."""
-        ratios = self._of_configs.get(algorithm.name, ())
-        known = len(ratios) >= _FEW_CONFIGS
-        return first_us * (min(_MARGIN * min(ratios), _MARGIN) if known else _UNKNOWN_CONFIG)
+        ratios = self._of_configs[algorithm.name]
+        return first_us * (min(ratios.least, _MARGIN) if len(ratios) >= _FEW_CONFIGS
+                           else _UNKNOWN_CONFIG)
 
     def learn(self, kind: tuple, model_us: float, time_us: float) -> None:
         """Remembers a measured time of a kind of candidates."""
-        self._ratios[kind].append(max(time_us, 1e-3) / model_us)
+        self._ratios[kind].add(max(time_us, 1e-3) / model_us)
 
     def learn_config(self, algorithm: Algorithm, first_us: float, time_us: float) -> None:
         """Remembers the times of the first and of a later config of an algorithm."""
-        self._of_configs[algorithm.name].append(max(time_us, 1e-3) / max(first_us, 1e-3))
+        self._of_configs[algorithm.name].add(max(time_us, 1e-3) / max(first_us, 1e-3))

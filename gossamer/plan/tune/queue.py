@@ -26,7 +26,8 @@ _BUILDERS = 8
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
-Formats = tuple[Format, ...]
+_Kind = tuple[tuple[Format, ...], str]
+"""The formats and the precision of a candidate."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,16 @@ class LayerTimes:
     name: the layer's name. is_inner: whether all layers next to it may compute in the same
     precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
     precise candidate may not stand for a more precise one. begun: how many candidates were begun.
+    best: the fastest candidate of each combination of formats and precision. bounds: what bound()
+    returned since the last of these changed.
     """
 
     name: str
     is_inner: bool = False
     keeps_precisions: bool = False
     begun: int = 0
-    best: dict[tuple[Formats, str], Trial] = field(default_factory=dict)
+    best: dict[_Kind, Trial] = field(default_factory=dict)
+    bounds: dict[_Kind, float] = field(default_factory=dict)
 
     def learn(self, trial: Trial) -> None:
         """Remembers the time that a trial has, if it has any."""
@@ -63,6 +67,7 @@ class LayerTimes:
         if trial.time_us is not None and (
                 key not in self.best or trial.time_us < (self.best[key].time_us or 0.0)):
             self.best[key] = trial
+            self.bounds.clear()
 
     @property
     def best_us(self) -> float:
@@ -72,6 +77,12 @@ class LayerTimes:
     def bound(self, trial: Trial, estimates: Estimates) -> float:
         """Returns the time from which on a trial is of no use: that of a known candidate, together
         with the conversions from its formats to the trial's."""
+        key = (trial.formats, trial.variant.precision)
+        if key not in self.bounds:
+            self.bounds[key] = self._bound(trial, estimates)
+        return self.bounds[key]
+
+    def _bound(self, trial: Trial, estimates: Estimates) -> float:
         rank = PRECISIONS.index(trial.variant.precision)
         return min(((known.time_us or 0.0) + sum(
             estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(

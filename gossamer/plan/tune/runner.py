@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -40,6 +40,8 @@ _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and of all samples of a group's candidates."""
 _AHEAD = 2
 """Candidates that are being built, or wait to be timed, for each processor."""
+_BEST = 1.03
+"""Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
 """Multiple of the best known time beyond which one execution is enough."""
 _LAUNCH_US = 50.0
@@ -92,7 +94,10 @@ class TrialRunner:
         measured."""
         run: list[Trial] = []
         self._memory.reserve_workspace(trial.variant for trial in self._queue)
-        with responsive(), self._builders():
+        # the driver is not asked again at each call which context is current
+        current = (self._device.current() if self._device.runs_cuda_libraries
+                   else nullcontext())
+        with responsive(), current, self._builders():
             for trial, built in self._built_ahead():
                 self._try(trial, built)
                 run.append(trial)
@@ -227,7 +232,8 @@ class TrialRunner:
                 try:
                     if isinstance(timing, Exception):
                         raise timing
-                    cold_us = candidates.cold(ready.work)
+                    is_best = timing.median_us <= _BEST * self._queue.bound(ready.trial)
+                    cold_us = candidates.cold(ready.work) if is_best else None
                 except Exception as failure:
                     self._fail(ready.trial, candidates, failure)
                     continue

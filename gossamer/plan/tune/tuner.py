@@ -540,7 +540,7 @@ class Tuner(Measures):
 
     def _estimates_of(self, device: Device) -> Estimates:
         if device.name not in self._estimates:
-            self._estimates[device.name] = Estimates(device)
+            self._estimates[device.name] = Estimates(device, self._limits.doubt)
         return self._estimates[device.name]
 
     def _digest(self, layer: Layer) -> str:
