@@ -21,6 +21,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.candidates import CandidateSet, digest
 from gossamer.plan.tune.examples import Examples
+from gossamer.plan.tune.thread_margin import without_small_gains
 
 
 class Measures(abc.ABC):
@@ -72,7 +73,7 @@ class Tuner(Measures):
         """Number of candidates measured so far, without those from the cache."""
         self.reused = 0
         """Number of candidates whose measurements came from the cache."""
-        self._contention = CpuContention()
+        self.contention = CpuContention()
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._examples: dict[str, Examples] = {}
         self._note = note
@@ -85,13 +86,9 @@ class Tuner(Measures):
         """Sentences for the user about the files of measurements, and about the conditions under
         which new ones were made."""
         notices = [line for cache in self._caches.values() for line in cache.notices]
-        if self._contention.matters:
-            contention = self._contention
-            notices.append(
-                f"the processors were wanted elsewhere: in {contention.seconds:.1f} s of sampling, "
-                f"threads waited {contention.waited_s:.1f} s for one; the times are too long, of "
-                "some layers many times, and are kept: when the machine is quiet, `gossamer cache "
-                "clear` and measure again")
+        if self.contention.matters:
+            notices.append(f"{self.contention.notice}, and are not kept: compile again when the "
+                           "machine is quiet")
         return notices
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
@@ -116,11 +113,12 @@ class Tuner(Measures):
             stored.update({measured.candidate_key: measured for measured in fresh})
         else:
             self.reused += len(buildable)
-        return [Candidate(algorithm, variant, stored[candidate_key(algorithm, variant)]
+        return without_small_gains([
+            Candidate(algorithm, variant, stored[candidate_key(algorithm, variant)]
                       if variant.build_seconds <= self.build_seconds else
                       Measurement.of(algorithm, variant, failure=reason_build_too_long(
                           variant, self.build_seconds, self._why)))
-                for algorithm, variant in pairs]
+            for algorithm, variant in pairs])
 
     @property
     def _why(self) -> str:
@@ -145,13 +143,15 @@ class Tuner(Measures):
             return [Measurement.of(*pair, no_time, error=0.0, weights=self._digest(layer))
                     for pair in pairs]
         self._note(f"{layer.name}: {len(pairs)} candidates")
-        candidates = CandidateSet(layer, device, self._contention, self._examples_of(device))
+        spoilt_before = self.contention.spoilt
+        candidates = CandidateSet(layer, device, self.contention, self._examples_of(device))
         fresh, transient = candidates.run(pairs, self.samples)
         fresh = [_with_first_build(measured, stored.get(measured.candidate_key))
                  for measured in fresh]
         self.measured += len(fresh)
-        self._cache_of(device).put(problem, [measured for index, measured in enumerate(fresh)
-                                            if index not in transient])
+        if self.contention.spoilt == spoilt_before:
+            self._cache_of(device).put(problem, [measured for index, measured in enumerate(fresh)
+                                                if index not in transient])
         return fresh
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
@@ -164,9 +164,12 @@ class Tuner(Measures):
             self._note(f"{layer.name}: {measured.algorithm} with these weights")
             candidates = CandidateSet(layer, device, examples=self._examples_of(device))
             self._checked[key] = candidates.check(candidate.algorithm, candidate.variant)
-            if self._checked[key] is None and layer.problem is not None:
-                self._cache_of(device).put(
-                    layer.problem, [replace(measured, weights=self._digest(layer))])
+            cache = self._cache_of(device)
+            # a measurement that contention spoilt is in no cache
+            if self._checked[key] is None and layer.problem is not None and any(
+                    stored.candidate_key == measured.candidate_key
+                    for stored in cache.get(layer.problem) or ()):
+                cache.put(layer.problem, [replace(measured, weights=self._digest(layer))])
         failure = self._checked[key]
         return candidate if failure is None else candidate.with_exclusion(failure)
 
