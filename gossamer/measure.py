@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError
@@ -22,8 +22,13 @@ _THREADS = Path("/proc/self/task")
 _CONTENDED = 0.1
 """Waiting time as a share of the elapsed time from which on contention matters; on an idle machine
 it is below a third of this."""
-_WAITED = 0.05
-"""Seconds of waiting below which contention is never reported."""
+_WAITED = 1e-3
+"""Seconds of waiting below which nothing is spoilt; now and then the system itself takes a
+processor for as long."""
+_TRIES = 3
+"""How often times are taken where contention spoils them."""
+
+_Times = TypeVar("_Times")
 
 SLACK = 0.02
 """The relative difference up to which two times count as equal."""
@@ -54,27 +59,54 @@ class CpuContention:
     take fifty times as long, while a single thread loses nothing.
 
     seconds: seconds of watching. waited_s: seconds in that time, summed over all threads of this
-    process, in which a thread was ready to run and had no processor.
+    process, in which a thread was ready to run and had no processor. spoilt: number of stretches
+    of watching in which threads waited so long that times that were taken there cannot be trusted.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.waited_s = 0.0
+        self.spoilt = 0
 
     @contextmanager
     def watched(self, device: Device) -> Iterator[None]:
-        """Watches while the body of the context takes times; only devices on processors count."""
+        """Watches one stretch, in which the body of the context takes times; only devices on
+        processors count."""
         before, start = waited_s() if device.on_processors else None, time.monotonic()
         yield
         if before is not None and (after := waited_s()) is not None:
-            self.seconds += time.monotonic() - start
+            seconds = time.monotonic() - start
             # the waiting time of threads that ended is missing from the second sum
-            self.waited_s += max(after - before, 0.0)
+            waited = max(after - before, 0.0)
+            self.seconds += seconds
+            self.waited_s += waited
+            self.spoilt += waited > max(_CONTENDED * seconds, _WAITED)
+
+    def undisturbed(self, device: Device, take: Callable[[], _Times]) -> tuple[_Times, bool]:
+        """Returns what `take` returns, which takes times, and whether contention spoilt them. It is
+        called again where it did, a few times at most, as most other programs need a processor for
+        a moment only. Only a last call that was spoilt counts in `spoilt`."""
+        for _ in range(_TRIES):
+            spoilt_before = self.spoilt
+            with self.watched(device):
+                times = take()
+            if self.spoilt == spoilt_before:
+                return times, False
+            self.spoilt = spoilt_before
+        self.spoilt += 1
+        return times, True
 
     @property
     def matters(self) -> bool:
-        """True if the threads waited so long that the times cannot be trusted."""
-        return self.waited_s > max(_CONTENDED * self.seconds, _WAITED)
+        """True if times were spoilt."""
+        return self.spoilt > 0
+
+    @property
+    def notice(self) -> str:
+        """The beginning of a notice on times that were spoilt."""
+        return (f"the processors were wanted elsewhere: in {self.seconds:.1f} s of sampling, "
+                f"threads waited {self.waited_s:.1f} s for one; the times are too long, of some "
+                "layers many times")
 
 
 def waited_s() -> float | None:

@@ -26,25 +26,49 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Iterator[float | None]]
     return readings
 
 
-@pytest.mark.parametrize(("waits", "matters"), [((0.0, 0.1), False), ((0.0, 0.3), True)])
+@pytest.mark.parametrize(("waits", "spoilt"), [((0.0, 0.1), False), ((0.0, 0.3), True)])
 def test_waiting_counts_beyond_a_tenth(clocks: dict[str, Iterator[float | None]],
-                                       waits: tuple[float, float], matters: bool) -> None:
+                                       waits: tuple[float, float], spoilt: bool) -> None:
     clocks["now"], clocks["waited"] = iter([10.0, 12.0, 20.0, 20.5]), iter([*waits, 5.0, 4.0])
     contention = CpuContention()
     with contention.watched(HOST):
         pass
-    assert contention.matters is matters
+    assert contention.spoilt == spoilt and contention.matters is spoilt
     with contention.watched(HOST):  # a thread ended: nothing is subtracted
         pass
     assert contention.seconds == 2.5 and contention.waited_s == waits[1]
 
 
 def test_moments_are_not_worth_a_word(clocks: dict[str, Iterator[float | None]]) -> None:
-    clocks["now"], clocks["waited"] = iter([10.0, 10.01]), iter([0.0, 0.04])
+    clocks["now"], clocks["waited"] = iter([10.0, 10.001]), iter([0.0, 0.0009])
     contention = CpuContention()
     with contention.watched(HOST):
         pass
-    assert contention.waited_s == 0.04 and not contention.matters
+    assert contention.waited_s == 0.0009 and not contention.matters
+
+
+def test_one_spoilt_stretch_matters_among_many(
+        clocks: dict[str, Iterator[float | None]]) -> None:
+    clocks["now"], clocks["waited"] = iter([0.0, 9.0, 9.0, 9.01]), iter([0.0, 0.0, 0.0, 0.002])
+    contention = CpuContention()
+    for _ in range(2):
+        with contention.watched(HOST):
+            pass
+    assert contention.spoilt == 1
+    assert contention.notice.startswith(
+        "the processors were wanted elsewhere: in 9.0 s of sampling, threads waited 0.0 s for one")
+
+
+@pytest.mark.parametrize(("waits", "taken", "spoilt"), [
+    ([0.0], "first", False), ([1.0, 0.0], "second", False), ([1.0, 1.0, 1.0], "third", True)])
+def test_times_are_taken_again_where_they_are_spoilt(
+        clocks: dict[str, Iterator[float | None]], waits: list[float], taken: str,
+        spoilt: bool) -> None:
+    clocks["now"] = iter(range(100))
+    clocks["waited"] = iter([each for wait in waits for each in (0.0, wait)])
+    contention, times = CpuContention(), iter(["first", "second", "third", "fourth"])
+    assert contention.undisturbed(HOST, lambda: next(times)) == (taken, spoilt)
+    assert contention.spoilt == spoilt
 
 
 def test_what_is_not_known_says_nothing(clocks: dict[str, Iterator[float | None]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from gossamer.bench.peaks import Peaks
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import GossamerError
-from gossamer.measure import Task, Timing, interleave
+from gossamer.measure import CpuContention, Task, Timing, interleave
 
 _WARM_UP = 3
 _BUDGET_US = 2e7
@@ -25,13 +26,15 @@ class Result:
 
     rows: one for each contender and precision, measured with its fastest alternative; the fastest
     row comes first. absent, failed: the reason for each contender, or alternative, that has no
-    row. seconds: time that the case took with its preparation; the caller fills it in.
+    row. notice: what spoilt the times, as in the rows; "" where nothing is known to have. seconds:
+    time that the case took with its preparation; the caller fills it in.
     """
 
     case: Case
     rows: list[ResultRow] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    notice: str = ""
     seconds: float = 0.0
 
 
@@ -105,8 +108,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             except Exception as error:
                 fail(name, label, error)
     note(f"{case.name}, batch {case.batch}: timing")
-    timings = interleave([Task(entry.ready.device, entry.work, entry.ready.captured)
-                          for entry in entries], sample_us=case.sample_us, budget_us=_BUDGET_US)
+    timings, result.notice = _timed(case, entries)
     timed = [(_per_execution(timing, entry.ready.runs), entry)
              for timing, entry in zip(timings, entries, strict=True)]
     fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
@@ -116,7 +118,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         else:
             key = (entry.ready.contender, entry.ready.precision)
             fastest.setdefault(key, (timing, entry))
-    result.rows = [_row(case, stamp, peaks, *pair) for pair in fastest.values()]
+    result.rows = [_row(case, stamp, peaks, *pair, result.notice) for pair in fastest.values()]
     if own_failure is not None and OWN not in {row.contender for row in result.rows}:
         if isinstance(own_failure, GossamerError):
             raise own_failure
@@ -138,13 +140,27 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Co
     return _ContestEntry(ready, error, _GuardedWork(ready.work), name, label)
 
 
+def _timed(case: Case, entries: Sequence[_ContestEntry]) -> tuple[list[Timing], str]:
+    """Returns the times of all contenders, and a notice where other programs took the processors of
+    a device meanwhile."""
+    contention = CpuContention()
+    devices = sorted((entry.ready.device for entry in entries),
+                     key=lambda device: not device.on_processors)
+    with contention.watched(devices[0]) if devices else nullcontext():
+        timings = interleave([Task(entry.ready.device, entry.work, entry.ready.captured)
+                              for entry in entries],
+                             sample_us=case.sample_us, budget_us=_BUDGET_US)
+    return timings, contention.notice if contention.matters else ""
+
+
 def _per_execution(timing: Timing, runs: int) -> Timing:
     """The timing of one of the `runs` executions that a call queues."""
     return Timing(timing.median_us / runs, timing.p25_us / runs, timing.p75_us / runs,
                   timing.repeats)
 
 
-def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry) -> ResultRow:
+def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry,
+         notice: str) -> ResultRow:
     ready = entry.ready
     has_peaks = ready.device.name == peaks.device
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
@@ -152,4 +168,4 @@ def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _Contest
     return ResultRow(case.suite, case.name, ready.contender, ready.device.api, ready.precision,
                      ready.layout, ready.config, case.batch, timing.median_us, timing.p25_us,
                      timing.p75_us, entry.error, light, case.density, machine(ready.device),
-                     stamp.versions, stamp.command, stamp.commit, stamp.run_id, now())
+                     stamp.versions, stamp.command, stamp.commit, stamp.run_id, now(), notice)

@@ -34,7 +34,8 @@ class ResultRow:
     Times are microseconds of one execution. error: normalised error against a float64 reference.
     speed_of_light_us: lower bound on the time by the device's peak rates, None where the
     precision's rate is not known. device: API that the contender ran through. machine: name of
-    the chip. run_id: identifier that all rows of a run share.
+    the chip. run_id: identifier that all rows of a run share. notice: what spoilt the times, such
+    as other programs on the processors; "" where nothing is known to have.
     """
 
     suite: str
@@ -57,6 +58,7 @@ class ResultRow:
     commit: str | None
     run_id: str
     date: str
+    notice: str = ""
 
     @property
     def share_of_light(self) -> float | None:
@@ -139,7 +141,7 @@ def read_rows(path: Path) -> list[ResultRow]:
             values = json.loads(line)
         except ValueError as error:
             raise InputError(f"{path}: line {number} is not JSON: {error}") from None
-        if not isinstance(values, dict) or set(values) != set(KEYS):
+        if not isinstance(values, dict) or {*values, "notice"} != set(KEYS):
             raise InputError(f"{path}: line {number} is no result row; expected the keys "
                              f"{', '.join(KEYS)}")
         rows.append(ResultRow(**values))
@@ -190,7 +192,8 @@ def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
 def append_rows(path: Path, rows: Sequence[ResultRow]) -> None:
     """Adds all rows to a file or none, and makes the file and its folder where they are absent.
     Two processes may append to one file. Raises InputError when it cannot be written."""
-    lines = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
+    lines = "".join(json.dumps(_without_empty_notice(row), allow_nan=False) + "\n"
+                    for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.parent):
@@ -217,6 +220,11 @@ def _plain(row: ResultRow) -> dict[str, Any]:
     """The row's fields, with floats to six digits."""
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value
             for key, value in asdict(row).items()}
+
+
+def _without_empty_notice(row: ResultRow) -> dict[str, Any]:
+    """The row's fields as a line of a file has them."""
+    return {key: value for key, value in _plain(row).items() if key != "notice" or value}
 
 
 @contextlib.contextmanager

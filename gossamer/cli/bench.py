@@ -151,6 +151,7 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
                             "sparse forms and gossamer beside im2col with cuBLAS and cuSPARSE")
     elif csv is None and plot is None:
         print(tables.markdown(chosen))
+        _tell_of_spoilt(chosen)
     _write_files(chosen, csv, plot, sys.stdout)
 
 
@@ -217,11 +218,19 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
         return rows
     if output_format == "markdown":
         print(tables.markdown(rows))
+        _tell_of_spoilt(rows)
         return rows
     print("", *tables.summary_lines(rows), sep="\n")
     if output is not None:
         print(f"written: {output}")
     return rows
+
+
+def _tell_of_spoilt(rows: Sequence[ResultRow]) -> None:
+    """Gives the notices of rows that are shown in a table, which has no room for them."""
+    for line in dict.fromkeys(f"{row.case}, batch {row.batch}: {row.notice}" for row in rows
+                              if row.notice):
+        terminal.notice(line)
 
 
 def _batches(text: str) -> list[int]:

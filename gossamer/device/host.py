@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from threadpoolctl import threadpool_info
 
+from gossamer.device import blas
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, check_view, out_of_memory
 from gossamer.device.limits import Limits
@@ -95,8 +95,7 @@ class HostDevice(Device):
 
     @property
     def toolkit(self) -> str:
-        pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-        threads = max(pools, default=1)
+        threads = blas.threads()
         return f"BLAS with {threads} thread" + "s" * (threads != 1)
 
     def compile(self, source: KernelSource) -> NoReturn:

@@ -13,6 +13,7 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
+from gossamer.ops.host_threads import threads_of
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, TensorSpec, logical_view, pack, unpack
@@ -166,7 +167,8 @@ class HostAlgorithm(Algorithm):
         specs = state.variant.inputs
         arrays = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, specs, strict=True)]
-        results = self.compute(state.problem, arrays, state.data)
+        with threads_of(state.variant):
+            results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
             stored = host_array(buffer, spec)
             if spec.format.is_packed:

@@ -34,8 +34,9 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
         Whether a layer that the device cannot run is an error instead of running on the host.
     effort : {"quick", "normal", "max"}, optional
         How many candidates are measured for the layers of a batch size when it is first used; the
-        fastest plan is taken. Times are stored on disk and not measured again. By default nothing
-        is measured and algorithms are taken in a fixed order.
+        fastest plan is taken. Times are stored on disk and not measured again. By default
+        algorithms are taken in a fixed order; nothing is measured but, on the host, whether large
+        layers are faster with one thread or with all.
     precision : {"fp32", "tf32", "fp16"}, default "fp32"
         The least precise arithmetic that layers may use where it is measured to be faster. The
         dtypes of the network's inputs and outputs stay the same.

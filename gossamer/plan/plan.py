@@ -13,7 +13,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, UnsupportedError
-from gossamer.measure import Timing
+from gossamer.measure import CpuContention, Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
@@ -28,6 +28,7 @@ from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, check_count, fill
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
+from gossamer.plan.run.slowed import SlowedRuns
 from gossamer.plan.store import plan_file
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
@@ -84,6 +85,8 @@ class Plan:
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
+        self._slowed_runs = SlowedRuns(graph.name, device)
+        self._contention = CpuContention()
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
@@ -232,6 +235,11 @@ class Plan:
             If the plan is strict and the device cannot run a layer.
         DeviceError
             If the device fails or has too little memory.
+
+        Warns
+        -----
+        GossamerWarning
+            Once, if other programs take the processors on which the plan runs, which slows it.
         """
         foreign = bool(inputs) and is_foreign(inputs[0])
         if foreign and self.device.holds(inputs[0]):
@@ -241,9 +249,11 @@ class Plan:
             batch = batch_of(self.graph, arrays)
             named = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else {}
             if not named:
-                named = self._default_context(batch).run(
-                    {info.name: np.asarray(array, order="C")
-                     for info, array in zip(self.inputs, arrays, strict=True)})
+                context = self._default_context(batch)
+                with self._slowed_runs.watched():
+                    named = context.run({
+                        info.name: np.asarray(array, order="C")
+                        for info, array in zip(self.inputs, arrays, strict=True)})
             results = tuple(named[info.name] for info in self.outputs)
             if foreign:
                 results = tuple(like_on_host(inputs[0], array) for array in results)
@@ -339,8 +349,8 @@ class Plan:
                 while len(self._planned) >= _MOST_PROGRAMS:
                     self._planned.popitem(last=False)
                 self._planned[batch] = planned
-                if planned.comparison is not None:
-                    self._end_to_end[batch] = planned.comparison.end_to_end
+                if planned.end_to_end is not None:
+                    self._end_to_end[batch] = planned.end_to_end
             return self._planned[batch]
 
     def profile(self, batch: int | None = None) -> Report:
@@ -358,8 +368,9 @@ class Plan:
         """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
-        self._end_to_end[batch] = EndToEnd(context.end_to_end())
-        self._timings[batch] = context.profile()
+        timing, _ = self._contention.undisturbed(self.device, context.end_to_end)
+        self._end_to_end[batch] = EndToEnd(timing)
+        self._timings[batch], _ = self._contention.undisturbed(self.device, context.profile)
         return self.report(batch)
 
     def end_to_end(self, batch: int | None = None) -> Timing:
@@ -387,8 +398,12 @@ class Plan:
         with self._lock:
             program = self.program(batch)
             if batch not in self._end_to_end:
-                self._end_to_end[batch] = EndToEnd(self._default_context(batch).end_to_end()) if (
-                    self.tuner is None) else end_to_end(
+                if self.tuner is None:
+                    timing, _ = self._contention.undisturbed(
+                        self.device, self._default_context(batch).end_to_end)
+                    self._end_to_end[batch] = EndToEnd(timing)
+                else:
+                    self._end_to_end[batch] = end_to_end(
                         self.graph.name, [program], self.device, self.tuner, self._note)[0]
             result = self._end_to_end[batch]
         if result.timing is None:
@@ -417,6 +432,8 @@ class Plan:
         report.notes.extend(planned.notes)
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
+        if self._contention.matters:
+            report.notes.append(self._contention.notice)
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "

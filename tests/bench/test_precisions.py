@@ -105,7 +105,9 @@ def run(times: dict[tuple[str, str], float | None], against: Sequence[str] = ("l
 
 
 def configs(result: contest.Result) -> dict[tuple[str, str], str]:
-    return {(row.contender, row.precision): row.config for row in result.rows}
+    # where BLAS has several threads, small products of the host say that they take one
+    return {(row.contender, row.precision): row.config.removesuffix(" threads=1")
+            for row in result.rows}
 
 
 def test_a_contender_has_a_row_in_each_precision() -> None:

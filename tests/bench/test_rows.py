@@ -20,7 +20,7 @@ from tests.bench.rows import row
 
 SCHEMA = ["suite", "case", "contender", "device", "precision", "layout", "config", "batch",
           "median_us", "p25_us", "p75_us", "error", "speed_of_light_us", "density", "machine",
-          "versions", "command", "commit", "run_id", "date"]
+          "versions", "command", "commit", "run_id", "date", "notice"]
 
 
 def test_appended_rows_come_back(result: Result, tmp_path: Path) -> None:
@@ -28,7 +28,8 @@ def test_appended_rows_come_back(result: Result, tmp_path: Path) -> None:
     append_rows(path, result.rows[:1])
     append_rows(path, result.rows)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert all(list(line) == SCHEMA == list(KEYS) for line in lines)
+    assert list(KEYS) == SCHEMA
+    assert all([*line, "notice"] == SCHEMA for line in lines)
     read = read_rows(tmp_path)
     assert [row.contender for row in read] == [
         row.contender for row in [*result.rows[:1], *result.rows]]
@@ -46,6 +47,14 @@ def test_a_speed_of_light_that_is_not_known_is_null(tmp_path: Path) -> None:
     sheet = list(csv.DictReader(io.StringIO(csv_bytes([unknown, known]).decode())))
     assert [(line["speed_of_light_us"], line["share_of_light"]) for line in sheet] == [
         ("", ""), ("25.0", "0.25")]
+
+
+def test_a_notice_is_written_where_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "suite.jsonl"
+    spoilt, quiet = row("gossamer", 100.0, notice="the processors were busy"), row("torch", 90.0)
+    append_rows(path, [spoilt, quiet])
+    assert ["notice" in json.loads(line) for line in path.read_text().splitlines()] == [True, False]
+    assert read_rows(path) == [spoilt, quiet]
 
 
 def test_a_failed_append_leaves_the_file_alone(

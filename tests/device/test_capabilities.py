@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import gossamer
-from gossamer.device import base
-from gossamer.device import host as host_module
+from gossamer.device import base, blas
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice, host_array
 from gossamer.device.optional import OptionalCapabilities
@@ -168,8 +167,7 @@ def test_side_streams_are_joined_again(device: Device) -> None:
                                                                            "thread")])
 def test_the_toolkit_of_the_host_is_its_blas(monkeypatch: pytest.MonkeyPatch, threads: int,
                                              text: str) -> None:
-    monkeypatch.setattr(host_module, "threadpool_info", lambda: [
-        {"user_api": "openmp", "num_threads": 9}, {"user_api": "blas", "num_threads": threads}])
+    monkeypatch.setattr(blas, "threads", lambda: threads)
     assert find("host").toolkit == text
 
 

@@ -46,7 +46,8 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
                 print(line)
             if kind == "absent":
                 said.add(line)
-    print(*case.notes, sep="\n", end="\n" if case.notes else "")
+    notes = [*case.notes, *([f"notice: {result.notice}"] if result.notice else [])]
+    print(*notes, sep="\n", end="\n" if notes else "")
 
 
 def result_dict(result: Result) -> dict[str, Any]:
@@ -55,4 +56,5 @@ def result_dict(result: Result) -> dict[str, Any]:
     return {"suite": case.suite, "case": case.name, "batch": case.batch, "flops": case.flops,
             "least_bytes": case.least_bytes, "rows": [vars(row) for row in result.rows],
             "absent": result.absent, "failed": result.failed, "notes": list(case.notes),
+            "notice": result.notice,
             "seconds": result.seconds}

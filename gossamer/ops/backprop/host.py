@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from scipy.linalg.blas import saxpy, sger
 from scipy.special import expit, log_softmax
-from threadpoolctl import threadpool_limits
 
+from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.backprop.problem import BackpropProblem
@@ -61,18 +60,9 @@ def _online(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.n
     return [parameters, losses]
 
 
-@contextmanager
-def _threads_for(multiply_adds: int) -> Iterator[None]:
-    """Limits BLAS to one thread where an update has few multiply-adds."""
-    if multiply_adds > _SMALL:
-        yield
-        return
-    # the number belongs to the process: if two threads changed it at once, neither would restore it
-    with _thread_limit_lock, threadpool_limits(1, "blas"):
-        yield
-
-
-_thread_limit_lock = threading.Lock()
+def _threads_for(multiply_adds: int) -> AbstractContextManager[None]:
+    """Returns a context in which BLAS has one thread where an update has few multiply-adds."""
+    return nullcontext() if multiply_adds > _SMALL else blas.limited(1)
 
 
 class _OnlineUpdate:

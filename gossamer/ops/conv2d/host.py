@@ -12,6 +12,7 @@ from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
@@ -32,7 +33,10 @@ class HostIm2col(Algorithm):
         columns = 0
         if not problem.is_pointwise:
             columns = 4 * problem.depth * problem.out_height * problem.out_width
-        yield Variant((), problem.inputs, problem.outputs, workspace=columns)
+        rows = problem.out_channels // problem.groups
+        for config in thread_configs(rows * problem.depth * problem.out_height
+                                     * problem.out_width):
+            yield Variant(config, problem.inputs, problem.outputs, workspace=columns)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -52,7 +56,8 @@ class HostIm2col(Algorithm):
         plane = problem.out_height * problem.out_width
         product = y.reshape(problem.batch, problem.groups, -1, plane)
         if problem.is_pointwise:
-            np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1, plane), out=product)
+            with threads_of(state.variant):
+                np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1, plane), out=product)
         else:
             assert workspace is not None
             columns = host_array(workspace, (problem.depth, plane))
@@ -61,7 +66,8 @@ class HostIm2col(Algorithm):
                 for group in range(problem.groups):
                     part = image[group * per_group : (group + 1) * per_group]
                     _fill_im2col(part, problem, columns)
-                    np.matmul(matrix[group], columns, out=results[group])
+                    with threads_of(state.variant):
+                        np.matmul(matrix[group], columns, out=results[group])
         operands = operand_arrays(problem.epilogue, constants, tensors, 4)
         for image in range(problem.batch):
             image_operands = [o if o.shape[0] == 1 else o[image : image + 1] for o in operands]

@@ -23,6 +23,7 @@ from gossamer.ops.epilogue import (
     operand_arrays,
 )
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
@@ -30,6 +31,8 @@ from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 ADD_UP = Path(__file__).with_name("add_up.h")
+_USUAL_ROWS = 16
+"""Rows for which the number of threads of a product on the host is decided."""
 
 
 class TiledGemm(Algorithm):
@@ -111,7 +114,9 @@ class HostGemm(Algorithm):
         return "runs on the host only" if device.compiles else None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        yield Variant((), problem.inputs, problem.outputs)
+        # the number of rows is the batch size, of which configs are independent
+        for config in thread_configs(_USUAL_ROWS * problem.columns * problem.depth):
+            yield Variant(config, problem.inputs, problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
@@ -123,7 +128,8 @@ class HostGemm(Algorithm):
         problem: GemmProblem = state.problem  # type: ignore[assignment]
         x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
         (y,) = buffers_as_arrays(outputs, state.variant.outputs)
-        np.matmul(x, state.data["weight"].T, out=y)
+        with threads_of(state.variant):
+            np.matmul(x, state.data["weight"].T, out=y)
         operands = operand_arrays(problem.epilogue, state.data, tensors, 2)
         apply_in_place(problem.epilogue, y, operands)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
+from gossamer.ops.host_threads import thread_configs
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.reference import operands
 from gossamer.ops.strided import HostAlgorithm
@@ -24,4 +25,4 @@ class NumpyMatmul(HostAlgorithm):
         return [np.asarray(a @ b)]
 
     def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
-        return [Variant((), problem.inputs, problem.outputs)]
+        return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]

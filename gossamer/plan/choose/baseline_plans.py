@@ -161,9 +161,10 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     waiting = {**missing, **distinct}
     while not missing.keys().isdisjoint(waiting):
         note(f"{name} as a whole: {len(waiting)} plans")
-        fresh = _timed_together(name, waiting, missing, device, tuner.samples)
-        tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", time.timing)
-                               for key, time in fresh.items() if time.timing is not None})
+        fresh, is_spoilt = _timed_together(name, waiting, missing, device, tuner)
+        if not is_spoilt:
+            tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", time.timing)
+                                   for key, time in fresh.items() if time.timing is not None})
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
         # contexts are in reference cycles, which keep their device memory
@@ -270,9 +271,9 @@ def _usable(candidate: Candidate) -> bool:
 
 
 def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
-                    device: Device, samples: int) -> dict[str, EndToEnd]:
-    """Returns the times of the programs that are in memory at once, and the reasons of those that
-    do not run. A program is left out where it did not get memory but may get it without the
+                    device: Device, tuner: Tuner) -> tuple[dict[str, EndToEnd], bool]:
+    """Returns the times of the programs that are in memory at once, the reasons of those that do
+    not run, and whether other programs wanted the processors meanwhile. A program is left out where it did not get memory but may get it without the
     others. Those whose times are missing come first; where none of them runs, no other is timed."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
@@ -286,10 +287,11 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
             tasks.pop(key, None)
             if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
                 results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
-    if tasks:
-        results.update({key: EndToEnd(rounded(timing))
-                        for key, timing in _timed(tasks, samples).items()})
-    return results
+    if not tasks:
+        return results, False
+    timings, is_spoilt = tuner.contention.undisturbed(device, lambda: _timed(tasks, tuner.samples))
+    results.update({key: EndToEnd(rounded(timing)) for key, timing in timings.items()})
+    return results, is_spoilt
 
 
 def _timed(tasks: Mapping[str, Task], samples: int) -> dict[str, Timing]:

@@ -12,10 +12,11 @@ from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.choose.baseline_plans import Comparison, compare
+from gossamer.plan.choose.baseline_plans import Comparison, EndToEnd, compare
 from gossamer.plan.choose.calibration import Accuracy, Calibration
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.choose.select import choose
+from gossamer.plan.choose.thread_choice import settled, with_threads
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
@@ -32,12 +33,14 @@ class Planned:
 
     comparison: the comparison with baseline plans, where there was one. accuracy: the error on the
     calibration inputs, where there are some. notes: sentences for the user about the choice.
+    end_to_end: the time of one execution, where it is known.
     """
 
     program: Program
     comparison: Comparison | None = None
     accuracy: Accuracy | None = None
     notes: tuple[str, ...] = ()
+    end_to_end: EndToEnd | None = None
 
 
 class Planner:
@@ -93,8 +96,8 @@ class Planner:
         def make(policy: Policy, tuner: Measures | None,
                  less_precise: frozenset[str] | None = None) -> Program:
             if tuner is None:
-                return choose(layers, batch, inputs, outputs, constants, self._device,
-                              policy=policy, less_precise=less_precise)
+                return with_threads(choose(layers, batch, inputs, outputs, constants, self._device,
+                                           policy=policy, less_precise=less_precise), self._device)
             assert self._tuner is not None
             try:
                 with self._tuner.profile.stage(CHOOSING):
@@ -110,6 +113,9 @@ class Planner:
             program, accuracy = self._calibration.choose(
                 lambda names: make(self._policy, self._tuner, names), self._error)
             planned = Planned(program, accuracy=accuracy)
+        program, time = settled(self._graph.name, planned.program, self._device, self._tuner,
+                                self._note)
+        planned = replace(planned, program=program, end_to_end=time)
         if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
                 "sparse and dense algorithms were not compared: the threshold "
@@ -127,12 +133,17 @@ class Planner:
                              self._device, tuner, self._note)
         if comparison is None:
             return planned
+        time = comparison.end_to_end
+        if planned.end_to_end is not None and comparison.program is planned.program:
+            # a time that this choice has just stored is not an old one
+            time = replace(time, cached=time.cached and planned.end_to_end.cached)
+            comparison = replace(comparison, end_to_end=time)
         accuracy = planned.accuracy
         if accuracy is not None and comparison.program is not planned.program:
             assert self._calibration is not None
             accuracy = self._calibration.accuracy(
                 comparison.program, self._error(comparison.program), accuracy.held_back)
-        return Planned(comparison.program, comparison, accuracy)
+        return Planned(comparison.program, comparison, accuracy, end_to_end=time)
 
     def _error(self, program: Program) -> float:
         """Returns the error of a program's outputs on the calibration inputs."""

@@ -119,8 +119,8 @@ class Trial:
     leader: the first config of its algorithm with the same formats and precision; None where this
     is the first. is_required: whether it is measured whatever is expected of it. before: an earlier
     result, which does not suffice. measured: the result. is_transient: whether the result may be
-    another next time. kind: what the candidate has in common with those from which its time is
-    estimated.
+    another next time, so that it is not stored. kind: what the candidate has in common with those
+    from which its time is estimated.
     """
 
     group: CandidateGroup

@@ -198,7 +198,7 @@ class TrialRunner:
                     cost: BuildCost) -> _Ready:
         with self._profile.stage(CHECKING):
             work, error = candidates.checked(trial.algorithm, trial.variant, state)
-        with self._profile.stage(TIMING), self._contention.watched(self._device):
+        def take() -> _Ready:
             once = self._device.time(work)
             is_hopeless = once > _HOPELESS * (self._queue.bound(trial) + _LAUNCH_US)
             if is_hopeless or once > _LONG_US:
@@ -206,9 +206,13 @@ class TrialRunner:
                               once)
             task = prepared(Task(self._device, work), _SAMPLE_US, once)
             (timing,) = sampled([task], 1, _BUDGET_US)
-        if isinstance(timing, Exception):
-            raise timing
-        return _Ready(trial, work, task, error, cost, timing.median_us)
+            if isinstance(timing, Exception):
+                raise timing
+            return _Ready(trial, work, task, error, cost, timing.median_us)
+
+        with self._profile.stage(TIMING):
+            ready, trial.is_transient = self._contention.undisturbed(self._device, take)
+        return ready
 
     def _fail(self, trial: Trial, candidates: CandidateSet, failure: Exception) -> None:
         trial.measured = candidates.failed(trial.algorithm, trial.variant, failure)
@@ -226,8 +230,9 @@ class TrialRunner:
         candidates = self._set_of(group.layer)
         near = [ready for ready in self._ready.pop(group)
                 if ready.first_us <= NEAR * self._queue.bound(ready.trial)]
-        with self._profile.stage(TIMING), self._contention.watched(self._device):
-            timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
+        with self._profile.stage(TIMING):
+            timings, is_spoilt = self._contention.undisturbed(self._device, lambda: sampled(
+                [ready.task for ready in near], self._samples, _BUDGET_US))
             for ready, timing in zip(near, timings, strict=True):
                 try:
                     if isinstance(timing, Exception):
@@ -237,6 +242,7 @@ class TrialRunner:
                 except Exception as failure:
                     self._fail(ready.trial, candidates, failure)
                     continue
+                ready.trial.is_transient = is_spoilt
                 ready.trial.measured = replace(
                     _measured(ready, timing, candidates, self._samples), cold_us=cold_us)
         candidates.release()

@@ -38,6 +38,7 @@ from gossamer.plan.tune.queue import (
     TrialQueue,
 )
 from gossamer.plan.tune.runner import TrialRunner, trials_of
+from gossamer.plan.tune.thread_margin import without_small_gains
 from gossamer.plan.tune.workers import BuildWorkers
 
 _FROM_ALIKE = 2
@@ -147,7 +148,7 @@ class Tuner(Measures):
         self._budget_s = budget_s
         self._deadline = math.inf
         self._progress = progress
-        self._contention = CpuContention()
+        self.contention = CpuContention()
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._memories: dict[str, CandidateMemory] = {}
@@ -165,13 +166,9 @@ class Tuner(Measures):
         """Sentences for the user about the files of measurements, and about the conditions under
         which new ones were made."""
         notices = [line for cache in self._caches.values() for line in cache.notices]
-        if self._contention.matters:
-            contention = self._contention
-            notices.append(
-                f"the processors were wanted elsewhere: in {contention.seconds:.1f} s of sampling, "
-                f"threads waited {contention.waited_s:.1f} s for one; the times are too long, of "
-                "some layers many times, and are kept: when the machine is quiet, `gossamer cache "
-                "clear` and measure again")
+        if self.contention.matters:
+            notices.append(f"{self.contention.notice}, and are not kept: compile again when the "
+                           "machine is quiet")
         return notices
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
@@ -330,7 +327,7 @@ class Tuner(Measures):
 
         runner = TrialRunner(
             queue, device, self._memory_of(device), self.samples,
-            workers=self._workers_for(device, trials), contention=self._contention,
+            workers=self._workers_for(device, trials), contention=self.contention,
             profile=self.profile, progress=progress,
             is_over=lambda: time.monotonic() > self._deadline)
         try:
@@ -403,7 +400,7 @@ class Tuner(Measures):
                     if measured.wrong_numbers and measured.weights != self._digest(layer):
                         measured = self._with_own_weights(request, algorithm, variant, timed)
                 candidates.append(Candidate(algorithm, variant, measured))
-        return candidates
+        return without_small_gains(candidates)
 
     def _with_own_weights(self, request: Request, algorithm: Algorithm, variant: Variant,
                           timed: Problem) -> Measurement:

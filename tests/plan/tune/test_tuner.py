@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -169,3 +170,23 @@ def test_a_write_outside_the_output_is_found(
     for step in plan.program(2).steps:
         if step.layer.op == "conv2d":
             assert "wrong numbers (error inf)" in step.rejected["careless"]
+
+
+def test_times_that_contention_spoilt_are_not_kept(tuned: Callable[[], Plan], device: Device,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    if not device.on_processors:
+        pytest.skip("nothing but processors is watched")
+    waits = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+    crowded = tuned()
+    crowded.program(2)
+    assert crowded.tuner is not None and crowded.tuner.contention.matters
+    (notice,) = crowded.tuner.notices
+    assert notice in crowded.report(2).notes and "are not kept" in notice
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
+    quiet, after = tuned(), tuned()
+    for plan in (quiet, after):
+        plan.program(2)
+        assert plan.tuner is not None and not plan.tuner.notices
+    assert quiet.tuner is not None and quiet.tuner.reused == 0 < quiet.tuner.measured
+    assert after.tuner is not None and after.tuner.measured == 0

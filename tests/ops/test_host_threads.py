@@ -1,0 +1,83 @@
+"""The number of BLAS threads as a setting of the host's products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device import blas
+from gossamer.device.registry import find
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.host_threads import thread_configs
+from gossamer.ops.matmul.problem import MatmulProblem
+from gossamer.ops.registry import OPS
+from gossamer.ops.weights import WeightsStore
+from gossamer.tensor import TensorSpec
+
+HOST = find("host")
+ONE, EVERY = (("threads", 1),), (("threads", "all"),)
+
+LARGE: list[tuple[str, Problem]] = [
+    ("host_im2col", Conv2dProblem(2, 64, 8, 8, 65, (1, 1))),
+    ("host_im2col", Conv2dProblem(2, 64, 8, 8, 32, (3, 3))),
+    ("host_gemm", GemmProblem(3, 128, 129)),
+    ("numpy", MatmulProblem(TensorSpec((2, 3, 4)), TensorSpec((2, 4, 5)))),
+    ("numpy", ConvTranspose2dProblem(TensorSpec((1, 64, 8, 8)), 65, (2, 2))),
+]
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLAS with eight threads, as far as configs are concerned."""
+    monkeypatch.setattr(blas, "threads", lambda: 8)
+
+
+@pytest.mark.usefixtures("eight")
+def test_one_thread_comes_first_and_small_products_have_no_other() -> None:
+    assert thread_configs() == thread_configs(2**18 + 1) == [ONE, EVERY]
+    assert thread_configs(2**18) == thread_configs(0) == [ONE]
+
+
+def test_nothing_is_set_where_blas_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "threads", lambda: 1)
+    assert thread_configs() == thread_configs(2**30) == [()]
+
+
+@pytest.mark.usefixtures("eight")
+@pytest.mark.parametrize(("name", "problem"), LARGE)
+def test_the_setting_is_followed(name: str, problem: Problem,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = next(algorithm for algorithm in OPS[problem.op].algorithms
+                     if algorithm.name == name and algorithm.supports(problem, HOST) is None)
+    variants = list(algorithm.variants(problem, HOST))
+    assert list(dict.fromkeys(variant.config for variant in variants)) == [ONE, EVERY]
+    rng = np.random.default_rng(0)
+    weights = WeightsStore().of("a layer", {
+        key: rng.standard_normal(shape, dtype=np.float32)
+        for key, shape in problem.weight_shapes.items()}, HOST)
+    arrays = problem.example_inputs(rng)
+    limits: list[int] = []
+    limited = blas.limited
+
+    def recorded(most: int) -> Any:
+        limits.append(most)
+        return limited(most)
+
+    monkeypatch.setattr(blas, "limited", recorded)
+    results = []
+    for config in (ONE, EVERY):
+        limits.clear()
+        variant = next(variant for variant in variants if variant.config == config)
+        inputs = [HOST.upload(array, "a test") for array in arrays]
+        outputs = [HOST.empty(spec.nbytes, "a test") for spec in variant.outputs]
+        workspace = HOST.empty(variant.workspace, "a test")
+        algorithm.launch(algorithm.prepare(weights, problem, variant, HOST), inputs, outputs,
+                         workspace)
+        assert set(limits) == ({1} if config == ONE else set())
+        results.append(np.array(outputs[0].bytes).view(np.float32))  # type: ignore[attr-defined]
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
