@@ -272,9 +272,10 @@ def _usable(candidate: Candidate) -> bool:
 
 def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
                     device: Device, tuner: Tuner) -> tuple[dict[str, EndToEnd], bool]:
-    """Returns the times of the programs that are in memory at once, the reasons of those that do
-    not run, and whether other programs wanted the processors meanwhile. A program is left out where it did not get memory but may get it without the
-    others. Those whose times are missing come first; where none of them runs, no other is timed."""
+    """Returns the times of the programs that are in memory at once with the reasons of those that
+    do not run, and whether others wanted the processors meanwhile. A program is left out where it
+    did not get memory but may get it without the others. Those whose times are missing come first;
+    where none of them runs, no other is timed."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
     for key, program in programs.items():
