@@ -60,8 +60,16 @@ class Planner:
         return lower(resolve(self._graph, batch), self._store)[0]
 
     def planned(self, batch: int) -> Planned:
-        """Returns the program of a batch size. Raises InputError where its outputs cannot be
-        compared with the calibration's."""
+        """Returns the program of a batch size; what was measured for it is on disk, even where an
+        error or Ctrl-C ends the measuring. Raises InputError where its outputs cannot be compared
+        with the calibration's."""
+        try:
+            return self._plan(batch)
+        finally:
+            if self._tuner is not None:
+                self._tuner.flush()
+
+    def _plan(self, batch: int) -> Planned:
         if self._calibration is not None:
             self._calibration.check(batch)
         static = resolve(self._graph, batch)

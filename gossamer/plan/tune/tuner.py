@@ -170,6 +170,11 @@ class Tuner(Measures):
         failure = self._checked[key]
         return candidate if failure is None else candidate.with_exclusion(failure)
 
+    def flush(self) -> None:
+        """Writes the measurements that are not on disk yet."""
+        for cache in self._caches.values():
+            cache.flush()
+
     def release(self) -> None:
         """Frees the memory that holds inputs for the layers to be measured."""
         self._examples.clear()

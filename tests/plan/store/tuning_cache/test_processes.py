@@ -27,6 +27,7 @@ def test_a_lock_that_is_held_too_long_only_delays_the_writing(tmp_path, monkeypa
     (notice,) = stored.notices
     assert "locked" in notice and str(tmp_path) in notice
     stored.put(problem(2), [measured()])
+    stored.flush()
     assert cache(tmp_path).get(problem(1)) == cache(tmp_path).get(problem(2)) == [measured()]
 
 
@@ -83,6 +84,7 @@ def _tune_until_killed(folder, first, acknowledged):
     rows = first
     while True:
         stored.put(problem(rows), [measured()])
+        stored.flush()
         acknowledged.send_bytes(str(rows).encode())
         rows += 1
 

@@ -80,6 +80,7 @@ def test_a_later_measurement_replaces_an_earlier_one(tmp_path):
     stored = cache(tmp_path)
     stored.put(problem(), [measured(median_us=5.0), measured("tile=16", median_us=6.0)])
     stored.put(problem(), [measured(median_us=7.0)])
+    stored.flush()
     assert [measurement.median_us for measurement in cache(tmp_path).get(problem())] == [6.0, 7.0]
 
 

@@ -1,7 +1,11 @@
 """Stored measurements while they are written, and where writing fails."""
 
+import gc
 import os
 import shutil
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from gossamer.errors import GossamerWarning
 from gossamer.io import atomic
 from gossamer.plan.store import tuning_file
+from gossamer.plan.store.device_file import WRITE_SECONDS
 from gossamer.plan.store.tuning_text import Texts
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,
@@ -52,6 +57,10 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
     assert stored.get(problem()) == before
     assert not list(tmp_path.rglob(".partial-*"))
     monkeypatch.undo()
+    if obstacle == "a file for a folder":
+        folder.unlink()
+    stored.flush()
+    assert stored.is_kept
 
 
 def test_what_could_not_be_written_is_written_with_the_next(tmp_path, monkeypatch):
@@ -60,6 +69,7 @@ def test_what_could_not_be_written_is_written_with_the_next(tmp_path, monkeypatc
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         stored.put(problem(1), [measured()])
     stored.put(problem(2), [measured()])
+    stored.flush()
     assert cache(tmp_path).get(problem(1)) == cache(tmp_path).get(problem(2)) == [measured()]
 
 
@@ -72,10 +82,72 @@ def test_what_is_not_on_disk_is_told(tmp_path):
     tmp_path.write_text("no folder")
     with pytest.warns(GossamerWarning, match="cannot be written"):
         stored.put(problem(2), [measured()])
+        stored.flush()
     assert not stored.is_kept
     tmp_path.unlink()
     stored.put(problem(3), [measured()])
+    stored.flush()
     assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]
+
+
+def test_measurements_are_written_together(tmp_path, monkeypatch):
+    seconds = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    stored = cache(tmp_path)
+    stored.put(problem(1), [measured()])
+    written = stored.path.read_bytes()
+    for rows in range(2, 30):
+        stored.put(problem(rows), [measured()])
+    assert stored.path.read_bytes() == written and not stored.is_kept
+    assert stored.get(problem(29)) == [measured()] and cache(tmp_path).get(problem(2)) is None
+    seconds += WRITE_SECONDS
+    stored.put(problem(30), [measured()])
+    assert stored.is_kept
+    assert all(cache(tmp_path).get(problem(rows)) == [measured()] for rows in range(1, 31))
+
+
+def test_flush_keeps_what_others_wrote_meanwhile(tmp_path):
+    first, second = cache(tmp_path), cache(tmp_path)
+    for rows in (1, 3):
+        first.put(problem(rows), [measured()])
+        second.put(problem(rows + 1), [measured()])
+    first.flush()
+    second.flush()
+    assert all(cache(tmp_path).get(problem(rows)) == [measured()] for rows in (1, 2, 3, 4))
+
+
+def test_times_of_plans_are_written_at_once_with_all_that_waits(tmp_path):
+    stored = cache(tmp_path)
+    stored.put(problem(1), [measured()])
+    stored.put(problem(2), [measured()])
+    stored.put_plans({"key": ("small, batch 1", TIMING)})
+    assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]
+
+
+def test_a_cache_that_is_dropped_writes_the_rest(tmp_path):
+    stored = cache(tmp_path)
+    stored.put(problem(1), [measured()])
+    stored.put(problem(2), [measured()])
+    del stored
+    gc.collect()
+    assert cache(tmp_path).get(problem(2)) == [measured()]
+
+
+@pytest.mark.parametrize("end", ["pass", "raise KeyboardInterrupt", "raise SystemExit(3)"])
+def test_a_process_that_ends_writes_the_rest(tmp_path, end):
+    code = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from gossamer.plan.store import tuning_cache
+        from tests.plan.store.tuning_cache.measurements import cache, measured, problem
+        tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+        stored = cache(Path(sys.argv[1]))
+        for rows in (1, 2, 3):
+            stored.put(problem(rows), [measured()])
+        assert not stored.is_kept
+        """)
+    subprocess.run([sys.executable, "-c", code + end, tmp_path], capture_output=True)
+    assert all(cache(tmp_path).get(problem(rows)) == [measured()] for rows in (1, 2, 3))
 
 
 def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
@@ -88,6 +160,7 @@ def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
     later.put(problem(1), [measured(median_us=8.0)])
     os.utime(stored.path, (0, 0))
     stored.put(problem(2), [measured()])
+    stored.flush()
     assert stored.get(problem(1)) == cache(tmp_path).get(problem(1)) == [measured(median_us=8.0)]
     assert stored.notices == later.notices == []
 
