@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gossamer.accuracy import normalised_error
-from gossamer.bench.contender import OWN, AbsentError, Alternative, ReadyContender
+from gossamer.bench.contender import (
+    OWN,
+    AbsentError,
+    Alternative,
+    ReadyContender,
+    TimedContender,
+)
 from gossamer.bench.peaks import Peaks
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
@@ -52,13 +58,13 @@ class _GuardedWork:
 
 @dataclass
 class _ContestEntry:
-    """A contender that passed its check and is going to be timed.
+    """A contender that passed its check, and is going to be timed unless it was.
 
     error: normalised error against the reference. name: the contender's. label: the name in lists
     of failures, with the alternative's where there are several.
     """
 
-    ready: ReadyContender
+    ready: ReadyContender | TimedContender
     error: float
     work: _GuardedWork
     name: str
@@ -105,10 +111,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             except Exception as error:
                 fail(name, label, error)
     note(f"{case.name}, batch {case.batch}: timing")
-    timings = interleave([Task(entry.ready.device, entry.work, entry.ready.captured)
-                          for entry in entries], sample_us=case.sample_us, budget_us=_BUDGET_US)
-    timed = [(_per_execution(timing, entry.ready.runs), entry)
-             for timing, entry in zip(timings, entries, strict=True)]
+    timed = _timed(case, entries)
     fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
     for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
         if entry.work.error is not None:
@@ -125,17 +128,32 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
 
 
 def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _ContestEntry:
-    """Warms a contender up and checks its output. Raises ValueError where the output is wrong."""
+    """Warms a contender up, unless it was timed already, and checks its output. Raises ValueError
+    where the output is wrong."""
     ready = alternative.make()
-    for _ in range(_WARM_UP):
-        ready.device.time(ready.work)
-    ready.device.synchronize()
+    work = _GuardedWork(ready.work if isinstance(ready, ReadyContender) else lambda stream: None)
+    if isinstance(ready, ReadyContender):
+        for _ in range(_WARM_UP):
+            ready.device.time(ready.work)
+        ready.device.synchronize()
     error = normalised_error(ready.output(len(case.expected)), case.expected)
     tolerance = case.most_error[ready.precision]
     if not error <= tolerance:
         raise ValueError(f"its error is {error:.2g}, more than {tolerance:.0e}: the result is "
                          f"wrong or not computed in {ready.precision}")
-    return _ContestEntry(ready, error, _GuardedWork(ready.work), name, label)
+    return _ContestEntry(ready, error, work, name, label)
+
+
+def _timed(case: Case, entries: Sequence[_ContestEntry]) -> list[tuple[Timing, _ContestEntry]]:
+    """Returns the entries with their times, which those that were not timed take in turn."""
+    timed = [(entry.ready.timing, entry) for entry in entries
+             if isinstance(entry.ready, TimedContender)]
+    waiting = [(entry, entry.ready) for entry in entries if isinstance(entry.ready, ReadyContender)]
+    timings = interleave([Task(ready.device, entry.work, ready.captured)
+                          for entry, ready in waiting],
+                         sample_us=case.sample_us, budget_us=_BUDGET_US) if waiting else []
+    return timed + [(_per_execution(timing, ready.runs), entry)
+                    for timing, (entry, ready) in zip(timings, waiting, strict=True)]
 
 
 def _per_execution(timing: Timing, runs: int) -> Timing:
@@ -146,7 +164,8 @@ def _per_execution(timing: Timing, runs: int) -> Timing:
 
 def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry) -> ResultRow:
     ready = entry.ready
-    has_peaks = ready.device.name == peaks.device
+    # the peak rates are no bound on the time that planning takes
+    has_peaks = ready.device.name == peaks.device and isinstance(ready, ReadyContender)
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
                                     ready.precision) if has_peaks else None
     return ResultRow(case.suite, case.name, ready.contender, ready.device.api, ready.precision,

@@ -14,8 +14,8 @@ levels around."""
 class Texts:
     """Encodes contents as JSON with sorted keys, and with one candidate or plan in each line.
 
-    The file is written again every few seconds while layers are measured. A line's object that was in the
-    previous content too is not encoded again; such objects must not change.
+    The file is written again every few seconds while layers are measured. A line's object that was
+    in the previous content too is not encoded again; such objects must not change.
     """
 
     def __init__(self) -> None:
