@@ -23,7 +23,7 @@ def test_the_cache_survives_kills_pairs_and_moves() -> None:
     done = soak("--count", "10", "--pairs", "1", "--seed", "1", "--device", "host")
     assert done.returncode == 0, done.stdout + done.stderr
     kills, at_once, export = done.stdout.splitlines()
-    assert kills.startswith("kills: 10 on host, ")
+    assert kills.startswith("kills: 10 on host; ")
     assert at_once.startswith("at once: 1 pair, ")
     assert export.endswith(" of host are the same after an import")
 

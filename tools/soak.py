@@ -41,9 +41,10 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.plan.store.tuning_file import BadFile, counted, parse
 
+ATTEMPTS = 3
+"""Compiles that are started for each kill; some end before it."""
 MOST_BATCH = 64
-"""Batch sizes that are drawn; each has problems of its own, so that there is always more to
-measure."""
+"""Largest batch size of the compiles that run at once."""
 LEAST_PAIRS = 2
 HOURS_AGO = 2 * 3600.0
 DAMAGE = ("set aside", "corrupt", "damaged", "cannot be read", "cannot be written", "locked")
@@ -70,7 +71,6 @@ class Soak:
         self.folder = folder
         self.devices = devices
         self.chance = random.Random(seed)
-        self._seen: frozenset[Path] = frozenset()
         self.model = folder / "small.onnx"
         write_network(self.model)
 
@@ -78,25 +78,34 @@ class Soak:
         """Kills compiles, and returns what was found in words. Raises Wrong."""
         cache = self.folder / "killed"
         seconds = {device: self._duration(device) for device in self.devices}
+        # a batch size has problems of its own, so that there is always more to measure
+        batches = self.chance.sample(range(1, ATTEMPTS * count + 1), ATTEMPTS * count)
         known: dict[Path, set[tuple[str, ...]]] = {}
-        abandoned = finished = 0
-        for number in range(count):
-            device = self.devices[number % len(self.devices)]
-            finished += self._killed(cache, device, seconds[device], number % 2 == 1)
+        seen: set[Path] = set()
+        done = 0
+        while done < count:
+            if not batches:
+                raise Wrong(f"{(ATTEMPTS - 1) * count} compiles ended before they were killed")
+            device = self.devices[len(batches) % len(self.devices)]
+            ended_after = self._killed(cache, device, batches.pop(), seconds[device])
+            if ended_after is None:
+                done += 1
+            else:
+                seconds[device] = ended_after
+            seen |= partial_files(cache)
             try:
-                known, before = candidates(cache), known
-                for path, held in before.items():
-                    if lost := held - known.get(path, set()):
-                        raise Wrong(f"{path.name} lost {len(lost)} candidates")
+                now = candidates(cache)
+                for path, held in known.items():
+                    if lost := held - now.get(path, set()):
+                        raise Wrong(f"{path.name} lost {counted(len(lost), 'candidate')}")
                 check_kernels(cache)
             except Wrong as wrong:
-                raise Wrong(f"after kill {number + 1} ({device}): {wrong}") from None
-            abandoned += len(partial_files(cache) - self._seen)
-            self._seen |= partial_files(cache)
-        self._read_again(cache)
+                raise Wrong(f"after kill {done} ({device}): {wrong}") from None
+            known = now
+        self._read_again(cache, ATTEMPTS * count + 1)
         kept = sum(map(len, candidates(cache).values()))
-        return (f"kills: {count} on {' and '.join(self.devices)}, {finished} of them too late; "
-                f"{abandoned} half-written files left and swept, {kept} candidates kept")
+        return (f"kills: {count} on {' and '.join(self.devices)}; {len(seen)} half-written files "
+                f"left and swept, {kept} candidates kept")
 
     def at_once(self, count: int) -> str:
         """Runs pairs of compiles at once, and returns what was found in words. Raises Wrong."""
@@ -140,33 +149,33 @@ class Soak:
         self.compile(self.folder / f"empty-{device.replace(':', '-')}", device, "1")
         return time.monotonic() - start
 
-    def _killed(self, cache: Path, device: str, seconds: float, is_writing: bool) -> bool:
-        """Starts a compile and kills it, and returns whether it had ended before. is_writing: kill
-        it while it writes."""
-        batch = str(self.chance.randint(1, MOST_BATCH))
+    def _killed(self, cache: Path, device: str, batch: int, seconds: float) -> float | None:
+        """Starts a compile and kills it: within these seconds, or when it has begun to write for
+        the first or second time. Returns None, or after how many seconds it had ended before."""
+        is_writing = self.chance.random() < 0.5
         moment = self.chance.uniform(0.3, 1.0) * seconds
-        writings, delay = self.chance.randint(1, 3), self.chance.uniform(0, 0.003)
-        with self._kernels(cache), self._start(cache, device, batch,
+        writings, delay = self.chance.randint(1, 2), self.chance.uniform(0, 0.003)
+        start = time.monotonic()
+        with self._kernels(cache), self._start(cache, device, str(batch),
                                                output=subprocess.DEVNULL) as process:
-            end = time.monotonic() + (2 * seconds if is_writing else moment)
-            before, seen = set(partial_files(cache / "tuning")), set()
-            while process.poll() is None and time.monotonic() < end:
-                seen |= set(partial_files(cache / "tuning")) - before
+            before, seen = partial_files(cache / "tuning"), set()
+            while process.poll() is None and (is_writing or time.monotonic() - start < moment):
+                seen |= partial_files(cache / "tuning") - before
                 if is_writing and len(seen) >= writings:
                     time.sleep(delay)
                     break
                 time.sleep(0.0005 if is_writing else 0.01)
             ended = process.poll() is not None
             end_session(process)
-        return ended
+        return time.monotonic() - start if ended else None
 
-    def _read_again(self, cache: Path) -> None:
+    def _read_again(self, cache: Path, batch: int) -> None:
         """Compiles with the folder as the kills left it, and looks for what was abandoned."""
         for path in partial_files(cache):
             # kernels that another process may be writing are left for an hour
             os.utime(path, (time.time() - HOURS_AGO,) * 2)
         for device in self.devices:
-            described = self.compile(cache, device, str(MOST_BATCH + 1))
+            described = self.compile(cache, device, str(batch))
             for notice in described["notices"]:
                 if any(word in notice for word in DAMAGE):
                     raise Wrong(f"{device}: {notice}")
@@ -257,7 +266,7 @@ def write_network(path: Path) -> None:
     """Writes a network of two convolutions and a product as an ONNX file."""
     random_numbers = np.random.default_rng(0)
     build = GraphBuilder("small", file="small")
-    x, channels = build.input("x", (None, 3, 8, 8)), 3
+    x, channels = build.input("x", (None, 3, 4, 4)), 3
     for name, count in (("first", 4), ("second", 5)):
         weight = random_numbers.standard_normal((count, channels, 3, 3), np.float32)
         x = build.apply("relu", build.conv2d(x, build.constant(f"{name}.weight", weight),
