@@ -3,12 +3,15 @@
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand
+# make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 # processes that the tests run in
 JOBS ?= auto
+# kills, seed and devices of `make soak`
+SOAK_ARGS ?= --count 200 --seed 0
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -35,7 +38,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
 	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz pocl
+.PHONY: demo test lint bench fuzz soak pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -50,6 +53,10 @@ test: .venv/dev.stamp pocl
 fuzz: .venv/dev.stamp
 	GOSSAMER_RANDOM_LAYERS=3000 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
 		tests/plan/tune/test_discontinuity.py -k random_layers_are_planned
+
+# whether the cache folder survives kills, two compiles at once, and export with import
+soak: .venv/dev.stamp pocl
+	$(BIN)/python tools/soak.py $(SOAK_ARGS)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

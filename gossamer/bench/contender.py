@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.measure import Work
+from gossamer.measure import Timing, Work
 from gossamer.model.graph import Graph
 
 OWN = "gossamer"
@@ -60,6 +60,22 @@ class ReadyContender:
 
 
 @dataclass(frozen=True)
+class TimedContender:
+    """A contender that did its work in a process of its own, where it was timed too.
+
+    The fields are those of ReadyContender. timing: that of its work.
+    """
+
+    contender: str
+    device: Device
+    timing: Timing
+    output: Callable[[int], np.ndarray]
+    layout: str
+    config: str
+    precision: str
+
+
+@dataclass(frozen=True)
 class Alternative:
     """One way to run a contender, like a memory layout; the row of the contender in a precision is
     that of its fastest alternative.
@@ -68,7 +84,7 @@ class Alternative:
     """
 
     label: str
-    make: Callable[[], ReadyContender]
+    make: Callable[[], ReadyContender | TimedContender]
 
 
 Peer = Callable[[PeerNetwork, np.ndarray, Device, Sequence[str]], list[Alternative]]

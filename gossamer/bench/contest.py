@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from gossamer.accuracy import normalised_error
-from gossamer.bench.contender import OWN, AbsentError, Alternative, ReadyContender
+from gossamer.bench.contender import (
+    OWN,
+    AbsentError,
+    Alternative,
+    ReadyContender,
+    TimedContender,
+)
 from gossamer.bench.peaks import Peaks
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
@@ -55,13 +60,13 @@ class _GuardedWork:
 
 @dataclass
 class _ContestEntry:
-    """A contender that passed its check and is going to be timed.
+    """A contender that passed its check, and is going to be timed unless it was.
 
     error: normalised error against the reference. name: the contender's. label: the name in lists
     of failures, with the alternative's where there are several.
     """
 
-    ready: ReadyContender
+    ready: ReadyContender | TimedContender
     error: float
     work: _GuardedWork
     name: str
@@ -108,9 +113,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             except Exception as error:
                 fail(name, label, error)
     note(f"{case.name}, batch {case.batch}: timing")
-    timings, result.notice = _timed(case, entries)
-    timed = [(_per_execution(timing, entry.ready.runs), entry)
-             for timing, entry in zip(timings, entries, strict=True)]
+    timed, result.notice = _timed(case, entries)
     fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
     for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
         if entry.work.error is not None:
@@ -127,30 +130,41 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
 
 
 def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _ContestEntry:
-    """Warms a contender up and checks its output. Raises ValueError where the output is wrong."""
+    """Warms a contender up, unless it was timed already, and checks its output. Raises ValueError
+    where the output is wrong."""
     ready = alternative.make()
-    for _ in range(_WARM_UP):
-        ready.device.time(ready.work)
-    ready.device.synchronize()
+    work = _GuardedWork(ready.work if isinstance(ready, ReadyContender) else lambda stream: None)
+    if isinstance(ready, ReadyContender):
+        for _ in range(_WARM_UP):
+            ready.device.time(ready.work)
+        ready.device.synchronize()
     error = normalised_error(ready.output(len(case.expected)), case.expected)
     tolerance = case.most_error[ready.precision]
     if not error <= tolerance:
         raise ValueError(f"its error is {error:.2g}, more than {tolerance:.0e}: the result is "
                          f"wrong or not computed in {ready.precision}")
-    return _ContestEntry(ready, error, _GuardedWork(ready.work), name, label)
+    return _ContestEntry(ready, error, work, name, label)
 
 
-def _timed(case: Case, entries: Sequence[_ContestEntry]) -> tuple[list[Timing], str]:
-    """Returns the times of all contenders, and a notice where other programs took the processors of
-    a device meanwhile."""
+def _timed(case: Case, entries: Sequence[_ContestEntry]
+           ) -> tuple[list[tuple[Timing, _ContestEntry]], str]:
+    """Returns the entries with their times, which those that were not timed take in turn, and a
+    notice where other programs took the processors of a device meanwhile."""
+    timed = [(entry.ready.timing, entry) for entry in entries
+             if isinstance(entry.ready, TimedContender)]
+    waiting = [(entry, entry.ready) for entry in entries if isinstance(entry.ready, ReadyContender)]
+    if not waiting:
+        return timed, ""
     contention = CpuContention()
-    devices = sorted((entry.ready.device for entry in entries),
-                     key=lambda device: not device.on_processors)
-    with contention.watched(devices[0]) if devices else nullcontext():
-        timings = interleave([Task(entry.ready.device, entry.work, entry.ready.captured)
-                              for entry in entries],
+    watched = min((ready.device for _, ready in waiting),
+                  key=lambda device: not device.on_processors)
+    with contention.watched(watched):
+        timings = interleave([Task(ready.device, entry.work, ready.captured)
+                              for entry, ready in waiting],
                              sample_us=case.sample_us, budget_us=_BUDGET_US)
-    return timings, contention.notice if contention.matters else ""
+    timed += [(_per_execution(timing, ready.runs), entry)
+              for timing, (entry, ready) in zip(timings, waiting, strict=True)]
+    return timed, contention.notice if contention.matters else ""
 
 
 def _per_execution(timing: Timing, runs: int) -> Timing:
@@ -162,7 +176,8 @@ def _per_execution(timing: Timing, runs: int) -> Timing:
 def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry,
          notice: str) -> ResultRow:
     ready = entry.ready
-    has_peaks = ready.device.name == peaks.device
+    # the peak rates are no bound on the time that planning takes
+    has_peaks = ready.device.name == peaks.device and isinstance(ready, ReadyContender)
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
                                     ready.precision) if has_peaks else None
     return ResultRow(case.suite, case.name, ready.contender, ready.device.api, ready.precision,

@@ -74,7 +74,8 @@ class Item:
 
     make: function from the run's settings to the case, with weights, input and contenders.
     sparsity: function that returns the share of zeros among the weights, None where that is not
-    known before the case is made.
+    known before the case is made. is_tuning: whether the time of planning is measured, with the
+    effort in the item's name.
     """
 
     suite: str
@@ -84,17 +85,20 @@ class Item:
     is_layer: bool = False
     is_training: bool = False
     sparsity: Callable[[], float] | None = None
+    is_tuning: bool = False
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files that the command line names for suites that read some.
+    """What the command line names for suites that ask for it.
 
-    models: ONNX files of networks. data: folder of published sparse weights.
+    models: ONNX files of networks. data: folder of published sparse weights. efforts: those whose
+    planning is timed; empty for the suite's own.
     """
 
     models: tuple[Path, ...] = ()
     data: Path | None = None
+    efforts: tuple[str, ...] = ()
 
 
 def least_work(layer: Layer) -> tuple[int, int]:

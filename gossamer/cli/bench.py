@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
         metavar="SUITE...", help="mobilenet, conv-layers, gemm, networks, sparse-layers, "
-                                 "sparse-networks, backprop, train-many")] = None,
+                                 "sparse-networks, tuning, backprop, train-many")] = None,
     model: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE", help=f"A network for the suites networks and sparse-networks: "
+        metavar="FILE", help=f"A network for the suites networks, sparse-networks and tuning: "
                              f"{registry.descriptions()}; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", help="The published sparse weights that sparse-layers and "
-                               "sparse-networks measure; benchmarks/README.md lists them.")
+        metavar="FOLDER", help="The published sparse weights that sparse-layers, "
+                               "sparse-networks and tuning measure; benchmarks/README.md lists "
+                               "them.")
     ] = None,
     case: Annotated[str | None, typer.Option(
         metavar="SUBSTRING", help="Only the case of this name, or else those with it in theirs; "
@@ -51,8 +52,9 @@ def bench(
                               "(default: all that run on that kind of device, without "
                               "torch-compile:max-autotune, and of single layers without "
                               "torch-compile).")] = None,
-    effort: Annotated[str, typer.Option(
-        help="quick, normal or max: how much is tried before gossamer's choice.")] = "normal",
+    effort: Annotated[str | None, typer.Option(
+        help="quick, normal or max: how much is tried before gossamer's choice (default: normal; "
+             "of tuning: quick and normal).")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE.jsonl", help="Append the result rows to this file.")
     ] = None,
@@ -157,7 +159,7 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
 
 def _measure(names: list[str], case_parts: str | None, models: list[Path], data: Path | None,
              sparsity: float | None, device_name: str | None, batch: str, precision: str,
-             against: str | None, effort: str, output: Path | None, commit: str | None,
+             against: str | None, effort: str | None, output: Path | None, commit: str | None,
              output_format: str) -> list[ResultRow]:
     """Measures the cases of the suites and returns their rows, which are printed as text, JSON or
     Markdown."""
@@ -172,9 +174,10 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
 
-    items = select(names, _batches(batch), case_parts, models, data, sparsity)
-    if effort not in EFFORTS:
+    if effort is not None and effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
+    items = select(names, _batches(batch), case_parts, models, data, sparsity, effort)
+    effort = effort or "normal"
     precisions = _precisions(precision)
     if output is not None:
         check_appendable(output)
@@ -253,29 +256,33 @@ def _precisions(text: str) -> tuple[str, ...]:
     return tuple(name for name in PRECISIONS if name in names)
 
 
-def _kind(item: Item) -> tuple[bool, bool]:
-    """Returns what decides which peers run an item: whether it is a single layer, and whether it
-    is a training."""
-    return item.is_layer, item.is_training
+def _kind(item: Item) -> str:
+    """Returns what decides which peers run an item."""
+    if item.is_training:
+        return "training"
+    return "tuning" if item.is_tuning else "layer" if item.is_layer else "network"
 
 
-def _peers(text: str | None, device: Device,
-           items: Sequence[Item]) -> dict[tuple[bool, bool], tuple[str, ...]]:
+def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
     """Returns the peers that --against names, or the defaults, for each kind of item."""
     from gossamer.bench.peers import training_peers
     from gossamer.bench.peers.inference import PEERS, defaults, vendors
+    from gossamer.bench.suites import tuning
 
-    peers_of = {kind: list(training_peers.TRAINING_PEERS if kind[1] else [*PEERS, *vendors()])
-                for kind in map(_kind, items)}
+    kinds = list(dict.fromkeys(map(_kind, items)))
     if text is None:
-        return {kind: tuple(training_peers.defaults(device) if kind[1]
-                            else defaults(device, kind[0]))
-                for kind in peers_of}
+        by_default = {"training": lambda: training_peers.defaults(device),
+                      "tuning": lambda: tuning.PEERS,
+                      "layer": lambda: defaults(device, True),
+                      "network": lambda: defaults(device, False)}
+        return {kind: tuple(by_default[kind]()) for kind in kinds}
+    inference = [*PEERS, *vendors()]
+    peers_of = {"training": list(training_peers.TRAINING_PEERS), "tuning": list(tuning.PEERS),
+                "layer": inference, "network": inference}
     chosen = [] if text == "none" else text.split(",")
-    known = list(dict.fromkeys(name for names in peers_of.values() for name in names))
+    known = list(dict.fromkeys(name for kind in kinds for name in peers_of[kind]))
     for name in chosen:
         if name not in known:
             raise InputError(f"--against {text}: no peer {name!r}; expected some of "
                              f"{', '.join(known)}, or none")
-    return {kind: tuple(name for name in chosen if name in names)
-            for kind, names in peers_of.items()}
+    return {kind: tuple(name for name in chosen if name in peers_of[kind]) for kind in kinds}

@@ -140,7 +140,8 @@ def test_without_matplotlib_nothing_is_measured(
     (("tiny", "-o", "rows.csv"), "ends in .jsonl"),
     (("tiny", "--precision", "fp32,"), "--precision fp32,: expected some of fp32, tf32, fp16"),
     (("tiny", "--model", "x.onnx"), "--model x.onnx: goes with the suite networks"),
-    (("tiny", "--data", "x"), "--data x: goes with the suite sparse-layers or sparse-networks"),
+    (("tiny", "--data", "x"), "--data x: goes with the suite sparse-layers, sparse-networks or "
+                               "tuning"),
     (("tiny", "--sparsity", "0.8"), "--sparsity 0.8: goes with the suite sparse-layers"),
     (("sparse-layers", "--sparsity", "85"), "--sparsity 85: expected a share of zeros, like 0.85"),
     (("networks", "--model", "x.onnx"), "x.onnx"),

@@ -18,9 +18,14 @@ from gossamer.bench.layer_tables import (
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.suites.sparse_layers import sparse_layers
-from gossamer.bench.suites.sparse_networks import sparse_networks
+from gossamer.bench.suites.sparse_networks import (
+    dense_resnet50,
+    dlmc_networks,
+    sparse_networks,
+)
 from gossamer.bench.suites.training import backprop, train_many
-from gossamer.bench.work import Files, Item
+from gossamer.bench.suites.tuning import EFFORTS, tuning_case
+from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
@@ -55,6 +60,26 @@ def pruned_networks(batch: int, files: Files) -> list[Item]:
     makers = {} if files.models and files.data is None else sparse_networks(files.data)
     return [*(_forced("sparse-networks", name, network, batch) for name, network in makers.items()),
             *_file_items("sparse-networks", batch, files)]
+
+
+def tuning(batch: int, files: Files) -> list[Item]:
+    """Returns networks that are planned with each effort: MobileNetV2, ResNet-50 dense and, where
+    there is data, pruned, and those of the files; the networks of the files alone where there are
+    some and no data."""
+    makers: dict[str, Callable[[], PeerNetwork]] = {}
+    if files.data is not None or not files.models:
+        makers |= {"mobilenetv2": lambda: _mobilenet("mobilenetv2"), "resnet50": dense_resnet50}
+    if files.data is not None:
+        makers |= dlmc_networks("tuning", files.data)
+    makers |= {_file_network(path).name: partial(_file_network, path) for path in files.models}
+    return [Item("tuning", f"{name}/{effort}", batch, partial(_tuning_case, make, effort, batch),
+                 is_tuning=True)
+            for name, make in makers.items() for effort in files.efforts or EFFORTS]
+
+
+def _tuning_case(make: Callable[[], PeerNetwork], effort: str, batch: int,
+                 setting: Setting) -> Case:
+    return tuning_case(make(), effort, batch, setting)
 
 
 def conv_layers(batch: int, files: Files) -> list[Item]:
@@ -117,13 +142,14 @@ def _file_network(path: Path) -> PeerNetwork:
 
 def select(names: Sequence[str], batches: Sequence[int], parts: str | None = None,
            models: Sequence[Path] = (), data: Path | None = None,
-           sparsity: float | None = None) -> list[Item]:
+           sparsity: float | None = None, effort: str | None = None) -> list[Item]:
     """Returns the cases of the suites at the batch sizes, each once; the batch sizes of a case
     follow one another.
 
     parts: comma-separated parts of the names of the cases to return (see named). models: files
-    that the suites `networks` and `sparse-networks` measure. data: folder of published sparse
-    weights. sparsity: least sparsity of the layers that `sparse-layers` measures.
+    that the suites `networks`, `sparse-networks` and `tuning` measure. data: folder of published
+    sparse weights. sparsity: least sparsity of the layers that `sparse-layers` measures. effort:
+    the one that `tuning` measures; several for None.
     Raises InputError for an unknown suite, a suite that lacks its files, where no case has such a
     name, and for files that no suite takes or whose cases would have the same name.
     """
@@ -133,10 +159,12 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
                        if registry.reader_of(name))
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
                          f"{', '.join(SUITES)}{hint}")
-    if models and not {"networks", "sparse-networks"} & set(names):
-        raise InputError(f"--model {models[0]}: goes with the suite networks or sparse-networks")
-    if data is not None and not {"sparse-layers", "sparse-networks"} & set(names):
-        raise InputError(f"--data {data}: goes with the suite sparse-layers or sparse-networks")
+    if models and not {"networks", "sparse-networks", "tuning"} & set(names):
+        raise InputError(f"--model {models[0]}: goes with the suite networks, sparse-networks or "
+                         "tuning")
+    if data is not None and not {"sparse-layers", "sparse-networks", "tuning"} & set(names):
+        raise InputError(f"--data {data}: goes with the suite sparse-layers, sparse-networks or "
+                         "tuning")
     if sparsity is not None:
         if "sparse-layers" not in names:
             raise InputError(f"--sparsity {sparsity:g}: goes with the suite sparse-layers")
@@ -147,7 +175,7 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
         if stems.count(stem) > 1:
             raise InputError(f"--model {path}: there is another file for the case {stem!r}; "
                              "rename one")
-    files = Files(tuple(models), data)
+    files = Files(tuple(models), data, () if effort is None else (effort,))
     items = {(item.suite, item.name, item.batch): item
              for name in names for batch in batches for item in SUITES[name](batch, files)}
     order = list(dict.fromkeys((item.suite, item.name) for item in items.values()))
@@ -178,5 +206,5 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
                             "networks": networks, "sparse-layers": sparse_layers,
-                            "sparse-networks": pruned_networks, "backprop": backprop,
-                            "train-many": train_many}
+                            "sparse-networks": pruned_networks, "tuning": tuning,
+                            "backprop": backprop, "train-many": train_many}

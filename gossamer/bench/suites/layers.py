@@ -150,13 +150,14 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
             raise AbsentError(str(reasons[algorithm.name]))
         fastest = []
         for precision in setting.precisions:
-            configs = [_alternative(contender, on_device, algorithm, variant)
-                       for variant in algorithm.variants(problem, device)
-                       if (variant.precision, dict(variant.config).get("variant")) == (precision,
-                                                                                       form)]
-            times = measure(device, [config.make().work for config in configs], repeats=_LOOKS)
-            fastest += [min(zip(times, configs, strict=True),
-                            key=lambda pair: pair[0].median_us)[1]] if configs else []
+            variants = [variant for variant in algorithm.variants(problem, device)
+                        if (variant.precision, dict(variant.config).get("variant")) == (precision,
+                                                                                        form)]
+            times = measure(device, [_ready(contender, on_device, algorithm, variant).work
+                                     for variant in variants], repeats=_LOOKS)
+            if variants:
+                best = min(zip(times, variants, strict=True), key=lambda pair: pair[0].median_us)[1]
+                fastest.append(_alternative(contender, on_device, algorithm, best))
         if not fastest:
             raise AbsentError(f"has no such form in {' or '.join(setting.precisions)}")
         return fastest
@@ -203,33 +204,36 @@ def _measured(contender: str, on_device: _LayerOnDevice, candidate: Candidate) -
 def _alternative(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
                  variant: Variant) -> Alternative:
     """The layer by a variant of an algorithm."""
+    return Alternative(variant.precision,
+                       partial(_ready, contender, on_device, algorithm, variant))
+
+
+def _ready(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
+           variant: Variant) -> ReadyContender:
+    """Prepares the layer by a variant of an algorithm."""
     problem, device = on_device.layer.problem, on_device.device
     (source_spec,), (spec,) = variant.inputs, variant.outputs
+    assert problem is not None
+    state, _ = build(algorithm, on_device.weights, problem, variant, device)
+    source = on_device.source(source_spec)
+    target = device.empty(spec.nbytes, "a layer's output")
+    workspace = device.empty(variant.workspace, "a layer's workspace") if (
+        variant.workspace) else None
 
-    def make() -> ReadyContender:
-        assert problem is not None
-        state, _ = build(algorithm, on_device.weights, problem, variant, device)
-        source = on_device.source(source_spec)
-        target = device.empty(spec.nbytes, "a layer's output")
-        workspace = device.empty(variant.workspace, "a layer's workspace") if (
-            variant.workspace) else None
+    def work(stream: Any) -> None:
+        algorithm.launch(state, [source], [target], workspace, stream)
 
-        def work(stream: Any) -> None:
-            algorithm.launch(state, [source], [target], workspace, stream)
+    def output(count: int) -> np.ndarray:
+        # the first images come first in memory, except where images are the innermost axis
+        read_spec = spec if not spec.format.images_are_apart else replace(
+            spec, shape=(count, *spec.shape[1:]))
+        stored = np.empty(read_spec.stored_shape, read_spec.stored_dtype)
+        device.read(target, stored)
+        return unpack(stored, read_spec)[:count]
 
-        def output(count: int) -> np.ndarray:
-            # the first images come first in memory, except where images are the innermost axis
-            read_spec = spec if not spec.format.images_are_apart else replace(
-                spec, shape=(count, *spec.shape[1:]))
-            stored = np.empty(read_spec.stored_shape, read_spec.stored_dtype)
-            device.read(target, stored)
-            return unpack(stored, read_spec)[:count]
-
-        config = " ".join(filter(None, (algorithm.name, variant.config_text)))
-        return ReadyContender(contender, device, work, output, _layouts(source_spec, spec), config,
-                              variant.precision, captured=True)
-
-    return Alternative(variant.precision, make)
+    config = " ".join(filter(None, (algorithm.name, variant.config_text)))
+    return ReadyContender(contender, device, work, output, _layouts(source_spec, spec), config,
+                          variant.precision, captured=True)
 
 
 def _layouts(source: TensorSpec, target: TensorSpec) -> str:

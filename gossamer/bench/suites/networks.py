@@ -18,10 +18,10 @@ from gossamer.ops.algorithm import PRECISIONS
 from gossamer.ops.registry import OPS
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Program
+from gossamer.plan.program import Layer, Program
 from gossamer.tensor import default_spec
 
-_CHECKED_IMAGES = 2
+CHECKED_IMAGES = 2
 """Images that are compared with the reference."""
 _FORCED_OPS = ("conv2d", "gemm", "matmul")
 """Ops whose algorithms are forced: those that take a network's time."""
@@ -44,11 +44,7 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     `against` names it.
     """
     graph = network.graph
-    if len(graph.inputs) != 1:
-        raise UnsupportedError(f"{network.name}: has {len(graph.inputs)} inputs, a network is "
-                               "measured with one")
-    shape = (batch, *[size or 1 for size in graph.inputs[0].shape[1:]])
-    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    x = input_of(network, batch)
     plans = _plans(graph, batch, setting)
     contenders: dict[str, Callable[[], list[Alternative]]] = {
         OWN: lambda: [own(plan, x) for plan in plans]}
@@ -63,17 +59,35 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     for name in setting.against:
         contenders[name] = partial(PEERS[name], network, x, setting.device, setting.precisions) if (
             name in PEERS) else partial(forced, name, name)
-    expected = reference(graph, x[:_CHECKED_IMAGES])
+    return whole_network(suite, network.name, graph, x, layers, contenders, _notes(plans, batch))
+
+
+def input_of(network: PeerNetwork, batch: int) -> np.ndarray:
+    """Returns an input of a network from a normal distribution, the same in every run. Raises
+    UnsupportedError where the network has several inputs."""
+    infos = network.graph.inputs
+    if len(infos) != 1:
+        raise UnsupportedError(f"{network.name}: has {len(infos)} inputs, a network is measured "
+                               "with one")
+    shape = (batch, *[size or 1 for size in infos[0].shape[1:]])
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Sequence[Layer],
+                  contenders: dict[str, Callable[[], list[Alternative]]],
+                  notes: tuple[str, ...] = ()) -> Case:
+    """Returns the case of a whole network with its reference and the least work of its layers."""
+    expected = reference(graph, x[:CHECKED_IMAGES])
     weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
     size = sum(weight.size for weight in weights)
     nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
-    ends = (default_spec(shape), default_spec((batch, *expected.shape[1:])))
-    return Case(suite, network.name, batch,
+    ends = (default_spec(x.shape), default_spec((len(x), *expected.shape[1:])))
+    return Case(suite, name, len(x),
                 sum(least_work(layer)[0] for layer in layers if layer.problem is not None),
                 sum(array.nbytes for layer in layers for array in layer.weights.values())
                 - 4 * (size - nonzeros) + sum(spec.nbytes for spec in ends),
                 nonzeros / size if size else 1.0,
-                expected, contenders, _notes(plans, batch), most_error=_most_error(graph))
+                expected, contenders, notes, most_error=_most_error(graph))
 
 
 def _forced_algorithms(ops: Collection[str]) -> list[str]:

@@ -46,8 +46,24 @@ def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], PeerNetwor
         "caffenet": partial(_skimcaffe, folder, "caffenet", caffenet),
         "googlenet": partial(_skimcaffe, folder, "googlenet", googlenet_v1),
         "resnet50": partial(_skimcaffe, folder, "resnet50", resnet),
-        **{f"resnet50-dlmc-{share}": partial(_dlmc, folder, share)
-           for share in sparse_data.SHARES}}
+        **_dlmc_networks(folder)}
+
+
+def dlmc_networks(suite: str, folder: Path) -> Mapping[str, Callable[[], PeerNetwork]]:
+    """Returns functions by name that make ResNet-50 with DLMC's masks. Raises InputError, which
+    names the suite, where files are missing."""
+    return _dlmc_networks(sparse_data.check(suite, folder, sparse_data.MASKS))
+
+
+def _dlmc_networks(folder: Path) -> dict[str, Callable[[], PeerNetwork]]:
+    return {f"resnet50-dlmc-{share}": partial(_dlmc, folder, share)
+            for share in sparse_data.SHARES}
+
+
+@cache
+def dense_resnet50() -> PeerNetwork:
+    """Returns ResNet-50 with random weights, none of them zero, and the shapes of DLMC's."""
+    return PeerNetwork("resnet50", resnet("resnet50", lambda layer: drawn(layer, 1.0), halving=3))
 
 
 @cache

@@ -1,0 +1,215 @@
+"""A graph as a module of PyTorch, for networks that nobody wrote down in PyTorch; needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from gossamer.errors import UnsupportedError
+from gossamer.expression import Expression
+from gossamer.model.graph import Graph, Node, StaticGraph
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
+    "min": torch.minimum, "max": torch.maximum, "neg": torch.neg, "abs": torch.abs,
+    "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
+    "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid, "sign": torch.sign,
+    "relu": torch.relu, "clip": torch.clamp, "leaky_relu": functional.leaky_relu}
+"""Functions of expressions that torch has with the same arguments and constants."""
+
+
+def graph_module(graph: Graph, batch: int) -> nn.Module:
+    """Returns a module in evaluation mode that computes the graph's first output at this batch
+    size, one call of torch for each op, with batch norms folded.
+
+    Raises UnsupportedError for an op, or an attribute, that is not written down here.
+    """
+    return _Writer(resolve(optimise(graph), batch)).module()
+
+
+class _Writer:
+    """Writes the nodes of a static graph as calls of torch.
+
+    _values: what stands for each value of the graph in the calls.
+    """
+
+    def __init__(self, static: StaticGraph) -> None:
+        self._static = static
+        self._root = nn.Module()
+        self._calls = fx.Graph()
+        self._values: dict[str, fx.Node] = {}
+
+    def module(self) -> nn.Module:
+        graph = self._static.graph
+        for index, info in enumerate(graph.inputs):
+            self._values[info.name] = self._calls.placeholder(f"input_{index}")
+        for node in self._static.nodes:
+            write = _RULES.get(node.op)
+            if write is None:
+                raise self.refused(node)
+            self._values[node.outputs[0]] = write(self, node)
+        self._calls.output(self.value(graph.outputs[0].name))
+        return fx.GraphModule(self._root, self._calls).eval().requires_grad_(False)
+
+    def refused(self, node: Node) -> UnsupportedError:
+        """Returns the error for a node that is not written down here."""
+        return UnsupportedError(f"{self._static.graph.name}: {node.source or node.name} ({node.op})"
+                                " has no form in PyTorch here")
+
+    def value(self, name: str) -> fx.Node:
+        """Returns what stands for a value; a constant becomes a parameter."""
+        if name not in self._values:
+            attribute = f"constant_{len(self._values)}"
+            array = np.ascontiguousarray(self._static.constants[name])
+            self._root.register_parameter(attribute, nn.Parameter(
+                torch.from_numpy(array.copy()), requires_grad=False))
+            self._values[name] = self._calls.get_attr(attribute)
+        return self._values[name]
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> fx.Node:
+        return self._calls.call_function(function, arguments, options)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._static.shapes[name]
+
+    def is_constant(self, name: str) -> bool:
+        return name in self._static.constants
+
+    def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
+        """Writes an expression, which has one result. known: its inputs, and the results of its
+        first steps where they are there already."""
+        results = list(known)
+        if len(expression.outputs) != 1:
+            raise self.refused(node)
+        for step in expression.steps[len(known) - expression.inputs:]:
+            if step.function == "constant":
+                results.append(step.constants[0])
+            elif step.function in _FUNCTIONS:
+                results.append(self.call(_FUNCTIONS[step.function],
+                                         *(results[index] for index in step.arguments),
+                                         *step.constants))
+            else:
+                raise self.refused(node)
+        return results[expression.outputs[0]]  # type: ignore[no-any-return]
+
+    def with_epilogue(self, node: Node, layer: Callable[[fx.Node | None], fx.Node],
+                      channel_axes: int) -> fx.Node:
+        """Writes a layer and its epilogue. A bias that is added first becomes the layer's own.
+
+        layer: writes the layer with a bias, or with None. channel_axes: number of axes behind
+        that of the channels.
+        """
+        expression, operands = node.attributes["epilogue"], node.inputs[2:]
+        known = [self._operand(name, channel_axes) for name in operands]
+        bias = self._bias(expression, operands)
+        if bias is None:
+            return self.expression(node, expression, [layer(None), *known])
+        flat = self.call(torch.reshape, self.value(bias), (-1,))
+        return self.expression(node, expression, [None, *known, layer(flat)])
+
+    def _bias(self, expression: Expression, operands: Sequence[str]) -> str | None:
+        """Returns the constant that the first step of an epilogue adds to the layer's result; None
+        where that step does other work, or where the result itself is needed later."""
+        if not expression.steps or expression.steps[0].function != "add":
+            return None
+        first, *others = expression.steps
+        later = {*expression.outputs, *(index for step in others for index in step.arguments)}
+        low, high = sorted(first.arguments)
+        if low != 0 or high == 0 or 0 in later or not self.is_constant(operands[high - 1]):
+            return None
+        return operands[high - 1]
+
+    def _operand(self, name: str, channel_axes: int) -> fx.Node:
+        """Returns an operand of an epilogue; a constant has one value for each channel."""
+        if not self.is_constant(name):
+            return self.value(name)
+        return self.call(torch.reshape, self.value(name), (-1, *[1] * channel_axes))
+
+
+def _conv2d(writer: _Writer, node: Node) -> fx.Node:
+    a = node.attributes
+    x, pads = writer.value(node.inputs[0]), tuple(a["pads"])
+    if pads[:2] != pads[2:]:
+        x = writer.call(functional.pad, x, (pads[1], pads[3], pads[0], pads[2]))
+        pads = (0, 0, 0, 0)
+    weight = writer.value(node.inputs[1])
+    return writer.with_epilogue(node, lambda bias: writer.call(
+        functional.conv2d, x, weight, bias, tuple(a["strides"]), pads[:2], tuple(a["dilations"]),
+        a["groups"]), 2)
+
+
+def _gemm(writer: _Writer, node: Node) -> fx.Node:
+    a = node.attributes
+    x, weight = map(writer.value, node.inputs[:2])
+    if a["trans_a"]:
+        x = writer.call(torch.t, x)
+    if not a["trans_b"]:
+        weight = writer.call(torch.t, weight)
+    return writer.with_epilogue(
+        node, lambda bias: writer.call(functional.linear, x, weight, bias), 0)
+
+
+def _pool(writer: _Writer, node: Node) -> fx.Node:
+    a = node.attributes
+    x, pads = writer.value(node.inputs[0]), tuple(a["pads"])
+    is_max = a["kind"] == "max"
+    if pads[:2] != pads[2:] or any(2 * pad > size for pad, size in zip(
+            pads[:2], a["kernel"], strict=True)):
+        if not is_max or a["ceil_mode"]:
+            raise writer.refused(node)
+        x = writer.call(functional.pad, x, (pads[1], pads[3], pads[0], pads[2]), "constant",
+                        float("-inf"))
+        pads = (0, 0, 0, 0)
+    window = (tuple(a["kernel"]), tuple(a["strides"]), pads[:2])
+    if is_max:
+        return writer.call(functional.max_pool2d, x, *window, tuple(a["dilations"]),
+                           bool(a["ceil_mode"]))
+    if tuple(a["dilations"]) != (1, 1):
+        raise writer.refused(node)
+    return writer.call(functional.avg_pool2d, x, *window, bool(a["ceil_mode"]),
+                       bool(a["count_include_pad"]))
+
+
+def _elementwise(writer: _Writer, node: Node) -> fx.Node:
+    return writer.expression(node, node.attributes["expression"],
+                             [writer.value(name) for name in node.inputs])
+
+
+def _reduce(writer: _Writer, node: Node) -> fx.Node:
+    a = node.attributes
+    functions = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}
+    return writer.call(functions[a["kind"]], writer.value(node.inputs[0]), tuple(a["axes"]),
+                       bool(a["keepdims"]))
+
+
+def _reshape(writer: _Writer, node: Node) -> fx.Node:
+    return writer.call(torch.reshape, writer.value(node.inputs[0]),
+                       tuple(writer.shape(node.outputs[0])))
+
+
+def _concat(writer: _Writer, node: Node) -> fx.Node:
+    return writer.call(torch.cat, [writer.value(name) for name in node.inputs],
+                       node.attributes["axis"])
+
+
+def _softmax(writer: _Writer, node: Node) -> fx.Node:
+    function = torch.log_softmax if node.attributes["log"] else torch.softmax
+    return writer.call(function, writer.value(node.inputs[0]), node.attributes["axis"])
+
+
+def _transpose(writer: _Writer, node: Node) -> fx.Node:
+    return writer.call(torch.permute, writer.value(node.inputs[0]),
+                       tuple(node.attributes["permutation"]))
+
+
+_RULES: dict[str, Callable[[_Writer, Node], fx.Node]] = {
+    "conv2d": _conv2d, "gemm": _gemm, "pool": _pool, "elementwise": _elementwise,
+    "reduce": _reduce, "reshape": _reshape, "concat": _concat, "softmax": _softmax,
+    "transpose": _transpose}

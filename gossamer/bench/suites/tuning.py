@@ -1,0 +1,77 @@
+"""The time that planning takes: a network from memory to the end of its first run, from empty
+caches."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from gossamer.bench.contender import (
+    OWN,
+    AbsentError,
+    Alternative,
+    PeerNetwork,
+    TimedContender,
+)
+from gossamer.bench.fresh_process import Job, run
+from gossamer.bench.suites.networks import CHECKED_IMAGES, input_of, whole_network
+from gossamer.bench.work import Case, Setting
+from gossamer.device.registry import find
+from gossamer.measure import Timing
+from gossamer.plan.plan import Plan
+
+SUITE = "tuning"
+EFFORTS = ("quick", "normal")
+"""The efforts that are measured where the user names none."""
+PEERS = ("torch-compile",)
+"""Who else is measured."""
+
+
+def tuning_case(network: PeerNetwork, effort: str, batch: int, setting: Setting) -> Case:
+    """Makes the case of a network that is planned with an effort for one batch size.
+
+    Each contender runs in a fresh process for each precision, once; the time of its run is that
+    of the row. gossamer allows the precision in every layer and takes it where it is faster.
+    """
+    graph, device = network.graph, setting.device
+    x = input_of(network, batch)
+
+    def alternatives(contender: str) -> list[Alternative]:
+        if contender != OWN:
+            _check_torch(setting)
+        return [Alternative(precision, partial(_timed, Job(
+            contender, graph, x, CHECKED_IMAGES, device.name, precision, effort), setting))
+            for precision in setting.precisions]
+
+    contenders: dict[str, Callable[[], list[Alternative]]] = {
+        name: partial(alternatives, name) for name in (OWN, *setting.against)}
+    return whole_network(SUITE, f"{network.name}/{effort}", graph, x,
+                         Plan(graph, device).layers(batch), contenders)
+
+
+def _check_torch(setting: Setting) -> None:
+    """Raises AbsentError where PyTorch is not here or does not run on the device."""
+    device = setting.device
+    if not device.runs_cuda_libraries and device.api != "host":
+        raise AbsentError(f"does not run on {device.name}: it is compared on CUDA GPUs, and on the "
+                          "processor with --device host")
+    if importlib.util.find_spec("torch") is None:
+        raise AbsentError("torch is not installed: pip install torch")
+
+
+def _timed(job: Job, setting: Setting) -> TimedContender:
+    """Does a job in a fresh process. Raises AbsentError, or RuntimeError where it fails."""
+    first = run(job)
+    median_us = 1e6 * first.seconds
+
+    def output(count: int) -> np.ndarray:
+        return first.output[:count]
+
+    on_device = job.contender == OWN or setting.device.runs_cuda_libraries
+    return TimedContender(
+        job.contender, setting.device if on_device else find("host"),
+        Timing(median_us, median_us, median_us, 1), output, first.layout, first.config,
+        job.precision)

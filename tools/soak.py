@@ -1,0 +1,317 @@
+"""Kills `gossamer compile` at random, runs it twice at once, and moves its measurements about, and
+says whether the cache folder survives.
+
+    python tools/soak.py --count 200 --seed 0
+
+Three phases print one line each; the exit status is 1 where one of them finds something wrong.
+
+kills: compiles are killed with SIGKILL, half of them at any moment and half while a file is being
+written, and with each a process that stores kernels. After each kill every file of the cache folder
+must be valid and hold what it held before. At the end compiles read the folder without a notice of
+damage, and half-written files are gone.
+at once: two compiles with one cache folder lose nothing of what either measured.
+export: measurements that are exported, imported into an empty folder and exported again are the
+same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gossamer
+from gossamer.device.registry import find
+from gossamer.errors import DeviceError
+from gossamer.io.atomic import PARTIAL
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.onnx_writer import to_onnx
+from gossamer.plan.store.tuning_file import BadFile, counted, parse
+
+ATTEMPTS = 3
+"""Compiles that are started for each kill; some end before it."""
+MOST_BATCH = 64
+"""Largest batch size of the compiles that run at once."""
+LEAST_PAIRS = 2
+HOURS_AGO = 2 * 3600.0
+DAMAGE = ("set aside", "corrupt", "damaged", "cannot be read", "cannot be written", "locked")
+"""Words of notices that the cache's files are bad or cannot be used."""
+STORE_KERNELS = """
+import os, sys, time
+from gossamer.device.kernel_cache import cached, forget
+for number in range(int(sys.argv[1])):
+    key = (str(number % 20),)
+    forget(key)
+    cached(key, lambda: os.urandom(50_000))
+    time.sleep(0.005)
+"""
+
+
+class Wrong(Exception):
+    """Raised where the cache folder did not survive; the message says what was found."""
+
+
+class Soak:
+    """The network that is compiled, the devices, and random choices that a seed fixes."""
+
+    def __init__(self, folder: Path, devices: Sequence[str], seed: int) -> None:
+        self.folder = folder
+        self.devices = devices
+        self.chance = random.Random(seed)
+        self.model = folder / "small.onnx"
+        write_network(self.model)
+
+    def kills(self, count: int) -> str:
+        """Kills compiles, and returns what was found in words. Raises Wrong."""
+        cache = self.folder / "killed"
+        seconds = {device: self._duration(device) for device in self.devices}
+        # a batch size has problems of its own, so that there is always more to measure
+        batches = self.chance.sample(range(1, ATTEMPTS * count + 1), ATTEMPTS * count)
+        known: dict[Path, set[tuple[str, ...]]] = {}
+        seen: set[Path] = set()
+        done = 0
+        while done < count:
+            if not batches:
+                raise Wrong(f"{(ATTEMPTS - 1) * count} compiles ended before they were killed")
+            device = self.devices[len(batches) % len(self.devices)]
+            ended_after = self._killed(cache, device, batches.pop(), seconds[device])
+            if ended_after is None:
+                done += 1
+            else:
+                seconds[device] = ended_after
+            seen |= partial_files(cache)
+            try:
+                now = candidates(cache)
+                for path, held in known.items():
+                    if lost := held - now.get(path, set()):
+                        raise Wrong(f"{path.name} lost {counted(len(lost), 'candidate')}")
+                check_kernels(cache)
+            except Wrong as wrong:
+                raise Wrong(f"after kill {done} ({device}): {wrong}") from None
+            known = now
+        self._read_again(cache, ATTEMPTS * count + 1)
+        kept = sum(map(len, candidates(cache).values()))
+        return (f"kills: {count} on {' and '.join(self.devices)}; {len(seen)} half-written files "
+                f"left and swept, {kept} candidates kept")
+
+    def at_once(self, count: int) -> str:
+        """Runs pairs of compiles at once, and returns what was found in words. Raises Wrong."""
+        stored = 0
+        for number in range(count):
+            cache = self.folder / f"pair-{number}"
+            device = self.devices[number % len(self.devices)]
+            first, second, common = self.chance.sample(range(1, MOST_BATCH), 3)
+            pair = [self._start(cache, device, f"{batch},{common}") for batch in (first, second)]
+            for process in pair:
+                self._finished(process, device)
+            again = self.compile(cache, device, f"{first},{second},{common}")
+            if again["measured"]:
+                raise Wrong(f"pair {number + 1} ({device}, batch {first}, {second} and {common}): "
+                            f"{again['measured']} candidates were lost and measured again")
+            stored += again["reused"]
+        return f"at once: {counted(count, 'pair')}, {stored} candidates found again"
+
+    def moved(self) -> str:
+        """Exports, imports and exports again, and returns what was found in words. Raises
+        Wrong."""
+        cache, other = self.folder / "killed", self.folder / "imported"
+        size = 0
+        for device in self.devices:
+            first, second = (self.folder / f"{name}.json" for name in ("first", "second"))
+            self._gossamer(cache, "cache", "export", first, "--device", device)
+            self._gossamer(other, "cache", "import", first, "--device", device)
+            self._gossamer(other, "cache", "export", second, "--device", device)
+            if first.read_bytes() != second.read_bytes():
+                raise Wrong(f"the measurements of {device} are others after an import")
+            size += first.stat().st_size
+        return f"export: {size} bytes of {' and '.join(self.devices)} are the same after an import"
+
+    def compile(self, cache: Path, device: str, batch: str) -> dict[str, Any]:
+        """Compiles to the end, and returns what the command line says of it. Raises Wrong."""
+        return self._finished(self._start(cache, device, batch), device)
+
+    def _duration(self, device: str) -> float:
+        """Returns the seconds that a compile takes from its start, with an empty cache."""
+        start = time.monotonic()
+        self.compile(self.folder / f"empty-{device.replace(':', '-')}", device, "1")
+        return time.monotonic() - start
+
+    def _killed(self, cache: Path, device: str, batch: int, seconds: float) -> float | None:
+        """Starts a compile and kills it: within these seconds, or when it has begun to write for
+        the first or second time. Returns None, or after how many seconds it had ended before."""
+        is_writing = self.chance.random() < 0.5
+        moment = self.chance.uniform(0.3, 1.0) * seconds
+        writings, delay = self.chance.randint(1, 2), self.chance.uniform(0, 0.003)
+        start = time.monotonic()
+        with self._kernels(cache), self._start(cache, device, str(batch),
+                                               output=subprocess.DEVNULL) as process:
+            before, seen = partial_files(cache / "tuning"), set()
+            while process.poll() is None and (is_writing or time.monotonic() - start < moment):
+                seen |= partial_files(cache / "tuning") - before
+                if is_writing and len(seen) >= writings:
+                    time.sleep(delay)
+                    break
+                time.sleep(0.0005 if is_writing else 0.01)
+            ended = process.poll() is not None
+            end_session(process)
+        return time.monotonic() - start if ended else None
+
+    def _read_again(self, cache: Path, batch: int) -> None:
+        """Compiles with the folder as the kills left it, and looks for what was abandoned."""
+        for path in partial_files(cache):
+            # kernels that another process may be writing are left for an hour
+            os.utime(path, (time.time() - HOURS_AGO,) * 2)
+        for device in self.devices:
+            described = self.compile(cache, device, str(batch))
+            for notice in described["notices"]:
+                if any(word in notice for word in DAMAGE):
+                    raise Wrong(f"{device}: {notice}")
+        subprocess.run([sys.executable, "-c", STORE_KERNELS, "1"], env=environment(cache),
+                       check=True)
+        if left := partial_files(cache):
+            raise Wrong(f"{len(left)} half-written files are not swept, such as {min(left)}")
+        candidates(cache)
+        check_kernels(cache)
+
+    def _start(self, cache: Path, device: str, batch: str,
+               output: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gossamer", "compile", str(self.model), "--device", device,
+             "--effort", "quick", "--batch", batch, "--json"], env=environment(cache), text=True,
+            stdout=output, stderr=output, start_new_session=True)
+
+    def _finished(self, process: subprocess.Popen[str], device: str) -> dict[str, Any]:
+        printed, errors = process.communicate()
+        if process.returncode:
+            raise Wrong(f"a compile on {device} ended with {process.returncode}: {errors.strip()}")
+        return json.loads(printed)  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _kernels(self, cache: Path) -> Iterator[None]:
+        """Stores kernels in another process, which is killed at the end."""
+        with subprocess.Popen([sys.executable, "-c", STORE_KERNELS, "100000"],
+                              env=environment(cache), start_new_session=True) as process:
+            try:
+                yield
+            finally:
+                end_session(process)
+
+    def _gossamer(self, cache: Path, *words: object) -> None:
+        done = subprocess.run([sys.executable, "-m", "gossamer", *map(str, words)],
+                              env=environment(cache), capture_output=True, text=True)
+        if done.returncode:
+            raise Wrong(f"gossamer {' '.join(map(str, words))} ended with {done.returncode}: "
+                        f"{done.stderr.strip()}")
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """Returns variables with which a process uses this cache folder, and the gossamer that this
+    process uses."""
+    root = Path(gossamer.__file__).parents[1]
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "GOSSAMER_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def end_session(process: subprocess.Popen[Any]) -> None:
+    """Kills a process and those that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def partial_files(cache: Path) -> frozenset[Path]:
+    """Returns the files that are half written."""
+    return frozenset(cache.rglob(f"{PARTIAL}*"))
+
+
+def candidates(cache: Path) -> dict[Path, set[tuple[str, ...]]]:
+    """Returns what identifies each candidate in each file of measurements. Raises Wrong for a file
+    that is damaged or was set aside."""
+    found: dict[Path, set[tuple[str, ...]]] = {}
+    for path in (cache / "tuning").glob("[!.]*"):
+        if path.suffix != ".json":
+            raise Wrong(f"{path.name} was set aside")
+        try:
+            content = parse(path.read_bytes())
+        except BadFile as bad:
+            raise Wrong(f"{path.name} {bad}") from None
+        found[path] = {
+            (problem, name, line["config"], line["precision"], *line["inputs"], *line["outputs"])
+            for section in content["sections"] for problem, entry in section["problems"].items()
+            for name, algorithm in entry["algorithms"].items() for line in algorithm["candidates"]}
+    return found
+
+
+def check_kernels(cache: Path) -> None:
+    """Raises Wrong for a kernel that is not what was stored."""
+    for path in (cache / "kernels").glob("[!.]*"):
+        data = path.read_bytes()
+        if hashlib.sha256(data[32:]).digest() != data[:32]:
+            raise Wrong(f"kernel {path.name} is damaged")
+
+
+def write_network(path: Path) -> None:
+    """Writes a network of two convolutions and a product as an ONNX file."""
+    random_numbers = np.random.default_rng(0)
+    build = GraphBuilder("small", file="small")
+    x, channels = build.input("x", (None, 3, 4, 4)), 3
+    for name, count in (("first", 4), ("second", 5)):
+        weight = random_numbers.standard_normal((count, channels, 3, 3), np.float32)
+        x = build.apply("relu", build.conv2d(x, build.constant(f"{name}.weight", weight),
+                                             pads=(1, 1, 1, 1), name=name), name=f"{name}.relu")
+        channels = count
+    matrix = random_numbers.standard_normal((channels, 6), np.float32)
+    mean = build.reduce(x, "mean", (2, 3), keepdims=False, name="mean")
+    build.output(build.gemm(mean, build.constant("last.weight", matrix), name="last"), (None, 6))
+    path.write_bytes(to_onnx(build.finish()).SerializeToString())
+
+
+def available() -> list[str]:
+    """Returns the devices to use where none are named: the host, and OpenCL where it is."""
+    try:
+        return ["host", find("opencl:0").name]
+    except DeviceError:
+        return ["host"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--count", type=int, default=200, help="number of kills (default: 200)")
+    parser.add_argument("--pairs", type=int, help="pairs of compiles at once (default: a tenth of "
+                                                  f"--count, at least {LEAST_PAIRS})")
+    parser.add_argument("--seed", type=int, default=0, help="fixes what is drawn (default: 0)")
+    parser.add_argument("--device", action="append", metavar="NAME",
+                        help="may be repeated (default: host, and opencl:0 where it is)")
+    options = parser.parse_args()
+    if os.name != "posix":
+        parser.error("needs SIGKILL and sessions of processes, which this system lacks")
+    if options.count < 1:
+        parser.error(f"--count {options.count}: expected 1 or more")
+    pairs = options.pairs or max(LEAST_PAIRS, options.count // 10)
+    with tempfile.TemporaryDirectory(prefix="gossamer-soak-") as name:
+        soak = Soak(Path(name), options.device or available(), options.seed)
+        phases: list[Callable[[], str]] = [lambda: soak.kills(options.count),
+                                           lambda: soak.at_once(pairs), soak.moved]
+        for phase in phases:
+            try:
+                print(phase(), flush=True)
+            except Wrong as wrong:
+                print(f"FAILED: {wrong}", flush=True)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
