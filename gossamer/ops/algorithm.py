@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -305,6 +305,30 @@ class Algorithm(abc.ABC):
         -------
         float or None
             Microseconds; None where the algorithm has no model.
+        """
+        return None
+
+    def work_ahead(self, problem: Any, variant: Variant,
+                   device: Device) -> Callable[[Device], object] | None:
+        """Return work that another process can do before `prepare` is called here.
+
+        Only vendors' algorithms need it: those of gossamer's own are prepared by another process
+        without the device.
+
+        Parameters
+        ----------
+        problem : Problem
+            A problem that `supports` accepts.
+        variant : Variant
+            One of its variants.
+        device : Device
+            The device that is to compute it.
+
+        Returns
+        -------
+        callable or None
+            A function that can be pickled. Called with the same device in another process it puts
+            into the kernel cache what `prepare` takes long for; None where nothing takes long.
         """
         return None
 

@@ -28,6 +28,13 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Work:
+    """Work on the device that shall be done: a function of the device, pickled on its own."""
+
+    function: bytes
+
+
+@dataclass(frozen=True)
 class Ready:
     """The process has started and can build."""
 

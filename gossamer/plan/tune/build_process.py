@@ -28,6 +28,7 @@ from gossamer.plan.tune.build_messages import (
     Reply,
     Request,
     WantsConstants,
+    Work,
     receive,
     send,
 )
@@ -128,6 +129,18 @@ class BuildProcess:
         kernel_cache.adopt(reply.kernels)
         return BuiltForms({key: held[key] if form is None else form
                            for key, form in reply.forms.items()}, reply.seconds)
+
+    def work(self, function: Callable[[Device], object], what: str) -> BuiltForms:
+        """Returns when the process has called a function with its device. what: words for it.
+        Raises BuildHereError where that fails, and BuildProcessError where the process ends."""
+        try:
+            reply: Reply = self._asked(Work(pickle.dumps(function)))
+        except Exception:
+            raise BuildProcessError(f"the process that built {what} {self._ending()}") from None
+        if not isinstance(reply, Built):
+            raise BuildHereError(getattr(reply, "reason", "no sensible answer"))
+        kernel_cache.adopt(reply.kernels)
+        return BuiltForms({}, reply.seconds)
 
     def _asked(self, message: Any) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -1,5 +1,5 @@
 """The program of a process that builds candidates: it packs weights and compiles kernels for a
-device that it never touches.
+device that it never touches, or does the work of a vendor's library on the device.
 
 It runs as `python -m gossamer.plan.tune.build_worker`, started by build_process.py. It reads
 requests from standard input and writes replies to standard output. It ends with the process that
@@ -38,6 +38,7 @@ from gossamer.plan.tune.build_messages import (
     Reply,
     Request,
     WantsConstants,
+    Work,
     receive,
     send,
 )
@@ -104,8 +105,19 @@ class BuildWorker:
         self._weights: LruCache[KeptWeights] = LruCache(
             MOST_BYTES, lambda weights: weights.host_bytes)
 
-    def reply(self, request: Request) -> Reply:
-        """Builds a candidate and returns what became of that."""
+    def reply(self, request: Request | Work) -> Reply:
+        """Builds a candidate, or does other work, and returns what became of that."""
+        return self._done(request) if isinstance(request, Work) else self._built(request)
+
+    def _done(self, work: Work) -> Reply:
+        start = time.process_time()
+        try:
+            pickle.loads(work.function)(self._device)
+        except Exception as error:
+            return Refused(f"a process that builds failed: {first_line(error)}")
+        return Built({}, time.process_time() - start, kernel_cache.hand_over())
+
+    def _built(self, request: Request) -> Reply:
         try:
             algorithm, problem, variant = pickle.loads(request.candidate)
         except Exception as error:

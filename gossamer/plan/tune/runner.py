@@ -7,7 +7,7 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -65,14 +65,15 @@ class _Ready:
 class TrialRunner:
     """Runs the trials of a queue on one device.
 
-    samples: number of samples for candidates near the best. workers: processes that build the
-    candidates that skip zeros, which takes long in Python; None where this process does. progress:
+    samples: number of samples for candidates near the best. workers: processes that build
+    candidates of vendors' libraries (under True) and those that skip zeros (under False), both of
+    which keep Python's interpreter for long; this process builds what none of them does. progress:
     called after each trial. is_over: returns whether the time that may be spent is over; trials
     that were not begun by then are left.
     """
 
     def __init__(self, queue: TrialQueue, device: Device, memory: CandidateMemory, samples: int, *,
-                 workers: BuildWorkers | None = None,
+                 workers: Mapping[bool, BuildWorkers] | None = None,
                  contention: CpuContention | None = None, profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
                  is_over: Callable[[], bool] = lambda: False) -> None:
@@ -80,7 +81,7 @@ class TrialRunner:
         self._device = device
         self._memory = memory
         self._samples = samples
-        self._workers = workers
+        self._workers = workers or {}
         self._contention = CpuContention() if contention is None else contention
         self._profile = TuningProfile() if profile is None else profile
         self._progress = progress
@@ -110,7 +111,7 @@ class TrialRunner:
     def _builders(self) -> Iterator[None]:
         if self._device.builds_side_by_side:
             self._pool = ThreadPoolExecutor(
-                processors() * (1 if self._workers is None else _AHEAD))
+                processors() * (_AHEAD if self._workers else 1))
         try:
             yield
         finally:
@@ -161,11 +162,13 @@ class TrialRunner:
 
     def _build(self, trial: Trial) -> Prepared:
         built = None
-        if self._workers is not None and not trial.algorithm.dense:
+        is_vendor = bool(trial.algorithm.vendor)
+        workers = self._workers.get(is_vendor)
+        if workers is not None and (is_vendor or not trial.algorithm.dense):
             with self._profile.stage(WORKING):
                 weights = trial.group.layer.weights_on(self._device)
                 with suppress(BuildHereError):
-                    built = self._workers.submit(trial.algorithm, trial.group.problem,
+                    built = workers.submit(trial.algorithm, trial.group.problem,
                                                  trial.variant, weights).result()
         candidates = self._set_of(trial.group.layer)
         with self._profile.stage(BUILDING):

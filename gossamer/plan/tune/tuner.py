@@ -41,6 +41,10 @@ from gossamer.plan.tune.runner import TrialRunner, trials_of
 from gossamer.plan.tune.thread_margin import without_small_gains
 from gossamer.plan.tune.workers import BuildWorkers
 
+_MOST_ON_DEVICE, _MEMORY_EACH = 6, 2**34
+"""Processes that build on the device itself at most, and bytes of the device's memory for each."""
+_FEW_LISTED = 8
+"""Number of layers and libraries from which on processes are started for the libraries."""
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
 
@@ -153,7 +157,7 @@ class Tuner(Measures):
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
-        self._workers: BuildWorkers | None = None
+        self._workers: dict[bool, BuildWorkers] = {}
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results: dict[_Key, dict[CandidateKey, Measurement]] = {}
@@ -189,6 +193,8 @@ class Tuner(Measures):
             return
         asked = {(algorithm, layer.problem) for layer in layers if layer.problem is not None
                  for algorithm in OPS[layer.problem.op].algorithms if algorithm.vendor}
+        if len(asked) >= _FEW_LISTED:
+            self._start_workers(device, {algorithm for algorithm, _ in asked})
         for algorithm in {algorithm for algorithm, _ in asked}:
             # a library is loaded by one thread, before others use it
             algorithm.version(device)
@@ -216,6 +222,8 @@ class Tuner(Measures):
         if self._deadline == math.inf and self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s
         self._note(f"{len(work.times)} layers: {len(trials)} candidates")
+        self._start_workers(device, {trial.algorithm for trial in trials
+                                     if not trial.algorithm.vendor})
         queue = TrialQueue([trial for trial in trials if trial.group not in followers],
                            self._estimates_of(device), everything=self.everything)
         self._run(device, queue, trials, work)
@@ -327,7 +335,7 @@ class Tuner(Measures):
 
         runner = TrialRunner(
             queue, device, self._memory_of(device), self.samples,
-            workers=self._workers_for(device, trials), contention=self.contention,
+            workers=self._workers if device is self.device else None, contention=self.contention,
             profile=self.profile, progress=progress,
             is_over=lambda: time.monotonic() > self._deadline)
         try:
@@ -516,19 +524,24 @@ class Tuner(Measures):
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
+        for workers in self._workers.values():
+            workers.close()
+        self._workers.clear()
         for memory in self._memories.values():
             memory.release()
 
-    def _workers_for(self, device: Device, trials: Iterable[Trial]) -> BuildWorkers | None:
-        """Returns the processes that build candidates; None where no trial needs them."""
-        if device.build_only is None or all(trial.algorithm.dense for trial in trials):
-            return None
-        if self._workers is None:
-            self._workers = BuildWorkers(device, max(1, processors() - 1))
-        return self._workers
+    def _start_workers(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
+        """Starts the processes that build candidates of algorithms, where there are none yet."""
+        if device.build_only is None or processors() == 1:
+            return
+        kinds = {bool(algorithm.vendor) for algorithm in algorithms
+                 if not algorithm.dense or algorithm.vendor}
+        on_device = min(_MOST_ON_DEVICE, processors() - 1,
+                        device.limits.memory_bytes // _MEMORY_EACH)
+        for is_vendor in kinds - self._workers.keys():
+            count = on_device if is_vendor else processors() - 1
+            if count:
+                self._workers[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
 
     def _memory_of(self, device: Device) -> CandidateMemory:
         if device.name not in self._memories:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.weights import PackedArray, Weights
 from gossamer.plan.prepare import BuiltForms
@@ -34,6 +36,7 @@ class _Job:
     problem: Problem = field(compare=False)
     variant: Variant = field(compare=False)
     weights: Weights = field(compare=False)
+    work: Callable[[Device], object] | None = field(compare=False, default=None)
     future: Future[BuiltForms] = field(compare=False, default_factory=Future)
 
 
@@ -45,11 +48,15 @@ class BuildWorkers:
     and packed forms with the results.
 
     device: the device for which candidates are built; one without `build_only` has no processes.
-    count: number of processes.
+    count: number of processes. on_device: whether the processes open the device itself, for the
+    libraries of vendors.
     """
 
-    def __init__(self, device: Device, count: int) -> None:
-        self._make_device = device.build_only
+    def __init__(self, device: Device, count: int, *, on_device: bool = False) -> None:
+        self._device = device
+        self._on_device = on_device
+        self._make_device: Callable[[], Device] | None = (
+            functools.partial(find, device.name) if on_device else device.build_only)
         self._condition = threading.Condition()
         self._waiting: list[_Job] = []
         self._numbers = itertools.count()
@@ -85,7 +92,9 @@ class BuildWorkers:
         built; or the error by which building failed.
         """
         job = _Job(priority, next(self._numbers), algorithm, problem, variant, weights)
-        if algorithm.vendor:
+        if self._on_device:
+            job.work = algorithm.work_ahead(problem, variant, self._device)
+        if job.work is None and (algorithm.vendor or self._on_device):
             job.future.set_exception(BuildHereError(
                 f"{algorithm.name} needs {algorithm.vendor} on the device itself"))
             return job.future
@@ -161,6 +170,11 @@ class BuildWorkers:
         if not future.set_running_or_notify_cancel():
             return
         try:
+            if job.work is not None:
+                future.set_result(process.work(
+                    job.work, f"{job.algorithm.name} {job.variant.config_text} for layer "
+                    f"{job.weights.layer}"))
+                return
             digest = job.weights.digest
             built = process.build(job.algorithm, job.problem, job.variant, job.weights,
                                   self._forms.of(digest))

@@ -3,7 +3,8 @@ heuristics offer is a config."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     WEIGHT,
     CudnnForm,
     CudnnOffer,
+    ExecutionPlan,
     X,
     Y,
     built,
@@ -99,11 +101,14 @@ class Cudnn(Algorithm):
                     if rank < len(offer.plans):
                         yield _variant(problem, form, rank, epilogue, offer)
 
+    def work_ahead(self, problem: Conv2dProblem, variant: Variant,
+                   device: Device) -> Callable[[Device], object]:
+        form, plan = _plan(problem, variant, device)
+        return functools.partial(built, problem=problem, form=form, plan=plan)
+
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        form = CudnnForm(variant.precision, variant.outputs[0].layout,
-                         variant["epilogue"] != _SEPARATE)
-        plan = offered(device, problem, form).plans[variant["rank"]]
+        form, plan = _plan(problem, variant, device)
         try:
             graph = built(device, problem, form, plan)
         except library_on(device).failures as error:
@@ -143,6 +148,14 @@ class Cudnn(Algorithm):
                 raise DeviceError(f"{device.name} failed running cuDNN's {convolution.engine}: "
                                   f"{first_line(error)}") from error
         super().launch(state, inputs, outputs, workspace, stream)
+
+
+def _plan(problem: Conv2dProblem, variant: Variant,
+          device: Device) -> tuple[CudnnForm, ExecutionPlan]:
+    """Returns the form and the execution plan of a variant."""
+    form = CudnnForm(variant.precision, variant.outputs[0].layout,
+                     variant["epilogue"] != _SEPARATE)
+    return form, offered(device, problem, form).plans[variant["rank"]]
 
 
 def _epilogues(problem: Conv2dProblem) -> list[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.errors import first_line
 from gossamer.expression import ExpressionStep
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on
 from gossamer.ops.weights import WeightsInfo
@@ -175,22 +178,45 @@ def _refusal(message: str, too_large: int) -> str:
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """Returns a graph with a built plan that was offered for it; the graphs that were used last are
-    kept. Raises RuntimeError where cuDNN now offers another plan, and what the frontend and the
-    library raise."""
+    """Returns a graph with a built plan that was offered for it. Plans are kept on disk, and the
+    graphs that were used last in memory. Raises RuntimeError where cuDNN now offers another plan,
+    and what the frontend and the library raise."""
     return _built(device, _plain(problem, form), form, plan)
 
 
 @functools.lru_cache(maxsize=512)
 def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
     library = library_on(device)
+    key = ("cuDNN's execution plan", library.version, library.api.__version__, device.description,
+           device.driver, json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
+    fresh: list[Any] = []
+
+    def build() -> bytes:
+        fresh.append(_build(library, handle, problem, form, plan))
+        return bytes(fresh[0].serialize(as_bytes=True))
+
     with library.handle() as handle:
-        graph = _planned(problem, form, library, handle, plan.index + 1)
-        name = graph.get_plan_name_at_index(plan.index)
-        if name != plan.engine:
-            raise RuntimeError(f"cuDNN offers {name} where it offered {plan.engine}")
-        graph.build_plan_at_index(plan.index)
-        needed = graph.get_workspace_size()
+        try:
+            data = kernel_cache.cached(key, build)
+            if not fresh:
+                graph = library.api.pygraph(handle=handle)
+                graph.deserialize(handle, data)
+                return graph
+        except library.failures:
+            # a plan that cannot be stored, or read back, is built in each process
+            kernel_cache.forget(key)
+        return fresh[0] if fresh else _build(library, handle, problem, form, plan)
+
+
+def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: CudnnForm,
+           plan: ExecutionPlan) -> Any:
+    """Builds a graph with a plan, for which cuDNN may compile a kernel."""
+    graph = _planned(problem, form, library, handle, plan.index + 1)
+    name = graph.get_plan_name_at_index(plan.index)
+    if name != plan.engine:
+        raise RuntimeError(f"cuDNN offers {name} where it offered {plan.engine}")
+    graph.build_plan_at_index(plan.index)
+    needed = graph.get_workspace_size()
     if needed > plan.workspace:
         raise RuntimeError(f"{plan.engine} needs {needed} bytes of workspace, cuDNN had said "
                            f"{plan.workspace}")
