@@ -199,7 +199,8 @@ def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Execut
         try:
             data = kernel_cache.cached(key, build)
             if not fresh:
-                graph = library.api.pygraph(handle=handle)
+                graph = library.api.pygraph(
+                    handle=handle, cuda_graph_retention=library.api.cuda_graph_retention.NONE)
                 graph.deserialize(handle, data)
                 return graph
         except library.failures:
