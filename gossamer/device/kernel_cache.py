@@ -112,6 +112,13 @@ def adopt(entries: Mapping[str, bytes | None]) -> None:
         _built.update(entries)
 
 
+def stored(key: Sequence[str]) -> bytes | None:
+    """Returns what any process stored for a key; None where there is nothing."""
+    name = _name(key)
+    data = _intact(cache_folder() / "kernels" / name)
+    return _unwritten_entry(name) if data is None else data
+
+
 def forget(key: Sequence[str]) -> None:
     """Drops one entry, if it is there and the folder can be written."""
     name = _name(key)

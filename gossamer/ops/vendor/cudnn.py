@@ -56,7 +56,11 @@ class CudnnLibrary:
         """Yields a handle as `handle` does, with its work queued on a stream."""
         with self.handle() as handle:
             self.api.set_stream(handle, self._device.stream_handle(stream))
-            yield handle
+            try:
+                yield handle
+            finally:
+                # the stream may be destroyed, and reading a plan back uses the handle's stream
+                self.api.set_stream(handle, self._device.stream_handle(None))
 
 
 def unavailable(device: Device) -> str | None:

@@ -25,6 +25,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     channel_dtype,
     offered,
     pointwise,
+    store,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.vendor.cublas import bias_vector
@@ -104,7 +105,7 @@ class Cudnn(Algorithm):
     def work_ahead(self, problem: Conv2dProblem, variant: Variant,
                    device: Device) -> Callable[[Device], object]:
         form, plan = _plan(problem, variant, device)
-        return functools.partial(built, problem=problem, form=form, plan=plan)
+        return functools.partial(store, problem=problem, form=form, plan=plan)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:

@@ -184,29 +184,44 @@ def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Executi
     return _built(device, _plain(problem, form), form, plan)
 
 
+def store(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> None:
+    """Builds a plan, puts it on disk and reads it back. It is called in a process of its own: the
+    library is not trusted to read back every plan without ending the process."""
+    plain = _plain(problem, form)
+    library = library_on(device)
+    with library.handle() as handle:
+        data = bytes(_build(library, handle, plain, form, plan).serialize(as_bytes=True))
+        _read_back(library, handle, data)
+    kernel_cache.cached(_key(library, device, plain, form, plan), lambda: data)
+
+
 @functools.lru_cache(maxsize=512)
 def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
     library = library_on(device)
-    key = ("cuDNN's execution plan", library.version, library.api.__version__, device.description,
-           device.driver, json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
-    fresh: list[Any] = []
-
-    def build() -> bytes:
-        fresh.append(_build(library, handle, problem, form, plan))
-        return bytes(fresh[0].serialize(as_bytes=True))
-
+    key = _key(library, device, problem, form, plan)
     with library.handle() as handle:
-        try:
-            data = kernel_cache.cached(key, build)
-            if not fresh:
-                graph = library.api.pygraph(
-                    handle=handle, cuda_graph_retention=library.api.cuda_graph_retention.NONE)
-                graph.deserialize(handle, data)
-                return graph
-        except library.failures:
-            # a plan that cannot be stored, or read back, is built in each process
-            kernel_cache.forget(key)
-        return fresh[0] if fresh else _build(library, handle, problem, form, plan)
+        data = kernel_cache.stored(key)
+        if data is not None:
+            try:
+                return _read_back(library, handle, data)
+            except library.failures:
+                kernel_cache.forget(key)
+        return _build(library, handle, problem, form, plan)
+
+
+def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: CudnnForm,
+         plan: ExecutionPlan) -> tuple[str, ...]:
+    """Returns texts that identify a plan, and all that decides whether it can be read back."""
+    return ("cuDNN's execution plan", library.version, library.api.__version__, device.description,
+            device.driver, json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
+
+
+def _read_back(library: CudnnLibrary, handle: Any, data: bytes) -> Any:
+    """Returns a graph with the built plan that another process has stored."""
+    graph = library.api.pygraph(handle=handle,
+                                cuda_graph_retention=library.api.cuda_graph_retention.NONE)
+    graph.deserialize(handle, data)
+    return graph
 
 
 def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: CudnnForm,
