@@ -22,7 +22,7 @@ _THREADS = Path("/proc/self/task")
 _CONTENDED = 0.1
 """Waiting time as a share of the elapsed time from which on contention matters; on an idle machine
 it is below a third of this."""
-_WAITED = 1e-3
+_WAITED = 5e-3
 """Seconds of waiting below which nothing is spoilt; now and then the system itself takes a
 processor for as long."""
 _TRIES = 3

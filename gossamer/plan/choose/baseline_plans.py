@@ -222,9 +222,8 @@ class _KnownCandidates(Measures):
                                  if (request.layer.name, request.device.name)
                                  not in self._candidates])
 
-    def conversion_us(self, layer: Layer, algorithms: Sequence[Algorithm],
-                      device: Device) -> float | None:
-        return self._tuner.conversion_us(layer, algorithms, device)
+    def conversion_us(self, problem: Problem, device: Device) -> float | None:
+        return self._tuner.conversion_us(problem, device)
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         return self._tuner.verified(layer, candidate, device)

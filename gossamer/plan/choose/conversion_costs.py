@@ -36,7 +36,7 @@ class ConversionCosts:
         self._device = device
         self._tuner = tuner
         self._known: dict[_Key, float] = {}
-        self._estimated: dict[_Key, Request] = {}
+        self._estimated: dict[_Key, Layer] = {}
 
     def __call__(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
         """Returns the cost of copying a value from one format to another, in microseconds; infinite
@@ -62,41 +62,46 @@ class ConversionCosts:
 
     def _cost(self, value: str, source: TensorSpec, target: TensorSpec,
               facts: ValueFacts) -> float:
+        if not can_hold(target.format, facts):
+            return math.inf
         layer = conversion_layer(value, f"{value} as {target.format}", source, target, facts)
         assert layer.problem is not None
-        layer_device = self._device
-        if not (source.format.is_packed or target.format.is_packed):
-            able, layer_device, _ = eligibility(layer, self._device)
-        elif can_hold(target.format, facts):
-            able, _ = able_on(layer.problem, self._device, self._tuner.refusal_reason)
-        else:
-            return math.inf
-        if not able:
-            return math.inf
-        least = self._tuner.conversion_us(layer, able, layer_device)
+        least = self._tuner.conversion_us(layer.problem, self._device)
         if least is not None:
-            self._estimated[source, target, facts] = Request(layer, able, layer_device)
+            self._estimated[source, target, facts] = layer
             return least
-        return self._measured(Request(layer, able, layer_device))
+        return self._measured(layer)
 
-    def _measured(self, request: Request) -> float:
+    def _request(self, layer: Layer) -> Request:
+        """Returns what may convert a value; packed values are not converted on the host."""
+        assert layer.problem is not None
+        specs = (*layer.problem.inputs, *layer.problem.outputs)
+        if any(spec.format.is_packed for spec in specs):
+            able, _ = able_on(layer.problem, self._device, self._tuner.refusal_reason)
+            return Request(layer, able, self._device)
+        able, layer_device, _ = eligibility(layer, self._device,
+                                            refusal_reason=self._tuner.refusal_reason)
+        return Request(layer, able, layer_device)
+
+    def _measured(self, layer: Layer) -> float:
+        request = self._request(layer)
         return min((candidate.cost for candidate in self._tuner.measure(
-            request.layer, request.algorithms, request.device)), default=math.inf)
+            layer, request.algorithms, request.device)), default=math.inf)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
         """Measures those of the conversions whose cost is an estimate; returns whether there were
         any."""
-        requests: dict[_Key, Request] = {}
+        layers: dict[_Key, Layer] = {}
         for value, source, target in conversions:
             written = source.written if isinstance(source, RegionFormat) else source
             if isinstance(written, Format) and isinstance(target, Format):
                 key = self._key(value, written, target)
                 if key in self._estimated:
-                    requests[key] = self._estimated.pop(key)
-        self._tuner.measure_all(list(requests.values()))
-        for key, request in requests.items():
-            self._known[key] = self._measured(request)
-        return bool(requests)
+                    layers[key] = self._estimated.pop(key)
+        self._tuner.measure_all([self._request(layer) for layer in layers.values()])
+        for key, layer in layers.items():
+            self._known[key] = self._measured(layer)
+        return bool(layers)
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:

@@ -107,6 +107,10 @@ class Estimates:
         """Returns a time in which a value is surely converted from one format to another."""
         return self._rates.launch_us + _CONVERSION * self._moved_us(source, target)
 
+    def least_conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
+        """Returns the time that a conversion takes at least."""
+        return _UNKNOWN * (self._rates.launch_us + self._moved_us(source, target))
+
     def _moved_us(self, *specs: TensorSpec) -> float:
         return sum(spec.nbytes for spec in specs) / (self._rates.nbytes * self._units)
 

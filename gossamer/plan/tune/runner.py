@@ -201,7 +201,8 @@ class TrialRunner:
                     cost: BuildCost) -> _Ready:
         with self._profile.stage(CHECKING):
             work, error = candidates.checked(trial.algorithm, trial.variant, state)
-        def take() -> _Ready:
+        # whether others wanted the processors cannot be told of so short a time
+        with self._profile.stage(TIMING):
             once = self._device.time(work)
             is_hopeless = once > _HOPELESS * (self._queue.bound(trial) + _LAUNCH_US)
             if is_hopeless or once > _LONG_US:
@@ -209,13 +210,9 @@ class TrialRunner:
                               once)
             task = prepared(Task(self._device, work), _SAMPLE_US, once)
             (timing,) = sampled([task], 1, _BUDGET_US)
-            if isinstance(timing, Exception):
-                raise timing
-            return _Ready(trial, work, task, error, cost, timing.median_us)
-
-        with self._profile.stage(TIMING):
-            ready, trial.is_transient = self._contention.undisturbed(self._device, take)
-        return ready
+        if isinstance(timing, Exception):
+            raise timing
+        return _Ready(trial, work, task, error, cost, timing.median_us)
 
     def _fail(self, trial: Trial, candidates: CandidateSet, failure: Exception) -> None:
         trial.measured = candidates.failed(trial.algorithm, trial.variant, failure)

@@ -83,10 +83,9 @@ class Measures(abc.ABC):
         would take too long to build, or were not tried, are among them as excluded."""
 
     @abc.abstractmethod
-    def conversion_us(self, layer: Layer, algorithms: Sequence[Algorithm],
-                      device: Device) -> float | None:
+    def conversion_us(self, problem: Problem, device: Device) -> float | None:
         """Returns the least time that a conversion can take, by an estimate; None where it has been
-        measured."""
+        measured or shall be."""
 
     @abc.abstractmethod
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
@@ -161,7 +160,6 @@ class Tuner(Measures):
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results: dict[_Key, dict[CandidateKey, Measurement]] = {}
-        self._least_conversions: dict[_Key, float] = {}
         self._checked: dict[tuple[str, str, CandidateKey], str | None] = {}
         self._digests: dict[tuple[int, ...], tuple[str, list[np.ndarray]]] = {}
 
@@ -470,25 +468,11 @@ class Tuner(Measures):
             return stored.wrong_numbers and stored.weights != self._digest(layer)
         return stored.samples < self.samples
 
-    def conversion_us(self, layer: Layer, algorithms: Sequence[Algorithm],
-                      device: Device) -> float | None:
-        assert layer.problem is not None
-        if self.everything:
+    def conversion_us(self, problem: Problem, device: Device) -> float | None:
+        if self.everything or (problem, device.name) in self._results:
             return None
-        key = (layer.problem, device.name)
-        if key in self._results:
-            return None
-        if key in self._least_conversions:
-            return self._least_conversions[key]
-        estimates = self._estimates_of(device)
-        least = math.inf
-        for algorithm in algorithms:
-            for variant in self._within_effort(algorithm, layer.problem, device):
-                trial = Trial(CandidateGroup(layer.problem, layer, []), algorithm, variant,
-                              estimates.model_us(algorithm, layer.problem, variant))
-                least = min(least, estimates.least_us(trial.kind, trial.model_us))
-        self._least_conversions[key] = least
-        return least
+        return self._estimates_of(device).least_conversion_us(problem.inputs[0],
+                                                              problem.outputs[0])
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         # it may have been measured with the constants of another layer
