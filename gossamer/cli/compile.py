@@ -4,6 +4,9 @@ plan."""
 from __future__ import annotations
 
 import difflib
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +42,7 @@ from gossamer.plan.report.html import (
 from gossamer.plan.report.report import Report
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.store.tuning_file import counted
+from gossamer.plan.tune.queue import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
 
 
@@ -67,6 +71,11 @@ def compile_(
         metavar="LAYER", help="Show every candidate of this layer; may be repeated.")] = None,
     html: Annotated[Path | None, typer.Option(
         "--html", metavar="FILE.html", help="Write all of it as one page with bars.")] = None,
+    budget: Annotated[float | None, typer.Option(
+        metavar="SECONDS", help="Measure no longer than this for a batch size, and take the best "
+        "plan that is known then.")] = None,
+    profile_tuning: Annotated[bool, typer.Option(
+        "--profile-tuning", help="Show where the time of measuring went.")] = False,
     strict: Annotated[bool, typer.Option(
         "--strict", help="Fail when a layer cannot run on the device.")] = False,
     shape: ShapeOption = None,
@@ -83,16 +92,18 @@ def compile_(
     explained = explain or []
     inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
-                    calibration=inputs, tolerance=tolerance)
+                    calibration=inputs, tolerance=tolerance, budget_s=budget)
     target = find(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,
-                      keeps_precisions=tolerance is not None)
+                      progress=counter.update, keeps_precisions=tolerance is not None,
+                      budget_s=budget)
         plan = Plan(graph, target, policy, tuner=tuner, note=counter.note)
         if plan.calibration is not None:
             for size in sizes:
                 plan.calibration.check(size)
-        reports = _measure(plan, tuner, sizes, explained, counter)
+        with _stopping(tuner, counter):
+            reports = _measure(plan, tuner, sizes, explained)
     for name in explained:
         _check_layer(name, [layer for report in reports for row in report.rows
                             for layer in (row["layer"], *row["layers"])])
@@ -102,7 +113,7 @@ def compile_(
         plan.save(output)
     facts = {"model": model, "device": target.name, "description": target.description,
              "effort": effort, "precision": precision, "sparse_threshold": sparse_threshold,
-             "measured": tuner.measured, "reused": tuner.reused}
+             "measured": tuner.measured, "reused": tuner.reused, "not_tried": tuner.not_tried}
     if html is not None:
         with replacing(html) as file:
             # names of files and layers may hold what UTF-8 lacks
@@ -112,6 +123,8 @@ def compile_(
                              "reports": [report_dict(report) for report in reports]})
         return
     _print_reports(target, reports, tuner, explained, precision)
+    if profile_tuning:
+        _print_tuning(reports[-1].tuning)
     for path in (output, html):
         if path is not None:
             print(f"written: {path}")
@@ -133,8 +146,8 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
             output_files.check_file(option, path, suffix)
 
 
-def _measure(plan: Plan, tuner: Tuner, sizes: list[int], explained: Sequence[str],
-             counter: _CandidateCounter) -> list[Report]:
+def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
+             explained: Sequence[str]) -> list[Report]:
     """Measures what the plan needs, and returns its report at each batch size, with the time from
     end to end. explained: names of the layers that --explain asks for."""
     layers: list[Layer] = []
@@ -147,20 +160,37 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int], explained: Sequence[str
         # conversions between layers are known only when their algorithms are chosen
         if not may_be_conversion(name, values):
             _check_layer(name, [layer.name for layer in layers])
-    counter.total = len({layer.problem for layer in layers
-                         if layer.problem and tuner.cache.get(layer.problem) is None})
     reports = []
+    for size in sizes:
+        plan.end_to_end(size)
+        reports.append(plan.report(size))
+    return reports
+
+
+@contextmanager
+def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
+    """Makes an interrupt in a terminal end the measuring in the body, so that the plan so far
+    follows; a second one, or one elsewhere, ends the program and says what was measured."""
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        tuner.stop()
+        counter.say("ending: the plan so far follows; Ctrl-C again ends without it")
+
+    before = signal.getsignal(signal.SIGINT)
+    in_terminal = sys.stderr.isatty() and threading.current_thread() is threading.main_thread()
+    if in_terminal:
+        signal.signal(signal.SIGINT, stop)
     try:
-        for size in sizes:
-            plan.end_to_end(size)
-            reports.append(plan.report(size))
+        yield
     except KeyboardInterrupt:
         counter.stop()
         for notice in tuner.notices:
             terminal.notice(notice)
         terminal.notice(_interrupted(tuner), "error")
         raise typer.Exit(130) from None
-    return reports
+    finally:
+        if in_terminal:
+            signal.signal(signal.SIGINT, before)
 
 
 def _interrupted(tuner: Tuner) -> str:
@@ -182,7 +212,22 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
         for row in report.rows:
             if not {row["layer"], *row["layers"]}.isdisjoint(explained):
                 _print_candidates(row, report.batch)
-    print(f"{counted(tuner.measured, 'candidate')} measured, {tuner.reused} from the cache")
+    print(f"{counted(tuner.measured, 'candidate')} measured, {tuner.reused} from the cache, "
+          f"{tuner.not_tried} not tried")
+
+
+def _print_tuning(tuning: Mapping[str, Any]) -> None:
+    """Prints where the time of measuring went."""
+    if not tuning:
+        print("\nnothing was measured: all times came from the cache")
+        return
+    print(f"\nmeasuring took {tuning['elapsed_s']:.1f} s, of which the device checked or timed "
+          f"{tuning['device_share']:.0%}; {tuning['processors']:.1f} processors were busy")
+    terminal.print_table(
+        {"stage": "stage", "seconds": "seconds", "share": "share", "count": "times"},
+        [{"stage": row["stage"] + " (meanwhile)" * row["in_background"],
+          "seconds": f"{row['seconds']:.2f}", "share": f"{row['share']:.0%}",
+          "count": row["count"]} for row in tuning["stages"]])
 
 
 def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
@@ -261,18 +306,28 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
 
 
 class _CandidateCounter:
-    """A bar that counts the candidates that are prepared or measured."""
+    """A bar that counts the candidates that are measured, with the layers whose time is known, the
+    sum of the best times and the time that is left."""
 
     def __init__(self, progress: Progress) -> None:
-        self.total = 0
         self._progress = progress
         self._task = progress.add_task("preparing", total=None)
-        self._completed = -1
 
     def note(self, line: str) -> None:
-        self._completed += 1
-        self._progress.update(self._task, description=line, completed=self._completed,
-                              total=max(self.total, self._completed + 1))
+        """Shows what is about to be measured."""
+        self._progress.update(self._task, description=line, completed=0, total=None)
+
+    def update(self, known: TuningProgress) -> None:
+        """Shows how far measuring is."""
+        left = f", about {known.seconds_left:.0f} s left" if known.done else ""
+        self._progress.update(
+            self._task, completed=known.done, total=known.candidates,
+            description=f"{known.known_layers} of {known.layers} layers, best "
+                        f"{time_text(known.best_us)} us so far{left}")
+
+    def say(self, line: str) -> None:
+        """Shows a line above the bar."""
+        self._progress.console.print(line)
 
     def stop(self) -> None:
         self._progress.stop()

@@ -17,7 +17,7 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
             effort: str | None = None, precision: str = "fp32", calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
-            sparse_threshold: float | None = None) -> Plan:
+            sparse_threshold: float | None = None, budget: float | None = None) -> Plan:
     """Make a plan that runs a network on a device.
 
     Parameters
@@ -54,6 +54,10 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
         A sparsity between 0 and 1, such as 0.6, that decides instead of a comparison. Layers with
         a larger share of zeros take an algorithm that skips zeros, the others a dense one: with an
         effort the fastest of these, else the first in a fixed order.
+    budget : float, optional
+        Seconds that measuring may take for a batch size. The plan is then the best that is known;
+        it is never slower than that without an effort, since what that takes is measured first,
+        even where that alone takes longer.
 
     Returns
     -------
@@ -78,5 +82,6 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     inputs = calibration
     if calibration is not None and not isinstance(calibration, (tuple, list)):
         inputs = [calibration]
-    policy = Policy(effort, precision, strict, only, sparse_threshold, inputs, tolerance)
+    policy = Policy(effort, precision, strict, only, sparse_threshold, inputs, tolerance,
+                    budget_s=budget)
     return Plan(graph, device if isinstance(device, Device) else find(device), policy)

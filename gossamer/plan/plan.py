@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,7 +71,8 @@ class Plan:
                  note: Callable[[str], None] = lambda line: None) -> None:
         if tuner is None and policy.effort is not None:
             tuner = Tuner(device, policy.effort, precision=policy.precision, note=note,
-                          keeps_precisions=policy.tolerance is not None)
+                          keeps_precisions=policy.tolerance is not None,
+                          budget_s=policy.budget_s)
         self.calibration = None if policy.calibration is None else Calibration(
             graph, policy.calibration, policy.tolerance)
         # stored choices come with the graph that was optimised when they were made
@@ -432,6 +434,7 @@ class Plan:
         report.notes.extend(planned.notes)
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
+            report = replace(report, tuning=self.tuner.profile.summary())
         if self._contention.matters:
             report.notes.append(self._contention.notice)
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0

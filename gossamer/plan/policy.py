@@ -58,6 +58,7 @@ class Policy:
     calibration: Sequence[np.ndarray] | None = None
     tolerance: float | None = None
     dense_only: bool = False
+    budget_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:
@@ -65,6 +66,12 @@ class Policy:
         if self.precision not in PRECISIONS:
             raise InputError(f"precision {self.precision!r}: expected one of "
                              f"{', '.join(PRECISIONS)}")
+        if self.budget_s is not None:
+            if not 0 < self.budget_s < math.inf:
+                raise InputError(f"budget {self.budget_s:g}: expected seconds above 0, such as 10")
+            if self.effort is None:
+                raise InputError("budget: without an effort nothing is measured; give one, such as "
+                                 "effort='normal'")
         if self.precision != "fp32" and self.effort is None:
             raise InputError(f"precision {self.precision!r} goes with an effort, such as "
                              "effort='normal': what is less precise is taken where it measures "

@@ -55,6 +55,9 @@ class Report:
     is over the sum, and nothing is BETWEEN. A share of 0 is left out.
 
     accuracy: the error on the calibration inputs, where the plan was compared with float64.
+
+    tuning: where the time of measuring went, for all batch sizes of the plan together; see
+    TuningProfile.summary. It is empty where nothing was measured.
     """
 
     device: str
@@ -66,6 +69,7 @@ class Report:
     plans: list[dict[str, Any]] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
     accuracy: Accuracy | None = None
+    tuning: dict[str, Any] = field(default_factory=dict)
 
     @property
     def build_s(self) -> float | None:

@@ -69,14 +69,16 @@ class TrialRunner:
     candidates of vendors' libraries (under True) and those that skip zeros (under False), both of
     which keep Python's interpreter for long; this process builds what none of them does. progress:
     called after each trial. is_over: returns whether the time that may be spent is over; trials
-    that were not begun by then are left.
+    that were not begun by then are left. spreads: a list to which the ratio of the quartiles of
+    each candidate's samples is added.
     """
 
     def __init__(self, queue: TrialQueue, device: Device, memory: CandidateMemory, samples: int, *,
                  workers: Mapping[bool, BuildWorkers] | None = None,
                  contention: CpuContention | None = None, profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
-                 is_over: Callable[[], bool] = lambda: False) -> None:
+                 is_over: Callable[[], bool] = lambda: False,
+                 spreads: list[float] | None = None) -> None:
         self._queue = queue
         self._device = device
         self._memory = memory
@@ -86,6 +88,7 @@ class TrialRunner:
         self._profile = TuningProfile() if profile is None else profile
         self._progress = progress
         self._is_over = is_over
+        self._spreads = [] if spreads is None else spreads
         self._sets: dict[str, Future[CandidateSet]] = {}
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -205,6 +208,7 @@ class TrialRunner:
         with self._profile.stage(TIMING):
             once = self._device.time(work)
             is_hopeless = once > _HOPELESS * (self._queue.bound(trial) + _LAUNCH_US)
+            self._profile.device_us += once
             if is_hopeless or once > _LONG_US:
                 return _Ready(trial, work, PreparedTask(self._device, work, 1, once), error, cost,
                               once)
@@ -212,6 +216,8 @@ class TrialRunner:
             (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
             raise timing
+        # one sample warms up
+        self._profile.device_us += 2 * task.count * timing.median_us
         return _Ready(trial, work, task, error, cost, timing.median_us)
 
     def _fail(self, trial: Trial, candidates: CandidateSet, failure: Exception) -> None:
@@ -237,6 +243,9 @@ class TrialRunner:
                 try:
                     if isinstance(timing, Exception):
                         raise timing
+                    self._profile.device_us += (
+                        ready.task.count * timing.repeats * timing.median_us)
+                    self._spreads.append(timing.p75_us / max(timing.p25_us, 1e-3))
                     is_best = timing.median_us <= _BEST * self._queue.bound(ready.trial)
                     cold_us = candidates.cold(ready.work) if is_best else None
                 except Exception as failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,9 @@ _MOST_ON_DEVICE, _MEMORY_EACH = 6, 2**34
 """Processes that build on the device itself at most, and bytes of the device's memory for each."""
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
+_FEW_SPREADS, _SCATTERED = 10, 1.25
+"""Number of candidates from which on their samples say something of the device, and the ratio of
+quartiles from which on they scatter; on an idle GPU it is below 1.05."""
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
 
@@ -114,8 +118,8 @@ class Tuner(Measures):
     effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
     allowed. cache: the stored measurements; by default those of the device in the user's folder.
     note: called with a line of text for each batch of layers that is about to be measured.
-    progress: called with a Progress after each candidate. budget_s: seconds, counted from the first
-    measurement, after which no candidate is begun that a plan can do without; None for no limit.
+    progress: called with a Progress after each candidate. budget_s: seconds, counted from start(),
+    after which no candidate is begun that a plan can do without; None for no limit.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
     and all candidates are, so that each algorithm has its best time.
@@ -150,6 +154,7 @@ class Tuner(Measures):
         self.keeps_precisions = keeps_precisions
         self._budget_s = budget_s
         self._deadline = math.inf
+        self._spreads: list[float] = []
         self._progress = progress
         self.contention = CpuContention()
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
@@ -163,6 +168,20 @@ class Tuner(Measures):
         self._checked: dict[tuple[str, str, CandidateKey], str | None] = {}
         self._digests: dict[tuple[int, ...], tuple[str, list[np.ndarray]]] = {}
 
+    def start(self) -> None:
+        """Starts the time that the budget allows."""
+        self._deadline = math.inf if self._budget_s is None else time.monotonic() + self._budget_s
+
+    def stop(self) -> None:
+        """Ends measuring as soon as what a plan cannot do without is known; another thread, or the
+        handler of a signal, may call this."""
+        self._deadline = -math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget is spent, or stop() was called."""
+        return time.monotonic() > self._deadline
+
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about the files of measurements, and about the conditions under
@@ -171,6 +190,12 @@ class Tuner(Measures):
         if self.contention.matters:
             notices.append(f"{self.contention.notice}, and are not kept: compile again when the "
                            "machine is quiet")
+        spreads = self._spreads
+        if len(spreads) >= _FEW_SPREADS and statistics.median(spreads) > _SCATTERED:
+            notices.append(
+                f"the times on {self.device.name} scatter by {statistics.median(spreads) - 1:.0%} "
+                "from quartile to quartile: another program may keep it busy; compile again when "
+                "it is idle, after `gossamer cache clear`")
         return notices
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
@@ -217,8 +242,6 @@ class Tuner(Measures):
             trials, followers = self._trials(device, work)
         if not trials:
             return
-        if self._deadline == math.inf and self._budget_s is not None:
-            self._deadline = time.monotonic() + self._budget_s
         self._note(f"{len(work.times)} layers: {len(trials)} candidates")
         self._start_workers(device, {trial.algorithm for trial in trials
                                      if not trial.algorithm.vendor})
@@ -335,15 +358,15 @@ class Tuner(Measures):
             queue, device, self._memory_of(device), self.samples,
             workers=self._workers if device is self.device else None, contention=self.contention,
             profile=self.profile, progress=progress,
-            is_over=lambda: time.monotonic() > self._deadline)
+            is_over=lambda: self.is_over, spreads=self._spreads)
         try:
             self.measured += len(runner.run())
         finally:
-            for trial in itertools.chain(trials if self._deadline < math.inf else (), queue):
-                if trial.measured is None and time.monotonic() > self._deadline:
+            for trial in itertools.chain(trials if self.is_over else (), queue):
+                if trial.measured is None and self.is_over:
                     trial.measured = Measurement.of(
                         trial.algorithm, trial.variant, not_tried=True,
-                        failure=f"not tried: the budget of {self._budget_s:g} s was spent")
+                        failure="not tried: measuring was ended before")
                     trial.is_transient = True
             with self.profile.stage(STORING):
                 self._store(device, trials)
