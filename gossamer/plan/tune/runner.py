@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.errors import OutOfMemoryError
@@ -112,11 +113,15 @@ class TrialRunner:
 
     @contextmanager
     def _builders(self) -> Iterator[None]:
+        threads = nullcontext()
         if self._device.builds_side_by_side:
+            # references are computed side by side, each by one thread of BLAS
+            threads = blas.limited(1)
             self._pool = ThreadPoolExecutor(
                 processors() * (_AHEAD if self._workers else 1))
         try:
-            yield
+            with threads:
+                yield
         finally:
             if self._pool is not None:
                 # after an interrupt nobody needs the builds that are not done

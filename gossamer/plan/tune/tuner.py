@@ -42,7 +42,7 @@ from gossamer.plan.tune.runner import TrialRunner, trials_of
 from gossamer.plan.tune.thread_margin import without_small_gains
 from gossamer.plan.tune.workers import BuildWorkers
 
-_MOST_ON_DEVICE, _MEMORY_EACH = 6, 2**34
+_MOST_ON_DEVICE, _MEMORY_EACH = 10, 2**33
 """Processes that build on the device itself at most, and bytes of the device's memory for each."""
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
@@ -159,6 +159,7 @@ class Tuner(Measures):
         self.contention = CpuContention()
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
+        self._narrow: set[_Key] = set()
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
         self._workers: dict[bool, BuildWorkers] = {}
@@ -214,15 +215,31 @@ class Tuner(Measures):
         pays: the libraries of vendors take long to answer."""
         if not device.builds_side_by_side:
             return
-        asked = {(algorithm, layer.problem) for layer in layers if layer.problem is not None
-                 for algorithm in OPS[layer.problem.op].algorithms if algorithm.vendor}
+        listed = [layer for layer in layers if layer.problem is not None]
+        asked = {(algorithm, _problem(layer)) for layer in listed
+                 for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
         if len(asked) >= _FEW_LISTED:
             self._start_workers(device, {algorithm for algorithm, _ in asked})
         for algorithm in {algorithm for algorithm, _ in asked}:
             # a library is loaded by one thread, before others use it
             algorithm.version(device)
+        if not self.everything:
+            self._note_narrow(listed, device)
         with self.profile.stage(LISTING), responsive(), ThreadPoolExecutor(processors()) as pool:
             list(pool.map(lambda pair: self.refusal_reason(pair[0], pair[1], device), asked))
+
+    def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
+        """Notes the problems of which the libraries of vendors are asked for float16 only: those of
+        layers among others that compute in float16, where a more precise candidate would be slower
+        and save no conversion."""
+        requests = [Request(layer, [
+            algorithm for algorithm in OPS[layer.op].algorithms if not algorithm.vendor
+            and self.refusal_reason(algorithm, _problem(layer), device) is None], device)
+            for layer in layers]
+        inner = self._inner(requests, device)
+        wide = {layer.problem for layer in layers if layer.name not in inner}
+        self._narrow.update((_problem(layer), device.name) for layer in layers
+                            if layer.problem not in wide)
 
     def measure_all(self, requests: Sequence[Request]) -> None:
         by_device: dict[str, list[Request]] = {}
@@ -600,9 +617,12 @@ class Tuner(Measures):
         if key not in self._variants:
             # a problem with float16 specs is a change of precision, which some layer asked for
             has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
+            precisions: Sequence[str] = self.precisions
+            if algorithm.vendor and (problem, device.name) in self._narrow:
+                precisions = ("fp16",)
             self._variants[key] = list(
                 algorithm.variants(problem, device) if has_half
-                else algorithm.variants_in(problem, device, self.precisions))
+                else algorithm.variants_in(problem, device, precisions))
         return self._variants[key]
 
 

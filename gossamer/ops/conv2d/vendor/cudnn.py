@@ -73,7 +73,8 @@ class Cudnn(Algorithm):
             return "a tensor is empty"
         refusals = []
         for epilogue in _epilogues(problem):
-            for precision in PRECISIONS:
+            # cuDNN answers soonest for the least precise
+            for precision in reversed(PRECISIONS):
                 for offer in _offers(problem, device, epilogue, precision).values():
                     if offer.plans:
                         return None
@@ -90,8 +91,9 @@ class Cudnn(Algorithm):
                     precisions: Sequence[str]) -> Iterator[Variant]:
         epilogues = _epilogues(problem)
         # epilogues that work in strict float32 come first
-        epilogues.sort(key=lambda epilogue: not any(
-            offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
+        if "fp32" in precisions:
+            epilogues.sort(key=lambda epilogue: not any(
+                offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
         # epilogues take turns at the first rank only: the fused one is nearly always faster
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
