@@ -20,6 +20,8 @@ _OLDEST_LIBRARY = 90200
 _INSTALL = "pip install 'gossamer[vendor]'"
 _LOADING = threading.Lock()
 """Held while the library is loaded, which only one thread may do."""
+_LIBRARIES: dict[Device, CudnnLibrary | str] = {}
+"""The library on each device, or why it cannot be used there."""
 _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 
 
@@ -83,19 +85,27 @@ def loaded_version(device: Device) -> str:
     return "" if isinstance(library, str) else library.version
 
 
-@functools.cache
 def _on(device: Device) -> CudnnLibrary | str:
+    known = _LIBRARIES.get(device)
+    if known is not None:
+        return known
+    # threads that come together share one library
+    with _LOADING:
+        if device not in _LIBRARIES:
+            _LIBRARIES[device] = _started(device)
+        return _LIBRARIES[device]
+
+
+def _started(device: Device) -> CudnnLibrary | str:
     if not device.runs_cuda_libraries:
         return "cuDNN runs on NVIDIA GPUs only"
-    with _LOADING:
-        api = _loaded()
-        if isinstance(api, str):
-            return api
-        try:
-            return CudnnLibrary(api, device)
-        except Exception as error:  # starting can fail in many ways
-            return f"cuDNN does not start: {first_line(error)}"
-
+    api = _loaded()
+    if isinstance(api, str):
+        return api
+    try:
+        return CudnnLibrary(api, device)
+    except Exception as error:  # starting can fail in many ways
+        return f"cuDNN does not start: {first_line(error)}"
 
 
 @functools.cache

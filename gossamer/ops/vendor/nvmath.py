@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ DATA_TYPES = {"float32": 0, "float16": 2}
 """CUDA's numbers of the dtypes (cudaDataType)."""
 _LOADING = threading.Lock()
 """Held while a library is loaded, which only one thread may do."""
+_LIBRARIES: dict[tuple[str, Device], NvmathLibrary | str] = {}
+"""Each library on each device, or why it cannot be used there."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 """The scale factors alpha and beta of products, which the libraries read from host memory."""
 
@@ -78,13 +79,22 @@ def loaded_version(name: str, device: Device) -> str:
     return "" if isinstance(library, str) else library.version
 
 
-@functools.cache
 def _on(name: str, device: Device) -> NvmathLibrary | str:
+    known = _LIBRARIES.get((name, device))
+    if known is not None:
+        return known
+    # threads that come together share one library
+    with _LOADING:
+        if (name, device) not in _LIBRARIES:
+            _LIBRARIES[name, device] = _started(name, device)
+        return _LIBRARIES[name, device]
+
+
+def _started(name: str, device: Device) -> NvmathLibrary | str:
     if not device.runs_cuda_libraries:
         return f"{name} runs on NVIDIA GPUs only"
     try:
-        with _LOADING:
-            return NvmathLibrary(name, device)
+        return NvmathLibrary(name, device)
     except ModuleNotFoundError as error:
         if error.name == "nvmath":
             return f"nvmath-python is not installed: {_INSTALL}"

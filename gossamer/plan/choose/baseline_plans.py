@@ -214,8 +214,12 @@ class _KnownCandidates(Measures):
         asked = [candidate for candidate in candidates if candidate.algorithm in algorithms]
         return asked if layer.covers or any(map(_usable, asked)) else candidates
 
-    def list_candidates(self, layers: Iterable[Layer], device: Device) -> None:
-        """Does nothing, since the candidates are known."""
+    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        """Returns at once, since the candidates are known."""
+        return False
+
+    def listed(self) -> None:
+        """Returns at once, for the same reason."""
 
     def measure_all(self, requests: Sequence[Request]) -> None:
         self._tuner.measure_all([request for request in requests

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
+from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice
 from gossamer.plan.choose.conversion_costs import Conversion, ConversionCosts
@@ -25,7 +26,7 @@ from gossamer.plan.choose.region_options import (
     region_candidates,
     region_options,
 )
-from gossamer.plan.eligibility import able_on, eligibility
+from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.tune.tuner import Measures, Request, usable
@@ -86,14 +87,29 @@ class Cheapest:
         self._regions = [self._region(region) for region in regions]
 
     def _measure_together(self, layers: Sequence[Layer]) -> None:
-        """Measures the candidates of all layers in one queue."""
-        self._tuner.list_candidates(layers, self._device)
+        """Measures the candidates of all layers in one queue, before it those of gossamer's own
+        dense algorithms, while the libraries of vendors are still asked what they offer."""
+        restricted = self._policy.only is not None or self._policy.zeros_threshold is not None
+        if self._tuner.list_candidates(layers, self._device) and not restricted:
+            self._tuner.measure_all([
+                request for request in self._requests(layers, self._refusal_of_own)
+                if request.device is self._device])
+        self._tuner.listed()
+        self._tuner.measure_all(self._requests(layers, self._tuner.refusal_reason))
+
+    def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:
+        """Returns what may compute each layer. refusal: returns why an algorithm may not."""
         requests = []
         for layer in layers:
-            able, layer_device, _ = eligibility(layer, self._device, self._policy,
-                                                self._tuner.refusal_reason)
+            able, layer_device, _ = eligibility(layer, self._device, self._policy, refusal)
             requests.append(Request(layer, able, layer_device))
-        self._tuner.measure_all(requests)
+        return requests
+
+    def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
+                        device: Device) -> str | None:
+        if device is self._device and (algorithm.vendor or not algorithm.dense):
+            return "is measured later"
+        return self._tuner.refusal_reason(algorithm, problem, device)
 
     def _candidates_of(self, layer: Layer) -> MeasuredLayer:
         able, layer_device, reasons = eligibility(layer, self._device, self._policy,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -113,7 +113,7 @@ class TrialRunner:
 
     @contextmanager
     def _builders(self) -> Iterator[None]:
-        threads = nullcontext()
+        threads: AbstractContextManager[None] = nullcontext()
         if self._device.builds_side_by_side:
             # references are computed side by side, each by one thread of BLAS
             threads = blas.limited(1)

@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,7 +22,6 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long, reason_not_allowed
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.alike import likeness, timed_problem
@@ -73,8 +72,13 @@ class Measures(abc.ABC):
         precision and build time are allowed; None where it has one."""
 
     @abc.abstractmethod
-    def list_candidates(self, layers: Iterable[Layer], device: Device) -> None:
-        """Lists the candidates of layers, so that refusal_reason() and measure() have them."""
+    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        """Starts to list the candidates of layers, so that refusal_reason() and measure() have
+        them soon; returns whether that goes on while the caller does something else."""
+
+    @abc.abstractmethod
+    def listed(self) -> None:
+        """Waits until all candidates are listed."""
 
     @abc.abstractmethod
     def measure_all(self, requests: Sequence[Request]) -> None:
@@ -160,6 +164,7 @@ class Tuner(Measures):
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[_Key] = set()
+        self._listing: Future[None] | None = None
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
         self._workers: dict[bool, BuildWorkers] = {}
@@ -210,23 +215,36 @@ class Tuner(Measures):
             self._known[key] = self._candidates(request)
         return self._known[key]
 
-    def list_candidates(self, layers: Iterable[Layer], device: Device) -> None:
-        """Lists the candidates of layers on a device, those of several layers at a time where it
-        pays: the libraries of vendors take long to answer."""
-        if not device.builds_side_by_side:
-            return
+    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        """Starts to ask the libraries of vendors what they offer for layers, where the device
+        builds side by side; listed() waits for the answers."""
         listed = [layer for layer in layers if layer.problem is not None]
-        asked = {(algorithm, _problem(layer)) for layer in listed
+        asked = {(algorithm, _problem(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
+        if not device.builds_side_by_side or not asked:
+            return False
         if len(asked) >= _FEW_LISTED:
             self._start_workers(device, {algorithm for algorithm, _ in asked})
-        for algorithm in {algorithm for algorithm, _ in asked}:
-            # a library is loaded by one thread, before others use it
-            algorithm.version(device)
         if not self.everything:
-            self._note_narrow(listed, device)
-        with self.profile.stage(LISTING), responsive(), ThreadPoolExecutor(processors()) as pool:
-            list(pool.map(lambda pair: self.refusal_reason(pair[0], pair[1], device), asked))
+            with self.profile.stage(LISTING):
+                self._note_narrow(listed, device)
+        # their interfaces keep Python's interpreter, so that more threads would not be faster
+        pool = ThreadPoolExecutor(1)
+        self._listing = pool.submit(self._list, device, list(asked))
+        pool.shutdown(wait=False)
+        return True
+
+    def _list(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]]) -> None:
+        with self.profile.stage(LISTING):
+            for algorithm, problem in asked:
+                self.refusal_reason(algorithm, problem, device)
+
+    def listed(self) -> None:
+        """Waits until the libraries of vendors have answered; raises what they raise."""
+        if self._listing is not None:
+            with self.profile.stage(LISTING):
+                self._listing.result()
+            self._listing = None
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
         """Notes the problems of which the libraries of vendors are asked for float16 only: those of

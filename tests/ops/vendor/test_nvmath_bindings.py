@@ -237,6 +237,6 @@ def test_without_a_gpu_the_library_says_so_in_one_line(name: str) -> None:
     if "cuda" in working_devices():
         pytest.skip("there is a GPU")
     gpu = SimpleNamespace(runs_cuda_libraries=True, current=contextlib.nullcontext)
-    reason = nvmath._on.__wrapped__(name, gpu)
+    reason = nvmath._started(name, gpu)
     assert isinstance(reason, str)
     assert reason.startswith(f"{name} cannot be loaded: ") and "\n" not in reason
