@@ -274,12 +274,12 @@ class TestUnavailable:
         assert self.loading(monkeypatch, loaded) is loaded
         device = types.SimpleNamespace(runs_cuda_libraries=True,
                                        current=contextlib.nullcontext)
-        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
+        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._started)
         assert Cudnn().version(device) == "9.19.0"  # type: ignore[arg-type]
 
     def test_no_version_without_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         device = types.SimpleNamespace(runs_cuda_libraries=True)
-        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._on.__wrapped__)
+        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._started)
         self.loading(monkeypatch, ModuleNotFoundError("No module named 'cudnn'", name="cudnn"))
         assert Cudnn().version(device) == ""  # type: ignore[arg-type]
         monkeypatch.setattr(cudnn_library.importlib, "import_module", None)
