@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -159,38 +160,42 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task after its warm-up. `run` executes its work `count` times.
+    """A task after its warm-up. `sample` executes its work `count` times and returns the time of
+    all together in microseconds.
 
     once_us: microseconds of one execution in the warm-up.
     """
 
-    device: Device
-    run: Work
+    sample: Callable[[], float]
     count: int
     once_us: float
 
 
-def prepared(task: Task, sample_us: float, once_us: float | None = None) -> PreparedTask:
+def prepared(task: Task, sample_us: float) -> PreparedTask:
     """Returns the task after its warm-up, captured as a graph where possible. What its work raises
-    passes through.
-
-    once_us: microseconds of an execution, where the work was executed twice or more before.
-    """
+    passes through."""
     device, work = task.device, task.work
-    if once_us is None:
-        device.time(work)
-        once_us = device.time(work)
+    in_graph = device.limits.graph and task.captured
+    once = device.timed_graph(work, 1) if in_graph else partial(device.time, work)
+    once()
+    return repeated(task, sample_us, once())
+
+
+def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
+    """Returns a task whose samples last about so long. once_us: microseconds of an execution, after
+    one or more that warmed up."""
+    device, work = task.device, task.work
     count = max(1, min(100, round(sample_us / max(once_us, 0.1))))
+    if device.limits.graph and task.captured:
+        sample = device.timed_graph(work, count)
+        sample()
+        return PreparedTask(sample, count, once_us)
 
     def repeat(stream: Any) -> None:
         for _ in range(count):
             work(stream)
 
-    if not (device.limits.graph and task.captured):
-        return PreparedTask(device, repeat, count, once_us)
-    graph = device.capture(work, repeats=count)
-    device.time(graph)
-    return PreparedTask(device, graph, count, once_us)
+    return PreparedTask(partial(device.time, repeat), count, once_us)
 
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
@@ -216,7 +221,7 @@ def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
             if index in failures or index in dropped:
                 continue
             try:
-                elapsed = task.device.time(task.run)
+                elapsed = task.sample()
             except Exception as failure:
                 failures[index] = failure
                 continue

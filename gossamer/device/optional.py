@@ -123,6 +123,34 @@ class OptionalCapabilities(abc.ABC):
         """
         raise DeviceError(f"{self.name} records no graphs; check limits.graph before")
 
+    def timed_graph(self, work: Callable[[Any], None], repeats: int) -> Callable[[], float]:
+        """Record repeated executions of some work, where `limits.graph` is true, to time them.
+
+        Parameters
+        ----------
+        work : callable
+            Queues the work on the stream that it is called with.
+        repeats : int
+            How often one replay executes the work, one execution after another.
+
+        Returns
+        -------
+        callable
+            A function that replays all executions and returns their time in microseconds. Where
+            the device can take that time itself, delays of the calling thread are no part of it.
+
+        Raises
+        ------
+        DeviceError
+            The device has no graphs, or the recording failed.
+        """
+        graph = self.capture(work, repeats=repeats)
+        return lambda: self.time(graph)
+
+    @abc.abstractmethod
+    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
+        """Return the time of some work; see `Device.time`."""
+
     def side_streams(self, stream: Any, count: int) -> list[Any]:
         """Return streams for work that forks from a stream and joins it again by `wait`.
 

@@ -346,6 +346,27 @@ class CudaDevice(Device):
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. It is
         captured on a temporary stream; `stream` is where it replays if its call names none."""
+        return self._captured(work, stream, repeats, ())
+
+    def timed_graph(self, work: Callable[[Any], None], repeats: int) -> Callable[[], float]:
+        """Returns a function that replays a graph whose first and last nodes record events."""
+        with self.current():
+            pair = _EventPair(self)
+        graph = self._captured(work, self._stream, repeats, pair.events)
+
+        def timed() -> float:
+            with self.current():
+                graph.launch()
+                self.checked("running kernels", driver.cuEventSynchronize(pair.events[1]))
+                milliseconds = self.checked("timing", driver.cuEventElapsedTime(*pair.events))
+            return float(milliseconds) * 1000
+
+        return timed
+
+    def _captured(self, work: Callable[[Any], None], stream: Any, repeats: int,
+                  events: Sequence[driver.CUevent]) -> CudaGraph:
+        """Returns a graph of repeated executions. events: where there are any, those that are
+        recorded before the first and after the last execution."""
         recorder = CudaStream(self)
         used_objects: list[Any] = []
         # captured side streams must not receive work of other threads
@@ -368,10 +389,10 @@ class CudaDevice(Device):
             graph = self.checked("recording a graph",
                                  driver.cuStreamEndCapture(recorder.handle))
             try:
-                if repeats > 1:
+                if repeats > 1 or events:
                     once, graph = graph, check(driver.cuGraphCreate(0))
                     try:
-                        _repeat(graph, once, repeats)
+                        _repeat(graph, once, repeats, events)
                     finally:
                         driver.cuGraphDestroy(once)
                 return CudaGraph(self, graph, used_objects, stream)
@@ -396,11 +417,17 @@ class _EventPair:
             weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
 
 
-def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int) -> None:
-    """Adds executions of another graph to a graph, each of which waits for the one before it."""
+def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int,
+            events: Sequence[driver.CUevent]) -> None:
+    """Adds executions of another graph to a graph, each of which waits for the one before it, and
+    where there are two events, records one before and one after them."""
     before: list[driver.CUgraphNode] = []
+    if events:
+        before = [check(driver.cuGraphAddEventRecordNode(graph, None, 0, events[0]))]
     for _ in range(repeats):
         before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), once))]
+    if events:
+        check(driver.cuGraphAddEventRecordNode(graph, before, 1, events[1]))
 
 
 def _pointer(buffer: Buffer) -> int:

@@ -17,7 +17,7 @@ from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.errors import OutOfMemoryError
-from gossamer.measure import CpuContention, PreparedTask, Task, Timing, prepared, sampled
+from gossamer.measure import CpuContention, PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.plan.prepare import BuildCost, Prepared, responsive
 from gossamer.plan.program import Layer
@@ -211,13 +211,15 @@ class TrialRunner:
             work, error = candidates.checked(trial.algorithm, trial.variant, state)
         # whether others wanted the processors cannot be told of so short a time
         with self._profile.stage(TIMING):
-            once = self._device.time(work)
-            is_hopeless = once > _HOPELESS * (self._queue.bound(trial) + _LAUNCH_US)
+            device = self._device
+            execute = (device.timed_graph(work, 1) if device.limits.graph
+                       else partial(device.time, work))
+            once = execute()
             self._profile.device_us += once
+            is_hopeless = once > _HOPELESS * (self._queue.bound(trial) + _LAUNCH_US)
             if is_hopeless or once > _LONG_US:
-                return _Ready(trial, work, PreparedTask(self._device, work, 1, once), error, cost,
-                              once)
-            task = prepared(Task(self._device, work), _SAMPLE_US, once)
+                return _Ready(trial, work, PreparedTask(execute, 1, once), error, cost, once)
+            task = repeated(Task(device, work), _SAMPLE_US, once)
             (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
             raise timing
