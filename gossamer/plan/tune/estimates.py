@@ -22,9 +22,6 @@ _UNKNOWN = 0.4
 """Least ratio of a measured time to the model of a kind of which little is known."""
 _FEW_CONFIGS = 12
 """Number of pairs of configs from which on their ratios are relied on."""
-_UNKNOWN_CONFIG = 0.5
-"""Least ratio of the times of a later and the first config of an algorithm of which little is
-known; the last one of a vendor's library can take half the time of its first."""
 _MARGIN = 0.9
 """Factor by which a time may be below what the ratios that were seen so far say."""
 _CONVERSION = 2.0
@@ -33,15 +30,21 @@ _CONVERSION = 2.0
 
 @dataclass(frozen=True)
 class Rates:
-    """Nominal rates of one compute unit for a microsecond, and the time of an empty launch."""
+    """Nominal rates of one compute unit for a microsecond, and the time of an empty launch.
+
+    config: the least ratio of the times of a later and the first config of an algorithm of which
+    little is known. The last config of a vendor's library can take half the time of its first, and
+    on processors orders that were made for GPUs say less.
+    """
 
     launch_us: float
     flops: dict[str, float]
     nbytes: float
+    config: float
 
 
-_GPU = Rates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4)
-_PROCESSOR = Rates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3)
+_GPU = Rates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4, 0.5)
+_PROCESSOR = Rates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.25)
 
 
 def rates_of(device: Device) -> Rates:
@@ -128,7 +131,7 @@ class Estimates:
         first config with the same formats and precision."""
         ratios = self._of_configs[algorithm.name]
         return first_us * (min(ratios.least, _MARGIN) if len(ratios) >= _FEW_CONFIGS
-                           else _UNKNOWN_CONFIG)
+                           else self._rates.config)
 
     def learn(self, kind: tuple, model_us: float, time_us: float) -> None:
         """Remembers a measured time of a kind of candidates."""
