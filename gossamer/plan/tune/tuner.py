@@ -41,7 +41,7 @@ from gossamer.plan.tune.runner import TrialRunner, trials_of
 from gossamer.plan.tune.thread_margin import without_small_gains
 from gossamer.plan.tune.workers import BuildWorkers
 
-_MOST_ON_DEVICE, _MEMORY_EACH = 10, 2**33
+_MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
 """Processes that build on the device itself at most, and bytes of the device's memory for each."""
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
