@@ -27,10 +27,9 @@ _MOST_FOREIGN = 8
 _VECTOR_BYTES = 16
 """Alignment of the inputs of kernels, which load four floats at once; arrays of other libraries may
 have less."""
-
-
 _MOST_DRAWN = 2**20
 """Random numbers that are drawn for an input; a larger one repeats them."""
+
 
 class Context:
     """The memory of one execution: everything that it writes, and its captured graph.
