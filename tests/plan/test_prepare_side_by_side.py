@@ -11,7 +11,7 @@ import pytest
 from gossamer.device.registry import find
 from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.host import HostIm2col
-from gossamer.plan.tune.candidates import CandidateSet
+from gossamer.plan.tune.runner import measure_alone
 from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.plan.tune.test_candidates import layer
 
@@ -38,7 +38,8 @@ def run(algorithms: list[Meeting]) -> list[str | None]:
     of = layer()
     pairs = [(algorithm, next(iter(algorithm.variants(of.problem, HOST))))
              for algorithm in algorithms]
-    return [measured.failure for measured in CandidateSet(of, HOST).run(pairs, 2)[0]]
+    return [trial.measured.failure if trial.measured else "was not measured"
+            for trial in measure_alone(of, HOST, pairs, 2)]
 
 
 @pytest.fixture
@@ -60,17 +61,7 @@ def test_one_that_fails_is_named_and_leaves_the_others(side_by_side: None) -> No
     assert run([broken, Meeting("whole", barrier)]) == ["does not run: no such tile", None]
 
 
-def test_libraries_of_vendors_wait_their_turn(side_by_side: None) -> None:
-    alone = threading.Barrier(1)
-    libraries = [Meeting(name, alone) for name in ("one", "other")]
-    busy = threading.Lock()
-    for library in libraries:
-        library.vendor = "a vendor"  # type: ignore[misc]
-        library.prepare = _exclusively(library.prepare, busy)  # type: ignore[method-assign]
-    assert run(libraries) == [None, None]
-
-
-def test_libraries_of_vendors_are_made_ready_while_our_own_are_built(side_by_side: None) -> None:
+def test_libraries_of_vendors_are_built_beside_our_own(side_by_side: None) -> None:
     barrier = threading.Barrier(2)
     library = Meeting("library", barrier)
     library.vendor = "a vendor"  # type: ignore[misc]
@@ -111,16 +102,6 @@ def test_a_layer_that_cannot_be_built_is_told_of(
     monkeypatch.setattr(HostIm2col, "prepare", broken)
     with pytest.raises(ValueError, match="no such tile"):
         plan.context(2)
-
-
-def _exclusively(prepare: Any, busy: threading.Lock) -> Any:
-    def alone(*arguments: Any) -> State:
-        assert busy.acquire(blocking=False), "another is being made ready"
-        try:
-            return prepare(*arguments)
-        finally:
-            busy.release()
-    return alone
 
 
 def test_an_interrupt_is_passed_on(side_by_side: None) -> None:

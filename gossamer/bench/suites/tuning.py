@@ -55,7 +55,7 @@ def tuning_case(network: PeerNetwork, effort: str, batch: int, setting: Setting)
 def _check_torch(setting: Setting) -> None:
     """Raises AbsentError where PyTorch is not here or does not run on the device."""
     device = setting.device
-    if not device.runs_cuda_libraries and device.api != "host":
+    if device.compiles and not device.runs_cuda_libraries:
         raise AbsentError(f"does not run on {device.name}: it is compared on CUDA GPUs, and on the "
                           "processor with --device host")
     if importlib.util.find_spec("torch") is None:

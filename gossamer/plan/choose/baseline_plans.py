@@ -128,9 +128,8 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     keys = {plan: program_key(program, device) for plan, program in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return None
-    with tuner.profile.stage(COMPARING):
-        times = dict(zip(programs, end_to_end(name, list(programs.values()), device, tuner, note),
-                         strict=True))
+    times = dict(zip(programs, end_to_end(name, list(programs.values()), device, tuner, note),
+                     strict=True))
     taken = _fastest(times)
     first = {key: plan for plan, key in reversed(keys.items())}
     same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
@@ -161,7 +160,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     waiting = {**missing, **distinct}
     while not missing.keys().isdisjoint(waiting):
         note(f"{name} as a whole: {len(waiting)} plans")
-        fresh, is_spoilt = _timed_together(name, waiting, missing, device, tuner)
+        with tuner.profile.stage(COMPARING):
+            fresh, is_spoilt = _timed_together(name, waiting, missing, device, tuner)
         if not is_spoilt:
             tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", time.timing)
                                    for key, time in fresh.items() if time.timing is not None})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
@@ -23,7 +22,7 @@ from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.profile import CHOOSING, COMPARING, STORING
+from gossamer.plan.tune.profile import CHOOSING, STORING
 from gossamer.plan.tune.tuner import Measures, Tuner
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -115,9 +114,8 @@ class Planner:
             program, accuracy = self._calibration.choose(
                 lambda names: make(self._policy, self._tuner, names), self._error)
             planned = Planned(program, accuracy=accuracy)
-        with self._stage(COMPARING):
-            program, time = settled(self._graph.name, planned.program, self._device, self._tuner,
-                                    self._note)
+        program, time = settled(self._graph.name, planned.program, self._device, self._tuner,
+                                self._note)
         planned = replace(planned, program=program, end_to_end=time)
         if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
@@ -129,10 +127,6 @@ class Planner:
             return replace(planned, notes=(
                 *planned.notes, "measuring was ended before all that may be of use was measured",))
         return self._compared(planned, make, self._tuner)
-
-    def _stage(self, name: str) -> AbstractContextManager[None]:
-        """Counts the time of the body to a stage of the tuner's profile, where there is a tuner."""
-        return nullcontext() if self._tuner is None else self._tuner.profile.stage(name)
 
     def _compared(self, planned: Planned, make: Callable[..., Program], tuner: Tuner) -> Planned:
         """Returns the plan that is the fastest from end to end: the measured choice or a baseline

@@ -92,24 +92,29 @@ class TrialRunner:
         self._spreads = [] if spreads is None else spreads
         self._sets: dict[str, Future[CandidateSet]] = {}
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
+        self._spoilt: set[CandidateGroup] = set()
+        self.done: list[Trial] = []
+        """The trials that were measured so far, those before an interrupt included."""
         self._pool: ThreadPoolExecutor | None = None
 
-    def run(self) -> list[Trial]:
-        """Runs the trials, whose results are in `measured` afterwards, and returns those that were
-        measured."""
-        run: list[Trial] = []
+    def run(self) -> None:
+        """Runs the trials, whose results are in `measured` afterwards."""
         self._memory.reserve_workspace(trial.variant for trial in self._queue)
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries
                    else nullcontext())
-        with responsive(), current, self._builders():
-            for trial, built in self._built_ahead():
-                self._try(trial, built)
-                run.append(trial)
-                self._progress()
-            for group in list(self._ready):
-                self._sample(group)
-        return run
+        try:
+            with responsive(), current, self._builders():
+                for trial, built in self._built_ahead():
+                    self._try(trial, built)
+                    self.done.append(trial)
+                    self._progress()
+                for group in list(self._ready):
+                    self._sample(group)
+        finally:
+            # where samples were spoilt, times of one sample and what was not tried for them are too
+            for trial in (*self.done, *self._queue.not_tried):
+                trial.is_transient |= trial.group in self._spoilt
 
     @contextmanager
     def _builders(self) -> Iterator[None]:
@@ -199,10 +204,12 @@ class TrialRunner:
             self._fail(trial, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
-        trial.measured = _measured(ready, once, candidates, self._samples)
         bound = self._queue.bound(trial)
+        is_near = ready.first_us <= NEAR * bound
+        # an interrupt may come before the other samples of one that is near
+        trial.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
         self._queue.learn(trial)
-        if ready.first_us <= NEAR * bound:
+        if is_near:
             self._ready.setdefault(trial.group, []).append(ready)
 
     def _timed_once(self, trial: Trial, candidates: CandidateSet, state: State,
@@ -241,11 +248,17 @@ class TrialRunner:
     def _sample(self, group: CandidateGroup) -> None:
         """Takes the samples of a group's candidates that are near the best known times."""
         candidates = self._set_of(group.layer)
-        near = [ready for ready in self._ready.pop(group)
-                if ready.first_us <= NEAR * self._queue.bound(ready.trial)]
+        near = []
+        for ready in self._ready.pop(group):
+            if ready.first_us <= NEAR * self._queue.bound(ready.trial):
+                near.append(ready)
+            elif ready.trial.measured is not None:
+                ready.trial.measured = replace(ready.trial.measured, samples=self._samples)
         with self._profile.stage(TIMING):
             timings, is_spoilt = self._contention.undisturbed(self._device, lambda: sampled(
                 [ready.task for ready in near], self._samples, _BUDGET_US))
+            if is_spoilt:
+                self._spoilt.add(group)
             for ready, timing in zip(near, timings, strict=True):
                 try:
                     if isinstance(timing, Exception):
@@ -258,7 +271,6 @@ class TrialRunner:
                 except Exception as failure:
                     self._fail(ready.trial, candidates, failure)
                     continue
-                ready.trial.is_transient = is_spoilt
                 ready.trial.measured = replace(
                     _measured(ready, timing, candidates, self._samples), cold_us=cold_us)
         candidates.release()

@@ -361,7 +361,9 @@ class Tuner(Measures):
                     trial.measured = None
                     missing.append(trial)
                 elif trial.measured is not None:
-                    self.reused += not self._is_fresh(trial, device)
+                    if not self._is_fresh(trial, device):
+                        self.reused += not trial.measured.not_tried
+                        self.not_tried += trial.measured.not_tried
                     self._keep(device, trial)
                     for layer in group.layers:
                         layer.learn(trial)
@@ -395,8 +397,9 @@ class Tuner(Measures):
             profile=self.profile, progress=progress,
             is_over=lambda: self.is_over, spreads=self._spreads)
         try:
-            self.measured += len(runner.run())
+            runner.run()
         finally:
+            self.measured += len(runner.done)
             for trial in itertools.chain(trials if self.is_over else (), queue):
                 if trial.measured is None and self.is_over:
                     trial.measured = Measurement.of(
@@ -424,6 +427,7 @@ class Tuner(Measures):
         """Returns the trials of layers that are like another one: the configs that are best for
         that one. The others get results that say so."""
         ranked: dict[CandidateGroup, list[CandidateKey]] = {}
+        spoilt = {trial.group for trial in trials if trial.is_transient}
         for group in set(followers.values()):
             timed = [trial for trial in trials
                      if trial.group is group and trial.time_us is not None]
@@ -444,6 +448,7 @@ class Tuner(Measures):
                     trial.algorithm, trial.variant, not_tried=True,
                     failure=f"not tried: not among the best for {leader.layer.name}, which is "
                             "alike")
+                trial.is_transient |= leader in spoilt
         return taken
 
     def _candidates(self, request: Request) -> list[Candidate]:
@@ -539,8 +544,7 @@ class Tuner(Measures):
             return candidate
         key = (layer.name, device.name, measured.candidate_key)
         if key not in self._checked:
-            with self.profile.stage(CHECKING):
-                self._checked[key] = self._failure_of(layer, candidate, device)
+            self._checked[key] = self._failure_of(layer, candidate, device)
         failure = self._checked[key]
         return candidate if failure is None else candidate.with_exclusion(failure)
 
@@ -552,8 +556,9 @@ class Tuner(Measures):
         weights = self._digest(layer)
         if cache.has_check(layer.problem, measured, weights):
             return None
-        candidates = CandidateSet(layer, device, self._memory_of(device))
-        failure = candidates.check(candidate.algorithm, candidate.variant)
+        with self.profile.stage(CHECKING):
+            candidates = CandidateSet(layer, device, self._memory_of(device))
+            failure = candidates.check(candidate.algorithm, candidate.variant)
         if failure is None:
             cache.put_check(layer.problem, measured, weights)
         return failure

@@ -60,7 +60,7 @@ def test_planning_is_timed_from_empty_caches(tmp_path: Path,
 def test_torch_compile_says_why_it_is_absent(tmp_path: Path,
                                              monkeypatch: pytest.MonkeyPatch) -> None:
     class OtherDevice(HostDevice):
-        name, api = "opencl:0", "opencl"
+        name, api, compiles = "opencl:0", "opencl", True
 
     def reason(device: HostDevice) -> str:
         case = tuning_case(tiny(), "quick", 1, setting(device, tmp_path, ["torch-compile"]))

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from gossamer.cli import compile
+from gossamer.plan.tune.queue import Progress
 from gossamer.plan.tune.tuner import Tuner
 from tests.cli.compile.command import Run, compile_
 from tests.model.onnx_models import model, save
@@ -25,7 +26,8 @@ def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network:
     for batch in (1, 3):
         assert re.search(rf"^end to end, batch {batch}: \d+\.\d us$", result.stdout, re.M)
     assert re.search(r"^classes +3x8 to 3x4|^classes ", result.stdout, re.M)
-    assert re.search(r"^\d+ candidates measured, 0 from the cache$", result.stdout, re.M)
+    assert re.search(r"^\d+ candidates measured, 0 from the cache, \d+ not tried$", result.stdout,
+                     re.M)
 
 
 def test_the_second_compilation_measures_nothing_and_saves_the_same(
@@ -103,7 +105,7 @@ def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: P
 def test_wrong_options_are_refused_before_anything_is_measured(
         run: Run, network: Path, words: list[str], message: str,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tuner, "measure", None)
+    monkeypatch.setattr(Tuner, "measure_all", None)
     result = compile_(run, network, *words)
     assert result.exit_code == 2, result.output
     assert message in result.stderr and len(result.stderr.splitlines()) == 1
@@ -116,10 +118,46 @@ def test_a_network_without_a_batch_takes_none(run: Run, tmp_path: Path) -> None:
     assert f"--batch 4: {path} has no batch; leave --batch out" in result.stderr
 
 
-def test_the_bar_counts_notes() -> None:
+def test_the_bar_counts_candidates() -> None:
     with compile._progress() as counter:
-        counter.total = 2
-        for line in ("first", "second [x]", "copy", "whole"):
-            counter.note(line)
         task = counter._progress.tasks[0]
-        assert (task.completed, task.total, task.description) == (3, 4, "whole")
+        counter.note("5 layers [x]: 40 candidates")
+        assert (task.completed, task.total) == (0, None)
+        assert task.description == "5 layers [x]: 40 candidates"
+        counter.update(Progress(5, 2, 34.56, 40, 10, 2.6))
+        assert (task.completed, task.total) == (10, 40)
+        assert task.description == "2 of 5 layers, best 34.6 us so far, about 3 s left"
+        counter.update(Progress(5, 0, 0.0, 40, 0, 0.0))
+        assert task.description.endswith("so far")
+        counter.note("net as a whole: 2 plans")
+        assert (task.completed, task.description) == (0, "net as a whole: 2 plans")
+
+
+def test_a_budget_measures_what_a_plan_needs(run: Run, network: Path, tmp_path: Path) -> None:
+    result = compile_(run, network, "--budget", "1e-9", "--json")
+    assert result.exit_code == 0, result.output
+    described = json.loads(result.stdout)
+    assert described["measured"] > 0 and described["not_tried"] > 0
+    (report,) = described["reports"]
+    assert report["plans"] == [] and report["end_to_end_us"] > 0
+    assert any("measuring was ended before" in note for note in report["notes"])
+    later = json.loads(compile_(run, network, "--json").stdout)
+    assert later["measured"] > 0
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_an_impossible_budget_is_refused(run: Run, network: Path, seconds: str) -> None:
+    result = compile_(run, network, "--budget", seconds)
+    assert result.exit_code == 2
+    assert f"budget {float(seconds):g}: expected seconds above 0, such as 10" in result.stderr
+
+
+def test_where_the_time_of_measuring_went_is_shown(run: Run, network: Path) -> None:
+    result = compile_(run, network, "--profile-tuning")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^measuring took [\d.]+ s, of which the device checked or timed \d+%; "
+                     r"[\d.]+ processors were busy$", result.stdout, re.M)
+    for stage in ("listing configs", "checking", "timing"):
+        assert re.search(rf"^{stage} +[\d.]+ +\d+% +\d+$", result.stdout, re.M), result.stdout
+    again = compile_(run, network, "--profile-tuning")
+    assert "nothing was measured: all times came from the cache" in again.stdout

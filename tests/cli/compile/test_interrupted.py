@@ -14,50 +14,53 @@ from typing import Any
 
 import pytest
 
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.runner import TrialRunner
 from tests.cli.compile.command import Run, compile_
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Makes Ctrl-C come when so many candidates have been measured."""
+    measure, calls = TrialRunner._try, []
+
+    def interrupted(self: TrialRunner, *arguments: Any) -> None:
+        if len(calls) == after:
+            raise KeyboardInterrupt
+        calls.append(1)
+        measure(self, *arguments)
+
+    monkeypatch.setattr(TrialRunner, "_try", interrupted)
 
 
 def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
                                         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    measure, calls = Tuner.measure, []
-
-    def interrupted(self: Tuner, *arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return measure(self, *arguments)
-
-    monkeypatch.setattr(Tuner, "measure", interrupted)
+    interrupt(monkeypatch, after=3)
     result = compile_(run, network, "-o", tmp_path / "a.plan")
     assert result.exit_code == 130
-    match = re.search(r"^error: interrupted: (\d+) candidates? measured, kept in (.*) for the next",
+    match = re.search(r"^error: interrupted: 3 candidates measured, kept in (.*) for the next",
                      result.stderr)
-    assert match and int(match[1]) > 0 and Path(match[2]).is_file()
+    assert match
+    sections = json.loads(Path(match[1]).read_text())["sections"]
+    assert sum(len(algorithm["candidates"]) for section in sections
+               for problem in section["problems"].values()
+               for algorithm in problem["algorithms"].values()
+               if not algorithm["candidates"][0]["not_tried"]) == 3
     assert not (tmp_path / "a.plan").exists()
     monkeypatch.undo()
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     described = json.loads(compile_(run, network, "--json").stdout)
-    assert described["reused"] >= int(match[1]) and described["measured"] > 0
+    assert described["measured"] > 0
+    again = json.loads(compile_(run, network, "--json").stdout)
+    assert again["measured"] == 0 < again["reused"]
 
 
 def test_ctrl_c_does_not_claim_what_was_not_kept(
         run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure, calls = Tuner.measure, []
-
-    def interrupted(self: Tuner, *arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == after[0]:
-            raise KeyboardInterrupt
-        return measure(self, *arguments)
-
-    after = [1]
-    monkeypatch.setattr(Tuner, "measure", interrupted)
-    result = compile_(run, network)
+    with monkeypatch.context() as patch:
+        interrupt(patch, after=0)
+        result = compile_(run, network)
     assert result.stderr == "error: interrupted: 0 candidates measured\n"
     (tmp_path / "cache").write_text("no folder")
-    calls.clear()
-    after[0] = 3
+    interrupt(monkeypatch, after=3)
     result = compile_(run, network)
     assert result.exit_code == 130
     assert re.search(r"^error: interrupted: [1-9]\d* candidates? measured, not kept: .*"

@@ -53,7 +53,7 @@ def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_plans_of_one_algorithm_are_compared_from_end_to_end(
         run: Run, separable: Path, wholes: list[int], tmp_path: Path) -> None:
     html = tmp_path / "a.html"
-    result = compile_(run, separable, "--explain", "thin", "--html", html)
+    result = compile_(run, separable, "--effort", "max", "--explain", "thin", "--html", html)
     assert result.exit_code == 0, result.output
     rows = ["measured choice +100.0 +99.0 to 101.0 +100.0 us against 50.0 us",
             "host_depthwise wherever it can +100.0 +99.0 to 101.0 +the same as measured choice",
@@ -64,7 +64,7 @@ def test_plans_of_one_algorithm_are_compared_from_end_to_end(
     why = "but the plan that takes host_im2col wherever it can is faster as a whole"
     assert re.search(rf"^host_depthwise .*{why}$", result.stdout, re.M)
     assert wholes == [2]
-    again = compile_(run, separable, "--json")
+    again = compile_(run, separable, "--effort", "max", "--json")
     assert wholes == [2]
     (report,) = json.loads(again.stdout)["reports"]
     assert [plan["median_us"] for plan in report["plans"]] == [100.0, 100.0, 50.0]
@@ -83,9 +83,9 @@ def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
 
     with monkeypatch.context() as patch:
         patch.setattr(baseline_plans, "interleave", interrupted)
-        result = compile_(run, separable, "-o", tmp_path / "a.plan")
+        result = compile_(run, separable, "--effort", "max", "-o", tmp_path / "a.plan")
     assert result.exit_code == 130
     match = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)
     assert match and not (tmp_path / "a.plan").exists()
-    described = json.loads(compile_(run, separable, "--json").stdout)
+    described = json.loads(compile_(run, separable, "--effort", "max", "--json").stdout)
     assert (described["measured"], described["reused"]) == (0, int(match[1])) and wholes == [2]

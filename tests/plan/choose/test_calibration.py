@@ -223,7 +223,7 @@ def held(tmp_path: Path, rounding: None, monkeypatch: pytest.MonkeyPatch) -> Cal
             return [Timing(times[count], times[count], times[count], 5) for count in strict]
 
         monkeypatch.setattr(baseline_plans, "interleave", interleave)
-        compiled = gossamer.compile(str(save(twins(), tmp_path)), "host", effort="quick",
+        compiled = gossamer.compile(str(save(twins(), tmp_path)), "host", effort="max",
                                     precision="tf32", calibration=images(2), tolerance=1e-3)
         compiled.program(2)
         return compiled

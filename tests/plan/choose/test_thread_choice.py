@@ -158,7 +158,7 @@ def test_measured_choices_are_compared_as_a_whole(
     device = _EightThreads()
     monkeypatch.setattr(thread_choice, "end_to_end", lambda *_: [
         EndToEnd(Timing(median, median, median, 5)) for median in whole])
-    plan = Plan(graph, device, tuner=Tuner(device, "quick", cache=TuningCache(device, tmp_path)))
+    plan = Plan(graph, device, tuner=Tuner(device, "max", cache=TuningCache(device, tmp_path)))
     assert threads(plan) == [expected] * 2
     candidates = {candidate["config"]: candidate["reason"]
                   for candidate in plan.report().rows[0]["candidates"]}

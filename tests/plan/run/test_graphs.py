@@ -128,5 +128,6 @@ def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path,
                                                  cache=TuningCache(graphs, tmp_path)))
     assert_close(tuned(images(2)), expected(images(2)))
     assert graphs.captures > 10
-    assert all(candidate.measured.cold_us is not None for step in tuned.program(2).steps
-               for candidate in step.candidates if not candidate.measured.failure)
+    # only what is about as fast as the best is timed with cold caches too
+    assert any(candidate.measured.cold_us is not None for step in tuned.program(2).steps
+               for candidate in step.candidates)

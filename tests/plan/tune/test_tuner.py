@@ -52,6 +52,7 @@ def test_the_second_plan_measures_nothing_and_is_the_same(tuned: Callable[[], Pl
     assert first.tuner is not None and first.tuner.measured > 0
     assert_close(second(x), expected(x))
     assert second.tuner is not None and second.tuner.measured == 0
+    assert first.report(2).tuning and not second.report(2).tuning
     assert choices(first) == choices(second)
 
 
@@ -59,15 +60,19 @@ def test_whole_programs_have_the_devices_memory_to_themselves(
         tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     plan, compare, counts = tuned(), planner.compare, []
     assert plan.tuner is not None
-    examples = plan.tuner._examples
+
+    def inputs_in_memory() -> int:
+        assert plan.tuner is not None
+        memory = plan.tuner._memory_of(plan.device)
+        return len(memory.examples._buffers) + len(memory._outputs)
 
     def watched(*arguments: Any) -> Any:
-        counts.append(len(examples))
+        counts.append(inputs_in_memory())
         return compare(*arguments)
 
     monkeypatch.setattr(planner, "compare", watched)
     plan.program(2)
-    assert counts == [0] and not examples
+    assert counts == [0] and inputs_in_memory() == 0
 
 
 class _Liar(Algorithm):

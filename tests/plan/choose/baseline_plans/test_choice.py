@@ -165,7 +165,7 @@ def test_all_dense_algorithms_together_are_a_baseline_plan(
                     {"x": ["N", 4, 7, 7]}, {"y": 4}, {"w": weight})
     host = find("host")
     plan = Plan(gossamer.load(str(save(network, tmp_path))), host,
-                tuner=Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning")))
+                tuner=Tuner(host, "max", cache=TuningCache(host, tmp_path / "tuning")))
     plan_outcomes = outcomes(plan)
     assert list(plan_outcomes)[:2] == [CHOICE, "dense algorithms only"]
     assert (algorithm(plan.program(2)) == "sparse_im2col") == skips_zeros

@@ -1,0 +1,39 @@
+"""Fixtures for tests of the tuner: a device whose clock algorithms move, and algorithms for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer.ops.registry import OPS
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
+from tests.plan.tune.paced import Paced, PacedDevice
+
+
+@pytest.fixture
+def paced_device() -> PacedDevice:
+    return PacedDevice()
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Returns a function that makes algorithms known, so that their measurements can be stored."""
+    def add(*algorithms: Paced) -> None:
+        op = OPS["conv2d"]
+        monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, *algorithms)))
+
+    return add
+
+
+@pytest.fixture
+def paced_tuner(paced_device: PacedDevice, tmp_path: Path) -> Callable[..., Tuner]:
+    """Returns a function that makes a tuner; all share the folder of their measurements."""
+    def make(effort: str = "normal", **options: Any) -> Tuner:
+        return Tuner(paced_device, effort, cache=TuningCache(paced_device, tmp_path), **options)
+
+    return make

@@ -1,0 +1,159 @@
+"""Measuring that ends before all is measured, and what is told meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.program import Layer
+from gossamer.plan.tune.queue import Progress
+from gossamer.plan.tune.tuner import Request, Tuner, usable
+from tests.plan.tune.paced import Paced, PacedDevice, layer
+
+TIMES = (100.0, 90.0, 60.0)
+
+
+@pytest.fixture
+def algorithm(known: Callable[..., None]) -> Paced:
+    paced = Paced("paced", *TIMES)
+    known(paced)
+    return paced
+
+
+LAYERS = ("one", "two")
+
+
+def layers() -> list[Layer]:
+    return [layer(name, channels=4 + n, seed=n) for n, name in enumerate(LAYERS)]
+
+
+def measure(tuner: Tuner, device: PacedDevice, algorithm: Paced) -> list[Sequence[Candidate]]:
+    of = layers()
+    tuner.measure_all([Request(each, [algorithm], device) for each in of])
+    tuner.flush()
+    measured = [tuner.measure(each, [algorithm], device) for each in of]
+    for each, candidates in zip(of, measured, strict=True):
+        assert usable(each, candidates, device)
+    return measured
+
+
+def check_only_the_first_is_known(measured: Sequence[Sequence[Candidate]]) -> None:
+    for candidates in measured:
+        assert [candidate.measured.failure for candidate in candidates] == [
+            None, *["not tried: measuring was ended before"] * 2]
+        assert all(candidate.measured.not_tried for candidate in candidates[1:])
+
+
+def test_a_spent_budget_leaves_what_a_plan_can_do_without(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], algorithm: Paced) -> None:
+    tuner = paced_tuner(budget_s=1e-9)
+    tuner.start()
+    check_only_the_first_is_known(measure(tuner, paced_device, algorithm))
+    assert (tuner.measured, tuner.not_tried) == (2, 4) and tuner.is_over
+    stored = [measured for each in layers() if each.problem is not None
+              for measured in tuner.cache.get(each.problem) or ()]
+    assert len(stored) == 2 and not any(measured.not_tried for measured in stored)
+    later = paced_tuner()
+    measured = measure(later, paced_device, algorithm)
+    assert [[candidate.cost for candidate in each] for each in measured] == [list(TIMES)] * 2
+    # the first ones were the best that was known, and are timed again beside the others
+    assert (later.measured, later.reused, later.not_tried) == (6, 0, 0)
+
+
+def test_a_budget_counts_from_its_start(paced_device: PacedDevice, algorithm: Paced,
+                                        paced_tuner: Callable[..., Tuner]) -> None:
+    tuner = paced_tuner(budget_s=1e-9)
+    assert not tuner.is_over
+    measure(tuner, paced_device, algorithm)
+    assert tuner.measured == 6
+    generous = paced_tuner("max", budget_s=3600.0)
+    generous.start()
+    measure(generous, paced_device, algorithm)
+    assert generous.measured == 6 and not generous.is_over
+
+
+def test_another_thread_may_stop_it(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+                                    algorithm: Paced) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.done == 2:
+            stopping = threading.Thread(target=tuner.stop)
+            stopping.start()
+            stopping.join()
+
+    tuner = paced_tuner(progress=stop)
+    tuner.start()
+    check_only_the_first_is_known(measure(tuner, paced_device, algorithm))
+    assert tuner.is_over and tuner.measured == 2
+    tuner.start()
+    assert not tuner.is_over
+
+
+def test_an_interrupt_keeps_and_counts_what_was_measured(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], algorithm: Paced) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.done == 5:
+            raise KeyboardInterrupt
+
+    tuner = paced_tuner(progress=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tuner, paced_device, algorithm)
+    assert tuner.measured == 5
+    tuner.flush()
+    stored = [measured for each in layers() if each.problem is not None
+              for measured in tuner.cache.get(each.problem) or ()]
+    assert len(stored) == 5
+    # what was near the best then has one sample, as the others were not taken
+    assert {measured.samples for measured in stored} == {1}
+    later = paced_tuner()
+    measured = measure(later, paced_device, algorithm)
+    assert later.measured == 6
+    assert all(candidate.measured.samples == later.samples for each in measured
+               for candidate in each)
+
+
+def test_progress_is_told_after_each_candidate(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], algorithm: Paced) -> None:
+    told: list[Progress] = []
+    measure(paced_tuner(progress=told.append), paced_device, algorithm)
+    assert [progress.done for progress in told] == [1, 2, 3, 4, 5, 6]
+    assert {(progress.layers, progress.candidates) for progress in told} == {(2, 6)}
+    assert (told[0].known_layers, told[0].best_us) == (1, 100.0)
+    assert (told[-1].known_layers, told[-1].best_us) == (2, 120.0)
+    assert told[-1].seconds_left == 0 <= min(progress.seconds_left for progress in told)
+    nothing: list[Progress] = []
+    measure(paced_tuner(progress=nothing.append), paced_device, algorithm)
+    assert nothing == []
+
+
+def test_a_useless_candidate_is_left_and_counted(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    fast, slow = Paced("fast", 10.0), Paced("slow", 1000.0, model_us=1000.0)
+    known(fast, slow)
+    tuner = paced_tuner()
+    of = layer()
+    _, left = tuner.measure(of, [fast, slow], paced_device)
+    assert left.measured.failure == "not tried: at least 400.0 us expected against 10.0 us"
+    assert (tuner.measured, tuner.not_tried, len(slow.built)) == (1, 1, 0)
+    again = paced_tuner()
+    assert again.measure(of, [fast, slow], paced_device)[1] == left
+    assert (again.measured, again.reused, again.not_tried) == (0, 1, 1)
+    everything = paced_tuner(all_vendor_configs=True)
+    _, measured = everything.measure(of, [fast, slow], paced_device)
+    assert measured.cost == 1000.0 and everything.not_tried == 0
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_tolerance_keeps_precise_candidates(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None], keeps: bool) -> None:
+    half = Paced("half", 10.0, precisions=("fp16",))
+    full = Paced("full", 1000.0, 900.0, model_us=1000.0)
+    known(half, full)
+    tuner = paced_tuner(precision="fp16", keeps_precisions=keeps)
+    candidates = tuner.measure(layer(), [half, full], paced_device)
+    # the first one in float32 is required, and the other may be worth it for the tolerance only
+    assert [candidate.measured.not_tried for candidate in candidates] == [False, False, not keeps]

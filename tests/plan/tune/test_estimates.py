@@ -1,0 +1,103 @@
+"""Expected and least times of candidates, and what is learnt from measured times."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossamer.device.registry import find
+from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.weights import WeightsInfo
+from gossamer.plan.tune.estimates import Estimates
+from gossamer.tensor import default_spec
+from tests.plan.tune.paced import Paced
+
+HOST = find("host")
+KIND = ("an algorithm", "fp32", "NCHW")
+
+
+def variant_of(problem: Conv2dProblem) -> tuple[HostIm2col, Conv2dProblem, object]:
+    algorithm = HostIm2col()
+    return algorithm, problem, next(iter(algorithm.variants(problem, HOST)))
+
+
+def test_the_model_is_all_that_is_known_at_first() -> None:
+    estimates = Estimates(HOST)
+    assert estimates.expected_us(KIND, 50.0) == 50.0
+    assert estimates.least_us(KIND, 50.0) == pytest.approx(20.0)
+
+
+def test_the_scale_of_a_kind_is_learnt() -> None:
+    estimates = Estimates(HOST)
+    for _ in range(5):
+        estimates.learn(KIND, 10.0, 30.0)
+    assert estimates.expected_us(KIND, 100.0) == pytest.approx(300.0)
+    assert estimates.least_us(KIND, 100.0) == pytest.approx(40.0), "five times are too few"
+    estimates.learn(KIND, 10.0, 30.0)
+    assert estimates.least_us(KIND, 100.0) == pytest.approx(0.9 * 300.0)
+    other = ("another", *KIND[1:])
+    assert estimates.expected_us(other, 100.0) == 100.0
+
+
+@pytest.mark.parametrize(("doubt", "least"), [(0.0, 1.0), (0.1, 2.0), (0.35, 4.0)])
+def test_a_share_of_candidates_may_be_faster_than_the_least_time(doubt: float,
+                                                                 least: float) -> None:
+    estimates = Estimates(HOST, doubt)
+    for ratio in (7, 3, 10, 1, 5, 2, 9, 4, 6, 8):
+        estimates.learn(KIND, 10.0, 10.0 * ratio)
+    assert estimates.least_us(KIND, 1.0) == pytest.approx(0.9 * least)
+
+
+def test_later_configs_are_judged_by_the_first() -> None:
+    estimates, algorithm = Estimates(HOST), Paced("paced", 1.0)
+    for _ in range(11):
+        estimates.learn_config(algorithm, 100.0, 80.0)
+    assert estimates.least_us_of_config(algorithm, 60.0) == 30.0, "eleven pairs are too few"
+    estimates.learn_config(algorithm, 100.0, 80.0)
+    assert estimates.least_us_of_config(algorithm, 60.0) == pytest.approx(0.9 * 0.8 * 60.0)
+    slower = Paced("slower", 1.0)
+    for _ in range(12):
+        estimates.learn_config(slower, 100.0, 300.0)
+    assert estimates.least_us_of_config(slower, 60.0) == pytest.approx(0.9 * 60.0)
+
+
+def test_a_clock_that_stands_still_is_no_error() -> None:
+    estimates = Estimates(HOST)
+    estimates.learn(KIND, 10.0, 0.0)
+    estimates.learn_config(Paced("paced", 1.0), 0.0, 0.0)
+    assert estimates.expected_us(KIND, 10.0) > 0
+
+
+def test_the_floor_grows_with_the_work_and_shrinks_with_the_zeros() -> None:
+    estimates = Estimates(HOST)
+    small, large = (Conv2dProblem(batch, 64, 32, 32, 64, (3, 3)) for batch in (1, 8))
+    floors = [estimates.floor_us(*variant_of(problem)) for problem in (small, large)]  # type: ignore[arg-type]
+    assert floors[0] < floors[1] < 8 * floors[0]
+    sparse = Conv2dProblem(8, 64, 32, 32, 64, (3, 3), weights_info=WeightsInfo(0.1, "mask"))
+    algorithm, _, variant = variant_of(sparse)
+    assert estimates.floor_us(algorithm, sparse, variant) == floors[1]  # type: ignore[arg-type]
+    skips = Paced("skips", 1.0, dense=False)
+    assert estimates.floor_us(skips, sparse, variant) < floors[1] / 2  # type: ignore[arg-type]
+
+
+def test_the_model_of_an_algorithm_comes_before_the_floor() -> None:
+    estimates = Estimates(HOST)
+    algorithm, problem, variant = variant_of(Conv2dProblem(1, 4, 6, 6, 8, (3, 3)))
+    assert estimates.model_us(algorithm, problem, variant) == (  # type: ignore[arg-type]
+        estimates.floor_us(algorithm, problem, variant))  # type: ignore[arg-type]
+    for own, taken in ((77.0, 77.0), (0.0, 0.1)):
+        modelled = Paced("paced", 1.0, model_us=own)
+        assert estimates.model_us(modelled, problem, variant) == taken  # type: ignore[arg-type]
+
+
+def test_a_conversion_takes_at_least_less_than_it_surely_does() -> None:
+    estimates = Estimates(HOST)
+    times = []
+    for size in (16, 512):
+        source = default_spec((1, 16, size, size))
+        target = source.with_format(layout="NHWC")
+        least = estimates.least_conversion_us(source, target)
+        surely = estimates.conversion_us(source, target)
+        assert 0 < least < surely
+        times.append((least, surely))
+    assert times[0][0] < times[1][0] and times[0][1] < times[1][1]
