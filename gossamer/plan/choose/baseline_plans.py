@@ -28,8 +28,9 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
+from gossamer.plan.tune.measures import Measures, Request
 from gossamer.plan.tune.profile import COMPARING
-from gossamer.plan.tune.tuner import Measures, Request, Tuner
+from gossamer.plan.tune.tuner import Tuner
 
 MEASURED = "measured choice"
 _BUDGET_US = 5e5

@@ -29,7 +29,7 @@ from gossamer.plan.choose.region_options import (
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.tune.tuner import Measures, Request, usable
+from gossamer.plan.tune.measures import Measures, Request, usable
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_format, memory_format
 
 _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (

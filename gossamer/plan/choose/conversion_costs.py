@@ -13,7 +13,7 @@ from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Measures, Request
+from gossamer.plan.tune.measures import Measures, Request
 from gossamer.tensor import Format, TensorSpec
 
 Conversion = tuple[str, Hashable, Hashable]

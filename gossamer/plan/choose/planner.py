@@ -22,8 +22,9 @@ from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
+from gossamer.plan.tune.measures import Measures
 from gossamer.plan.tune.profile import CHOOSING, STORING
-from gossamer.plan.tune.tuner import Measures, Tuner
+from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import TensorSpec, default_spec
 
 

@@ -16,7 +16,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.region import region_algorithms
 from gossamer.plan.tune.bounds import uncheckable
 from gossamer.plan.tune.discontinuity import has_jumps
-from gossamer.plan.tune.tuner import Measures
+from gossamer.plan.tune.measures import Measures
 from gossamer.tensor import Format, memory_format
 
 

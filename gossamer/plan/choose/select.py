@@ -21,7 +21,7 @@ from gossamer.plan.eligibility import (
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.region import find_regions, with_regions
-from gossamer.plan.tune.tuner import Measures
+from gossamer.plan.tune.measures import Measures
 from gossamer.tensor import TensorSpec, default_spec
 
 

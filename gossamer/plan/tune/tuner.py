@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import abc
 import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.host import processors
-from gossamer.errors import GossamerError
 from gossamer.measure import CpuContention, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.eligibility import reason_build_too_long, reason_not_allowed
+from gossamer.plan.eligibility import reason_build_too_long
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.candidates import CandidateSet, digest
 from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.listing import Listing, Work
+from gossamer.plan.tune.measures import Measures, Request
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, TuningProfile
 from gossamer.plan.tune.queue import (
@@ -37,14 +34,11 @@ from gossamer.plan.tune.queue import (
     Trial,
     TrialQueue,
 )
+from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.runner import TrialRunner, trials_of
 from gossamer.plan.tune.thread_margin import without_small_gains
-from gossamer.plan.tune.workers import BuildWorkers
+from gossamer.plan.tune.worker_pools import WorkerPools
 
-_MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
-"""Processes that build on the device itself at most, and bytes of the device's memory for each."""
-_FEW_LISTED = 8
-"""Number of layers and libraries from which on processes are started for the libraries."""
 _FEW_SPREADS, _SCATTERED = 10, 1.25
 """Number of candidates from which on their samples say something of the device, and the ratio of
 quartiles from which on they scatter; on an idle GPU it is below 1.05."""
@@ -52,68 +46,6 @@ _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """A layer, the algorithms that may compute it, and the device on which they may."""
-
-    layer: Layer
-    algorithms: Sequence[Algorithm]
-    device: Device
-
-
-class Measures(abc.ABC):
-    """A source of measured candidates. precision: the least precise that is allowed."""
-
-    precision: str
-
-    @abc.abstractmethod
-    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where it has one."""
-
-    @abc.abstractmethod
-    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
-        """Starts to list the candidates of layers, so that refusal_reason() and measure() have
-        them soon; returns whether that goes on while the caller does something else."""
-
-    @abc.abstractmethod
-    def listed(self) -> None:
-        """Waits until all candidates are listed."""
-
-    @abc.abstractmethod
-    def measure_all(self, requests: Sequence[Request]) -> None:
-        """Measures the candidates of several layers together, so that measure() has them."""
-
-    @abc.abstractmethod
-    def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
-                device: Device) -> Sequence[Candidate]:
-        """Returns the algorithms' candidates within the effort, in order of preference. Those that
-        would take too long to build, or were not tried, are among them as excluded."""
-
-    @abc.abstractmethod
-    def conversion_us(self, problem: Problem, device: Device) -> float | None:
-        """Returns the least time that a conversion can take, by an estimate; None where it has been
-        measured or shall be."""
-
-    @abc.abstractmethod
-    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        """Returns the candidate, excluded where it is wrong with the layer's own constants."""
-
-
-_Pair = tuple[Algorithm, Variant]
-_Key = tuple[Problem, str]
-"""The problem under which a time is stored, and the name of the device."""
-
-
-@dataclass(eq=False)
-class _Work:
-    """What is to be measured on a device: groups of candidates by the problem under which their
-    times are stored, and the pairs of each."""
-
-    groups: dict[Problem, CandidateGroup] = field(default_factory=dict)
-    pairs: dict[Problem, dict[CandidateKey, _Pair]] = field(default_factory=dict)
-    times: dict[Problem, LayerTimes] = field(default_factory=dict)
-    required: set[tuple[Problem, CandidateKey]] = field(default_factory=set)
 
 
 class Tuner(Measures):
@@ -147,7 +79,6 @@ class Tuner(Measures):
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
-        self._caches = {device.name: self.cache}
         self.measured = 0
         """Number of candidates measured so far, without those from the cache."""
         self.reused = 0
@@ -161,16 +92,14 @@ class Tuner(Measures):
         self._spreads: list[float] = []
         self._progress = progress
         self.contention = CpuContention()
-        self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
-        self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
-        self._narrow: set[_Key] = set()
-        self._listing: Future[None] | None = None
+        self._listing = Listing(effort, self._limits, self.precisions, self.profile,
+                                everything=self.everything, keeps_precisions=keeps_precisions)
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
-        self._workers: dict[bool, BuildWorkers] = {}
+        self._workers = WorkerPools()
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
-        self._results: dict[_Key, dict[CandidateKey, Measurement]] = {}
+        self._results = Results(self.cache, device)
         self._checked: dict[tuple[str, str, CandidateKey], str | None] = {}
         self._digests: dict[tuple[int, ...], tuple[str, list[np.ndarray]]] = {}
 
@@ -192,7 +121,7 @@ class Tuner(Measures):
     def notices(self) -> list[str]:
         """Sentences for the user about the files of measurements, and about the conditions under
         which new ones were made."""
-        notices = [line for cache in self._caches.values() for line in cache.notices]
+        notices = self._results.notices
         if self.contention.matters:
             notices.append(f"{self.contention.notice}, and are not kept: compile again when the "
                            "machine is quiet")
@@ -216,48 +145,10 @@ class Tuner(Measures):
         return self._known[key]
 
     def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
-        """Starts to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side; listed() waits for the answers."""
-        listed = [layer for layer in layers if layer.problem is not None]
-        asked = {(algorithm, _problem(layer)): None for layer in listed
-                 for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
-        if not device.builds_side_by_side or not asked:
-            return False
-        if len(asked) >= _FEW_LISTED:
-            self._start_workers(device, {algorithm for algorithm, _ in asked})
-        if not self.everything:
-            with self.profile.stage(LISTING):
-                self._note_narrow(listed, device)
-        # their interfaces keep Python's interpreter, so that more threads would not be faster
-        pool = ThreadPoolExecutor(1)
-        self._listing = pool.submit(self._list, device, list(asked))
-        pool.shutdown(wait=False)
-        return True
-
-    def _list(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]]) -> None:
-        with self.profile.stage(LISTING):
-            for algorithm, problem in asked:
-                self.refusal_reason(algorithm, problem, device)
+        return self._listing.ask(layers, device, self._workers.start)
 
     def listed(self) -> None:
-        """Waits until the libraries of vendors have answered; raises what they raise."""
-        if self._listing is not None:
-            with self.profile.stage(LISTING):
-                self._listing.result()
-            self._listing = None
-
-    def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
-        """Notes the problems of which the libraries of vendors are asked for float16 only: those of
-        layers among others that compute in float16, where a more precise candidate would be slower
-        and save no conversion."""
-        requests = [Request(layer, [
-            algorithm for algorithm in OPS[layer.op].algorithms if not algorithm.vendor
-            and self.refusal_reason(algorithm, _problem(layer), device) is None], device)
-            for layer in layers]
-        inner = self._inner(requests, device)
-        wide = {layer.problem for layer in layers if layer.name not in inner}
-        self._narrow.update((_problem(layer), device.name) for layer in layers
-                            if layer.problem not in wide)
+        self._listing.wait()
 
     def measure_all(self, requests: Sequence[Request]) -> None:
         by_device: dict[str, list[Request]] = {}
@@ -273,12 +164,12 @@ class Tuner(Measures):
     def _measure(self, device: Device, requests: Sequence[Request]) -> None:
         """Measures what is missing of the candidates of layers on a device."""
         with self.profile.stage(LISTING):
-            work = self._listed(device, requests)
+            work = self._listing.work(device, requests)
             trials, followers = self._trials(device, work)
         if not trials:
             return
         self._note(f"{len(work.times)} layers: {len(trials)} candidates")
-        self._start_workers(device, {trial.algorithm for trial in trials
+        self._workers.start(device, {trial.algorithm for trial in trials
                                      if not trial.algorithm.vendor})
         queue = TrialQueue([trial for trial in trials if trial.group not in followers],
                            self._estimates_of(device), everything=self.everything)
@@ -287,52 +178,7 @@ class Tuner(Measures):
             queue.extend(self._ranked_elsewhere(trials, followers))
             self._run(device, queue, trials, work)
 
-    def _listed(self, device: Device, requests: Sequence[Request]) -> _Work:
-        """Returns the candidates of layers within the effort, each once for all layers for which
-        its time holds."""
-        work = _Work()
-        inner = self._inner(requests, device)
-        for request in requests:
-            problem = request.layer.problem
-            assert problem is not None
-            times = work.times.setdefault(problem, LayerTimes(
-                request.layer.name, request.layer.name in inner, self.keeps_precisions))
-            times.is_inner = times.is_inner and request.layer.name in inner
-            first = True
-            for algorithm in request.algorithms:
-                timed = timed_problem(problem, algorithm)
-                for variant in self._within_effort(algorithm, problem, device):
-                    if variant.build_seconds > self.build_seconds:
-                        continue
-                    group = work.groups.setdefault(timed, CandidateGroup(timed, request.layer, []))
-                    if times not in group.layers:
-                        group.layers.append(times)
-                    key = candidate_key(algorithm, variant)
-                    work.pairs.setdefault(timed, {})[key] = (algorithm, variant)
-                    if first and (variant.precision == "fp32" or request.layer.inserted):
-                        # the plan without measurements takes this one
-                        work.required.add((timed, key))
-                        first = False
-        return work
-
-    def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
-        """Returns the names of the layers that can compute in float16, and whose inputs come from
-        and whose outputs go to such layers only."""
-        able = {request.layer.name for request in requests if not self.keeps_precisions and any(
-            variant.precision == "fp16" for algorithm in request.algorithms
-            for variant in self._within_effort(algorithm, _problem(request.layer), device))}
-        writers = {name: request.layer.name for request in requests
-                   for name in request.layer.outputs}
-        readers: dict[str, list[str]] = {}
-        for request in requests:
-            for name in request.layer.inputs:
-                readers.setdefault(name, []).append(request.layer.name)
-        return {layer.name for layer in (request.layer for request in requests)
-                if layer.name in able
-                and all(writers.get(name) in able for name in layer.inputs)
-                and all(able.issuperset(readers.get(name, ("",))) for name in layer.outputs)}
-
-    def _trials(self, device: Device, work: _Work
+    def _trials(self, device: Device, work: Work
                 ) -> tuple[list[Trial], dict[CandidateGroup, CandidateGroup]]:
         """Returns trials for what was not measured before, and the groups of layers that are like
         another one, each with the group of that layer."""
@@ -340,7 +186,7 @@ class Tuner(Measures):
         alike: dict[object, CandidateGroup] = {}
         followers: dict[CandidateGroup, CandidateGroup] = {}
         for problem, group in work.groups.items():
-            known = self._stored(problem, device)
+            known = self._results.stored(problem, device)
             trials = trials_of(group, work.pairs[problem].values(), estimates)
             missing = []
             for trial in trials:
@@ -356,15 +202,15 @@ class Tuner(Measures):
                        default=math.inf)
             for trial in trials:
                 # near times compare only within one session
-                if missing and trial.time_us is not None and not self._is_fresh(trial, device) and (
-                        trial.time_us <= NEAR * best):
+                is_near = trial.time_us is not None and trial.time_us <= NEAR * best
+                if missing and is_near and not self._results.are_of(trial, device):
                     trial.measured = None
                     missing.append(trial)
                 elif trial.measured is not None:
-                    if not self._is_fresh(trial, device):
+                    if not self._results.are_of(trial, device):
                         self.reused += not trial.measured.not_tried
                         self.not_tried += trial.measured.not_tried
-                    self._keep(device, trial)
+                    self._results.keep(trial, device)
                     for layer in group.layers:
                         layer.learn(trial)
             if all(spec.size == 0 for spec in problem.outputs):
@@ -379,7 +225,7 @@ class Tuner(Measures):
         return everything, followers
 
     def _run(self, device: Device, queue: TrialQueue, trials: Sequence[Trial],
-             work: _Work) -> None:
+             work: Work) -> None:
         """Runs a queue of trials and stores their results, those before an interrupt included."""
         start, most = time.monotonic(), len(trials)
 
@@ -393,8 +239,8 @@ class Tuner(Measures):
 
         runner = TrialRunner(
             queue, device, self._memory_of(device), self.samples,
-            workers=self._workers if device is self.device else None, contention=self.contention,
-            profile=self.profile, progress=progress,
+            workers=self._workers.pools if device is self.device else None,
+            contention=self.contention, profile=self.profile, progress=progress,
             is_over=lambda: self.is_over, spreads=self._spreads)
         try:
             runner.run()
@@ -413,14 +259,16 @@ class Tuner(Measures):
         by_problem: dict[Problem, list[Measurement]] = {}
         for trial in trials:
             if trial.measured is not None:
-                if not self._is_kept(trial, device):
+                if not self._results.has(trial, device):
                     self.not_tried += trial.measured.not_tried
-                    trial.measured = _with_first_build(trial.measured, trial.before)
-                self._keep(device, trial)
+                    # more effort tries again what was not tried
+                    trial.measured = replace(_with_first_build(trial.measured, trial.before),
+                                             samples=self.samples)
+                self._results.keep(trial, device)
                 if not trial.is_transient:
                     by_problem.setdefault(trial.group.problem, []).append(trial.measured)
         for problem, measured in by_problem.items():
-            self._cache_of(device).put(problem, measured)
+            self._results.cache_of(device).put(problem, measured)
 
     def _ranked_elsewhere(self, trials: Sequence[Trial],
                           followers: dict[CandidateGroup, CandidateGroup]) -> list[Trial]:
@@ -459,10 +307,10 @@ class Tuner(Measures):
         candidates = []
         for algorithm in request.algorithms:
             timed = timed_problem(problem, algorithm)
-            results = self._results.get((timed, device.name), {})
-            for variant in self._within_effort(algorithm, problem, device):
+            results = self._results.of(timed, device)
+            for variant in self._listing.within_effort(algorithm, problem, device):
                 if variant.build_seconds > self.build_seconds:
-                    reason = reason_build_too_long(variant, self.build_seconds, self._why)
+                    reason = reason_build_too_long(variant, self.build_seconds, self._listing.why)
                     measured = Measurement.of(algorithm, variant, failure=reason)
                 else:
                     measured = results[candidate_key(algorithm, variant)]
@@ -484,33 +332,8 @@ class Tuner(Measures):
         assert trial.measured is not None
         self.measured += 1
         if not trial.is_transient:
-            self._cache_of(request.device).put(timed, [trial.measured])
+            self._results.cache_of(request.device).put(timed, [trial.measured])
         return trial.measured
-
-    @property
-    def _why(self) -> str:
-        """The words that say where the limit of build_seconds comes from."""
-        return f"with effort {self.effort}"
-
-    def _stored(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
-        """Returns the measurements of candidates, those of this process first."""
-        stored = {measured.candidate_key: measured
-                  for measured in self._cache_of(device).get(problem) or ()}
-        return {**stored, **self._results.get((problem, device.name), {})}
-
-    def _is_fresh(self, trial: Trial, device: Device) -> bool:
-        """Returns whether a trial's result was measured by this tuner."""
-        key = candidate_key(trial.algorithm, trial.variant)
-        return key in self._results.get((trial.group.problem, device.name), {})
-
-    def _is_kept(self, trial: Trial, device: Device) -> bool:
-        results = self._results.get((trial.group.problem, device.name), {})
-        return results.get(candidate_key(trial.algorithm, trial.variant)) is trial.measured
-
-    def _keep(self, device: Device, trial: Trial) -> None:
-        assert trial.measured is not None
-        self._results.setdefault((trial.group.problem, device.name), {})[
-            candidate_key(trial.algorithm, trial.variant)] = trial.measured
 
     def _keep_empty(self, device: Device, trials: Iterable[Trial]) -> None:
         """Gives candidates whose outputs are empty no time at all."""
@@ -518,21 +341,21 @@ class Tuner(Measures):
         for trial in trials:
             trial.measured = Measurement.of(trial.algorithm, trial.variant, no_time, error=0.0,
                                             weights=self._digest(trial.group.layer))
-            self._keep(device, trial)
+            self._results.keep(trial, device)
 
     def _is_missing(self, stored: Measurement | None, layer: Layer) -> bool:
         """Whether a candidate has to be measured, as its stored measurement does not suffice."""
         if stored is None:
             return True
         if stored.not_tried:
-            return self.everything
+            return self.everything or stored.samples < self.samples
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
             return stored.wrong_numbers and stored.weights != self._digest(layer)
         return stored.samples < self.samples
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
-        if self.everything or (problem, device.name) in self._results:
+        if self.everything or self._results.of(problem, device):
             return None
         return self._estimates_of(device).least_conversion_us(problem.inputs[0],
                                                               problem.outputs[0])
@@ -552,7 +375,7 @@ class Tuner(Measures):
         """Returns why a candidate may not be used with a layer's constants; None where it may, as
         is known from the cache or found by a check."""
         assert layer.problem is not None
-        measured, cache = candidate.measured, self._cache_of(device)
+        measured, cache = candidate.measured, self._results.cache_of(device)
         weights = self._digest(layer)
         if cache.has_check(layer.problem, measured, weights):
             return None
@@ -565,30 +388,14 @@ class Tuner(Measures):
 
     def flush(self) -> None:
         """Writes the measurements that are not on disk yet."""
-        for cache in self._caches.values():
-            cache.flush()
+        self._results.flush()
 
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        for workers in self._workers.values():
-            workers.close()
-        self._workers.clear()
+        self._workers.close()
         for memory in self._memories.values():
             memory.release()
-
-    def _start_workers(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
-        """Starts the processes that build candidates of algorithms, where there are none yet."""
-        if device.build_only is None or processors() == 1:
-            return
-        kinds = {bool(algorithm.vendor) for algorithm in algorithms
-                 if not algorithm.dense or algorithm.vendor}
-        on_device = min(_MOST_ON_DEVICE, processors() - 1,
-                        device.limits.memory_bytes // _MEMORY_EACH)
-        for is_vendor in kinds - self._workers.keys():
-            count = on_device if is_vendor else processors() - 1
-            if count:
-                self._workers[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
 
     def _memory_of(self, device: Device) -> CandidateMemory:
         if device.name not in self._memories:
@@ -607,46 +414,8 @@ class Tuner(Measures):
             self._digests[key] = (digest(layer.weights), list(layer.weights.values()))
         return self._digests[key][0]
 
-    def _cache_of(self, device: Device) -> TuningCache:
-        if device.name not in self._caches:
-            # the host's measurements have a file of their own beside the device's
-            self._caches[device.name] = TuningCache(device, self.cache.path.parent)
-        return self._caches[device.name]
-
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        key = (algorithm, problem, device.name)
-        if key not in self._refusals:
-            self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
-                self._precise(algorithm, problem, device), self.build_seconds, self._why)
-        return self._refusals[key]
-    def _within_effort(self, algorithm: Algorithm, problem: Problem,
-                       device: Device) -> Iterable[Variant]:
-        """Yields the variants of as many configs as the effort asks for, and those before them
-        that would take too long to build."""
-        most = self._limits.vendor_configs if algorithm.vendor else self._limits.configs
-        count = 0
-        for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
-                                             key=lambda variant: variant.config):
-            if count == most:
-                return
-            group = list(variants)
-            count += any(variant.build_seconds <= self.build_seconds for variant in group)
-            yield from group
-
-    def _precise(self, algorithm: Algorithm, problem: Problem,
-                 device: Device) -> Iterable[Variant]:
-        """Returns the variants whose precision is allowed."""
-        key = (algorithm, problem, device.name)
-        if key not in self._variants:
-            # a problem with float16 specs is a change of precision, which some layer asked for
-            has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-            precisions: Sequence[str] = self.precisions
-            if algorithm.vendor and (problem, device.name) in self._narrow:
-                precisions = ("fp16",)
-            self._variants[key] = list(
-                algorithm.variants(problem, device) if has_half
-                else algorithm.variants_in(problem, device, precisions))
-        return self._variants[key]
+        return self._listing.refusal_reason(algorithm, problem, device)
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
@@ -657,18 +426,3 @@ def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measure
     return replace(fresh, build_s=before.build_s, build_cached=False)
 
 
-def _problem(layer: Layer) -> Problem:
-    assert layer.problem is not None
-    return layer.problem
-
-
-def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Returns the candidates that are not excluded. Raises GossamerError with the reasons where
-    there are none."""
-    remaining = [candidate for candidate in candidates if math.isfinite(candidate.cost)]
-    if not remaining:
-        raise GossamerError(
-            f"{layer.source or layer.name}: no candidate works on {device.name}: "
-            + "; ".join(f"{candidate.algorithm.name}: {candidate.measured.failure}"
-                        for candidate in candidates[:3]))
-    return remaining

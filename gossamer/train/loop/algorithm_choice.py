@@ -16,7 +16,8 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.tuner import Tuner, usable
+from gossamer.plan.tune.measures import usable
+from gossamer.plan.tune.tuner import Tuner
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
 """Smallest and largest number of samples in a measured launch. It is a power of two, so that

@@ -11,7 +11,8 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
-from gossamer.plan.tune.tuner import Request, Tuner
+from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 TIMES = (100.0, 90.0, 60.0, 95.0, 70.0, 97.0)

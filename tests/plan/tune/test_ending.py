@@ -9,8 +9,9 @@ import pytest
 
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
+from gossamer.plan.tune.measures import Request, usable
 from gossamer.plan.tune.queue import Progress
-from gossamer.plan.tune.tuner import Request, Tuner, usable
+from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 TIMES = (100.0, 90.0, 60.0)

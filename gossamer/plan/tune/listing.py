@@ -1,0 +1,190 @@
+"""Which candidates the layers of a network have within an effort."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.registry import OPS
+from gossamer.plan.eligibility import reason_not_allowed
+from gossamer.plan.policy import Effort
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import CandidateKey, candidate_key
+from gossamer.plan.tune.alike import timed_problem
+from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.profile import LISTING, TuningProfile
+from gossamer.plan.tune.queue import CandidateGroup, LayerTimes
+
+_FEW_LISTED = 8
+"""Number of layers and libraries from which on processes are started for the libraries."""
+
+
+@dataclass(eq=False)
+class Work:
+    """What is to be measured on a device: groups of candidates by the problem under which their
+    times are stored, and the pairs of each."""
+
+    groups: dict[Problem, CandidateGroup] = field(default_factory=dict)
+    pairs: dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]] = field(
+        default_factory=dict)
+    times: dict[Problem, LayerTimes] = field(default_factory=dict)
+    required: set[tuple[Problem, CandidateKey]] = field(default_factory=set)
+
+
+class Listing:
+    """The candidates of layers within an effort, in order of preference.
+
+    limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
+    everything: whether candidates that cannot be of use are listed too. keeps_precisions: whether
+    layers may have to be computed in float32 though float16 is faster.
+    """
+
+    def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
+                 profile: TuningProfile, *, everything: bool, keeps_precisions: bool) -> None:
+        self._limits = limits
+        self._precisions = precisions
+        self._profile = profile
+        self._everything = everything
+        self._keeps_precisions = keeps_precisions
+        self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
+        self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
+        self._narrow: set[tuple[Problem, str]] = set()
+        self._answers: Future[None] | None = None
+        self.why = f"with effort {effort}"
+        """The words that say where the limit of the time for building comes from."""
+
+    def ask(self, layers: Iterable[Layer], device: Device,
+            start_workers: Callable[[Device, Iterable[Algorithm]], None]) -> bool:
+        """Starts to ask the libraries of vendors what they offer for layers, where the device
+        builds side by side, and returns whether it does; wait() waits for the answers.
+
+        start_workers: called with the algorithms where there is much to build.
+        """
+        listed = [layer for layer in layers if layer.problem is not None]
+        asked = {(algorithm, _problem_of(layer)): None for layer in listed
+                 for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
+        if not device.builds_side_by_side or not asked:
+            return False
+        if len(asked) >= _FEW_LISTED:
+            start_workers(device, {algorithm for algorithm, _ in asked})
+        if not self._everything:
+            with self._profile.stage(LISTING):
+                self._note_narrow(listed, device)
+        # their interfaces keep Python's interpreter, so that more threads would not be faster
+        pool = ThreadPoolExecutor(1)
+        self._answers = pool.submit(self._list, device, list(asked))
+        pool.shutdown(wait=False)
+        return True
+
+    def _list(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]]) -> None:
+        with self._profile.stage(LISTING):
+            for algorithm, problem in asked:
+                self.refusal_reason(algorithm, problem, device)
+
+    def wait(self) -> None:
+        """Waits until the libraries of vendors have answered; raises what they raise."""
+        if self._answers is not None:
+            with self._profile.stage(LISTING):
+                self._answers.result()
+            self._answers = None
+
+    def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
+        """Notes the problems of which the libraries of vendors are asked for float16 only: those of
+        layers among others that compute in float16, where a more precise candidate would be slower
+        and save no conversion."""
+        requests = [Request(layer, [
+            algorithm for algorithm in OPS[layer.op].algorithms if not algorithm.vendor
+            and self.refusal_reason(algorithm, _problem_of(layer), device) is None], device)
+            for layer in layers]
+        inner = self._inner(requests, device)
+        wide = {layer.problem for layer in layers if layer.name not in inner}
+        self._narrow.update((_problem_of(layer), device.name) for layer in layers
+                            if layer.problem not in wide)
+
+    def work(self, device: Device, requests: Sequence[Request]) -> Work:
+        """Returns the candidates of layers within the effort, each once for all layers for which
+        its time holds."""
+        work = Work()
+        inner = self._inner(requests, device)
+        for request in requests:
+            problem = request.problem
+            times = work.times.setdefault(problem, LayerTimes(
+                request.layer.name, request.layer.name in inner, self._keeps_precisions))
+            times.is_inner = times.is_inner and request.layer.name in inner
+            first = True
+            for algorithm in request.algorithms:
+                timed = timed_problem(problem, algorithm)
+                for variant in self.within_effort(algorithm, problem, device):
+                    if variant.build_seconds > self._limits.build_seconds:
+                        continue
+                    group = work.groups.setdefault(timed, CandidateGroup(timed, request.layer, []))
+                    if times not in group.layers:
+                        group.layers.append(times)
+                    key = candidate_key(algorithm, variant)
+                    work.pairs.setdefault(timed, {})[key] = (algorithm, variant)
+                    if first and (variant.precision == "fp32" or request.layer.inserted):
+                        # the plan without measurements takes this one
+                        work.required.add((timed, key))
+                        first = False
+        return work
+
+    def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
+        """Returns the names of the layers that can compute in float16, and whose inputs come from
+        and whose outputs go to such layers only."""
+        able = {request.layer.name for request in requests if not self._keeps_precisions and any(
+            variant.precision == "fp16" for algorithm in request.algorithms
+            for variant in self.within_effort(algorithm, request.problem, device))}
+        writers = {name: request.layer.name for request in requests
+                   for name in request.layer.outputs}
+        readers: dict[str, list[str]] = {}
+        for request in requests:
+            for name in request.layer.inputs:
+                readers.setdefault(name, []).append(request.layer.name)
+        return {layer.name for layer in (request.layer for request in requests)
+                if layer.name in able
+                and all(writers.get(name) in able for name in layer.inputs)
+                and all(able.issuperset(readers.get(name, ("",))) for name in layer.outputs)}
+
+    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+        key = (algorithm, problem, device.name)
+        if key not in self._refusals:
+            self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
+                self._precise(algorithm, problem, device), self._limits.build_seconds, self.why)
+        return self._refusals[key]
+    def within_effort(self, algorithm: Algorithm, problem: Problem,
+                       device: Device) -> Iterable[Variant]:
+        """Yields the variants of as many configs as the effort asks for, and those before them
+        that would take too long to build."""
+        most = self._limits.vendor_configs if algorithm.vendor else self._limits.configs
+        count = 0
+        for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
+                                             key=lambda variant: variant.config):
+            if count == most:
+                return
+            group = list(variants)
+            count += any(variant.build_seconds <= self._limits.build_seconds for variant in group)
+            yield from group
+
+    def _precise(self, algorithm: Algorithm, problem: Problem,
+                 device: Device) -> Iterable[Variant]:
+        """Returns the variants whose precision is allowed."""
+        key = (algorithm, problem, device.name)
+        if key not in self._variants:
+            # a problem with float16 specs is a change of precision, which some layer asked for
+            has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
+            precisions: Sequence[str] = self._precisions
+            if algorithm.vendor and (problem, device.name) in self._narrow:
+                precisions = ("fp16",)
+            self._variants[key] = list(
+                algorithm.variants(problem, device) if has_half
+                else algorithm.variants_in(problem, device, precisions))
+        return self._variants[key]
+
+
+def _problem_of(layer: Layer) -> Problem:
+    assert layer.problem is not None
+    return layer.problem

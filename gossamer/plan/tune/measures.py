@@ -1,0 +1,80 @@
+"""What chooses among candidates asks of what measures them."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gossamer.device.base import Device
+from gossamer.errors import GossamerError
+from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.program import Layer
+
+
+@dataclass(frozen=True)
+class Request:
+    """A layer, the algorithms that may compute it, and the device on which they may."""
+
+    layer: Layer
+    algorithms: Sequence[Algorithm]
+    device: Device
+
+    @property
+    def problem(self) -> Problem:
+        """The layer's problem."""
+        assert self.layer.problem is not None
+        return self.layer.problem
+
+
+class Measures(abc.ABC):
+    """A source of measured candidates. precision: the least precise that is allowed."""
+
+    precision: str
+
+    @abc.abstractmethod
+    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+        """Returns why an algorithm does not support a problem on a device, or has no variant whose
+        precision and build time are allowed; None where it has one."""
+
+    @abc.abstractmethod
+    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        """Starts to list the candidates of layers, so that refusal_reason() and measure() have
+        them soon; returns whether that goes on while the caller does something else."""
+
+    @abc.abstractmethod
+    def listed(self) -> None:
+        """Waits until all candidates are listed."""
+
+    @abc.abstractmethod
+    def measure_all(self, requests: Sequence[Request]) -> None:
+        """Measures the candidates of several layers together, so that measure() has them."""
+
+    @abc.abstractmethod
+    def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
+                device: Device) -> Sequence[Candidate]:
+        """Returns the algorithms' candidates within the effort, in order of preference. Those that
+        would take too long to build, or were not tried, are among them as excluded."""
+
+    @abc.abstractmethod
+    def conversion_us(self, problem: Problem, device: Device) -> float | None:
+        """Returns the least time that a conversion can take, by an estimate; None where it has been
+        measured or shall be."""
+
+    @abc.abstractmethod
+    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
+        """Returns the candidate, excluded where it is wrong with the layer's own constants."""
+
+
+def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
+    """Returns the candidates that are not excluded. Raises GossamerError with the reasons where
+    there are none."""
+    remaining = [candidate for candidate in candidates if math.isfinite(candidate.cost)]
+    if not remaining:
+        raise GossamerError(
+            f"{layer.source or layer.name}: no candidate works on {device.name}: "
+            + "; ".join(f"{candidate.algorithm.name}: {candidate.measured.failure}"
+                        for candidate in candidates[:3]))
+    return remaining

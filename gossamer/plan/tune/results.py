@@ -1,0 +1,61 @@
+"""The measurements of a tuner: those of this process, and those in the caches of its devices."""
+
+from __future__ import annotations
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Problem
+from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
+from gossamer.plan.tune.queue import Trial
+
+
+class Results:
+    """Measurements by the problem under which they are stored, and by device.
+
+    cache: the stored measurements of `device`; other devices have a file of their own beside it.
+    """
+
+    def __init__(self, cache: TuningCache, device: Device) -> None:
+        self._cache = cache
+        self._caches = {device.name: cache}
+        self._known: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
+
+    def cache_of(self, device: Device) -> TuningCache:
+        """Returns the cache of a device."""
+        if device.name not in self._caches:
+            self._caches[device.name] = TuningCache(device, self._cache.path.parent)
+        return self._caches[device.name]
+
+    def of(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
+        """Returns the measurements that this process uses."""
+        return self._known.get((problem, device.name), {})
+
+    def stored(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
+        """Returns the measurements that are known, those that this process uses first."""
+        stored = {measured.candidate_key: measured
+                  for measured in self.cache_of(device).get(problem) or ()}
+        return {**stored, **self.of(problem, device)}
+
+    def are_of(self, trial: Trial, device: Device) -> bool:
+        """Returns whether this process uses a measurement of a candidate already."""
+        return candidate_key(trial.algorithm, trial.variant) in self.of(trial.group.problem, device)
+
+    def has(self, trial: Trial, device: Device) -> bool:
+        """Returns whether this process uses the measurement that a candidate has."""
+        key = candidate_key(trial.algorithm, trial.variant)
+        return self.of(trial.group.problem, device).get(key) is trial.measured
+
+    def keep(self, trial: Trial, device: Device) -> None:
+        """Makes the measurement that a candidate has the one that this process uses."""
+        assert trial.measured is not None
+        self._known.setdefault((trial.group.problem, device.name), {})[
+            candidate_key(trial.algorithm, trial.variant)] = trial.measured
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences for the user about the files of measurements."""
+        return [line for cache in self._caches.values() for line in cache.notices]
+
+    def flush(self) -> None:
+        """Writes the measurements that are not on disk yet."""
+        for cache in self._caches.values():
+            cache.flush()
