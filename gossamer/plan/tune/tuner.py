@@ -251,6 +251,9 @@ class Tuner(Measures):
         if followers:
             queue.extend(self._ranked_elsewhere(trials, followers))
             self._run(device, queue, trials, work)
+        while self.is_over and (instead := self._required_instead(work, trials)):
+            queue.extend(trial for trial in instead if trial not in queue)
+            self._run(device, queue, trials, work)
 
     def _listed(self, device: Device, requests: Sequence[Request]) -> _Work:
         """Returns the candidates of layers within the effort, each once for all layers for which
@@ -386,6 +389,21 @@ class Tuner(Measures):
                     by_problem.setdefault(trial.group.problem, []).append(trial.measured)
         for problem, measured in by_problem.items():
             self._cache_of(device).put(problem, measured)
+
+    def _required_instead(self, work: _Work, trials: Sequence[Trial]) -> list[Trial]:
+        """Returns a trial for each layer for which no candidate that was measured works, the most
+        precise first, so that it is measured though measuring was ended."""
+        instead: list[Trial] = []
+        for times in work.times.values():
+            left = [trial for trial in trials if times in trial.group.layers
+                    and trial.measured is not None and trial.measured.not_tried]
+            if times.best or not left or any(trial in instead for trial in left):
+                continue
+            instead.append(min(left, key=lambda trial: PRECISIONS.index(trial.variant.precision)))
+        for trial in instead:
+            trial.is_required, trial.is_transient, trial.measured = True, False, None
+        self.not_tried -= len(instead)
+        return instead
 
     def _ranked_elsewhere(self, trials: Sequence[Trial],
                           followers: dict[CandidateGroup, CandidateGroup]) -> list[Trial]:
