@@ -154,6 +154,7 @@ class Tuner(Measures):
         self.keeps_precisions = keeps_precisions
         self._budget_s = budget_s
         self._deadline = math.inf
+        self._is_stopped = False
         self._spreads: list[float] = []
         self._progress = progress
         self.contention = CpuContention()
@@ -173,14 +174,14 @@ class Tuner(Measures):
         self._deadline = math.inf if self._budget_s is None else time.monotonic() + self._budget_s
 
     def stop(self) -> None:
-        """Ends measuring as soon as what a plan cannot do without is known; another thread, or the
-        handler of a signal, may call this."""
-        self._deadline = -math.inf
+        """Ends measuring as soon as what a plan cannot do without is known, for good; another
+        thread, or the handler of a signal, may call this."""
+        self._is_stopped = True
 
     @property
     def is_over(self) -> bool:
         """Whether the budget is spent, or stop() was called."""
-        return time.monotonic() > self._deadline
+        return self._is_stopped or time.monotonic() > self._deadline
 
     @property
     def notices(self) -> list[str]:

@@ -93,7 +93,7 @@ def test_another_thread_may_stop_it(paced_device: PacedDevice, paced_tuner: Call
     check_only_the_first_is_known(measure(tuner, paced_device, algorithm))
     assert tuner.is_over and tuner.measured == 2
     tuner.start()
-    assert not tuner.is_over
+    assert tuner.is_over, "the next batch size is not measured either"
 
 
 def test_an_interrupt_keeps_and_counts_what_was_measured(
