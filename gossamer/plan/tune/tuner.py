@@ -89,6 +89,7 @@ class Tuner(Measures):
         self.keeps_precisions = keeps_precisions
         self._budget_s = budget_s
         self._deadline = math.inf
+        self._is_stopped = False
         self._spreads: list[float] = []
         self._progress = progress
         self.contention = CpuContention()
@@ -108,14 +109,14 @@ class Tuner(Measures):
         self._deadline = math.inf if self._budget_s is None else time.monotonic() + self._budget_s
 
     def stop(self) -> None:
-        """Ends measuring as soon as what a plan cannot do without is known; another thread, or the
-        handler of a signal, may call this."""
-        self._deadline = -math.inf
+        """Ends measuring as soon as what a plan cannot do without is known, for good; another
+        thread, or the handler of a signal, may call this."""
+        self._is_stopped = True
 
     @property
     def is_over(self) -> bool:
         """Whether the budget is spent, or stop() was called."""
-        return time.monotonic() > self._deadline
+        return self._is_stopped or time.monotonic() > self._deadline
 
     @property
     def notices(self) -> list[str]:
@@ -176,6 +177,9 @@ class Tuner(Measures):
         self._run(device, queue, trials, work)
         if followers:
             queue.extend(self._ranked_elsewhere(trials, followers))
+            self._run(device, queue, trials, work)
+        while self.is_over and (instead := self._required_instead(work, trials)):
+            queue.extend(trial for trial in instead if trial not in queue)
             self._run(device, queue, trials, work)
 
     def _trials(self, device: Device, work: Work
@@ -269,6 +273,21 @@ class Tuner(Measures):
                     by_problem.setdefault(trial.group.problem, []).append(trial.measured)
         for problem, measured in by_problem.items():
             self._results.cache_of(device).put(problem, measured)
+
+    def _required_instead(self, work: _Work, trials: Sequence[Trial]) -> list[Trial]:
+        """Returns a trial for each layer for which no candidate that was measured works, the most
+        precise first, so that it is measured though measuring was ended."""
+        instead: list[Trial] = []
+        for times in work.times.values():
+            left = [trial for trial in trials if times in trial.group.layers
+                    and trial.measured is not None and trial.measured.not_tried]
+            if times.best or not left or any(trial in instead for trial in left):
+                continue
+            instead.append(min(left, key=lambda trial: PRECISIONS.index(trial.variant.precision)))
+        for trial in instead:
+            trial.is_required, trial.is_transient, trial.measured = True, False, None
+        self.not_tried -= len(instead)
+        return instead
 
     def _ranked_elsewhere(self, trials: Sequence[Trial],
                           followers: dict[CandidateGroup, CandidateGroup]) -> list[Trial]:

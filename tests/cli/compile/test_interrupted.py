@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -82,3 +83,29 @@ def test_a_real_ctrl_c_exits_with_130(network: Path, tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("error: interrupted: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX terminals and signals")
+def test_ctrl_c_in_a_terminal_ends_with_the_plan_so_far(network: Path, tmp_path: Path) -> None:
+    terminal, end = os.openpty()
+    environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache"), "TERM": "xterm",
+                   "COLUMNS": "200"}
+    shown = b""
+    with subprocess.Popen(
+            [sys.executable, "-c", "from gossamer.cli.console import main; main()", "compile",
+             str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
+            env=environment, stderr=end, stdout=subprocess.PIPE, text=True) as process:
+        os.close(end)
+        with contextlib.suppress(OSError):  # the terminal ends with the process
+            while part := os.read(terminal, 4096):
+                if b"so far" not in shown and b"so far" in shown + part:
+                    process.send_signal(signal.SIGINT)
+                shown += part
+        output, _ = process.communicate(timeout=60)
+    os.close(terminal)
+    assert process.returncode == 0, shown.decode()
+    assert b"ending: the plan so far follows; Ctrl-C again ends without it" in shown
+    for batch in (64, 128, 256, 512):
+        assert re.search(rf"^end to end, batch {batch}: \d+\.\d us", output, re.M)
+    # the batch sizes after it are planned without measuring all, too
+    assert output.count("measuring was ended before all that may be of use was measured") == 4

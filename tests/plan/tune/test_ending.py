@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.measures import Request, usable
 from gossamer.plan.tune.queue import Progress
 from gossamer.plan.tune.tuner import Tuner
@@ -89,7 +94,7 @@ def test_another_thread_may_stop_it(paced_device: PacedDevice, paced_tuner: Call
     check_only_the_first_is_known(measure(tuner, paced_device, algorithm))
     assert tuner.is_over and tuner.measured == 2
     tuner.start()
-    assert not tuner.is_over
+    assert tuner.is_over, "the next batch size is not measured either"
 
 
 def test_an_interrupt_keeps_and_counts_what_was_measured(
@@ -145,6 +150,33 @@ def test_a_useless_candidate_is_left_and_counted(
     everything = paced_tuner(all_vendor_configs=True)
     _, measured = everything.measure(of, [fast, slow], paced_device)
     assert measured.cost == 1000.0 and everything.not_tried == 0
+
+
+class Broken(Paced):
+    """An algorithm that cannot be made ready."""
+
+    def prepare(self, *arguments: Any) -> State:
+        raise RuntimeError("no such tile")
+
+
+def test_what_fails_is_replaced_though_the_budget_is_spent(
+        paced_device: PacedDevice, known: Callable[..., None], tmp_path: Path) -> None:
+    broken, low = Broken("broken", 1.0, 2.0), Paced("low", 5.0, precisions=("tf32",))
+    good = Paced("good", 10.0, 20.0)
+    known(broken, low, good)
+    of = layers()
+    for algorithms, measured in (([broken, low, good], "good"), ([low], "low"),
+                                 ([broken], None)):
+        tuner = Tuner(paced_device, precision="tf32", budget_s=1e-9,
+                      cache=TuningCache(paced_device, tmp_path / str(measured)))
+        tuner.start()
+        tuner.measure_all([Request(each, algorithms, paced_device) for each in of])
+        for each in of:
+            candidates = tuner.measure(each, algorithms, paced_device)
+            assert {candidate.algorithm.name for candidate in candidates
+                    if math.isfinite(candidate.cost)} == ({measured} if measured else set())
+        assert sum(candidate.measured.not_tried for each in of for candidate in tuner.measure(
+            each, algorithms, paced_device)) == tuner.not_tried
 
 
 @pytest.mark.parametrize("keeps", [False, True])

@@ -12,8 +12,8 @@ TIMING = Timing(123.4, 120.0, 130.1, 20)
 
 def device(**changed):
     """Returns an object with the attributes of a device that a cache reads."""
-    fields = {"name": "opencl:0", "api": "opencl", "description": "Abacus 3000 (wooden)", "driver": "beads 1.0",
-              "toolkit": "", "compute_units": 4, **changed}
+    fields = {"name": "opencl:0", "api": "opencl", "description": "Abacus 3000 (wooden)",
+              "driver": "beads 1.0", "toolkit": "", "compute_units": 4, **changed}
     limits = SimpleNamespace(compute_units=fields.pop("compute_units"))
     return SimpleNamespace(limits=limits, **fields)
 
