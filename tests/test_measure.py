@@ -110,8 +110,7 @@ def test_what_is_far_too_slow_is_sampled_once(once: float, first: float, hopeles
     times = {"fast": iter([10.0, 10.0, 10.0]), "slow": iter([first, 80.0, 80.0])}
 
     def task(name: str, once_us: float) -> PreparedTask:
-        device = SimpleNamespace(time=lambda run: next(times[name]))
-        return PreparedTask(device, lambda stream: None, 1, once_us)  # type: ignore[arg-type]
+        return PreparedTask(lambda: next(times[name]), 1, once_us)
 
     fast, slow = sampled([task("fast", 11.0), task("slow", once)], 3, 1e6, hopeless)
     assert isinstance(fast, Timing) and isinstance(slow, Timing)

@@ -265,16 +265,17 @@ class Tuner(Measures):
             if trial.measured is not None:
                 if not self._results.has(trial, device):
                     self.not_tried += trial.measured.not_tried
-                    # more effort tries again what was not tried
-                    trial.measured = replace(_with_first_build(trial.measured, trial.before),
-                                             samples=self.samples)
+                    trial.measured = _with_first_build(trial.measured, trial.before)
+                    if trial.measured.not_tried:
+                        # more effort tries it again
+                        trial.measured = replace(trial.measured, samples=self.samples)
                 self._results.keep(trial, device)
                 if not trial.is_transient:
                     by_problem.setdefault(trial.group.problem, []).append(trial.measured)
         for problem, measured in by_problem.items():
             self._results.cache_of(device).put(problem, measured)
 
-    def _required_instead(self, work: _Work, trials: Sequence[Trial]) -> list[Trial]:
+    def _required_instead(self, work: Work, trials: Sequence[Trial]) -> list[Trial]:
         """Returns a trial for each layer for which no candidate that was measured works, the most
         precise first, so that it is measured though measuring was ended."""
         instead: list[Trial] = []

@@ -52,7 +52,7 @@ def test_later_configs_are_judged_by_the_first() -> None:
     estimates, algorithm = Estimates(HOST), Paced("paced", 1.0)
     for _ in range(11):
         estimates.learn_config(algorithm, 100.0, 80.0)
-    assert estimates.least_us_of_config(algorithm, 60.0) == 30.0, "eleven pairs are too few"
+    assert estimates.least_us_of_config(algorithm, 60.0) == 15.0, "eleven pairs are too few"
     estimates.learn_config(algorithm, 100.0, 80.0)
     assert estimates.least_us_of_config(algorithm, 60.0) == pytest.approx(0.9 * 0.8 * 60.0)
     slower = Paced("slower", 1.0)

@@ -186,6 +186,6 @@ def test_a_later_config_is_judged_by_the_first() -> None:
     queue = queue_of()
     assert queue.least_us(later) == pytest.approx(4.0)
     measure(queue, leader, 100.0)
-    assert queue.least_us(later) == pytest.approx(50.0)
-    measure(queue, trial(of, 10.0, "fast"), 30.0)
+    assert queue.least_us(later) == pytest.approx(25.0)
+    measure(queue, trial(of, 10.0, "fast"), 20.0)
     assert queue.is_useless(later)
