@@ -38,8 +38,8 @@ def run(algorithms: list[Meeting]) -> list[str | None]:
     of = layer()
     pairs = [(algorithm, next(iter(algorithm.variants(of.problem, HOST))))
              for algorithm in algorithms]
-    return [trial.measured.failure if trial.measured else "was not measured"
-            for trial in measure_alone(of, HOST, pairs, 2)]
+    return [attempt.measured.failure if attempt.measured else "was not measured"
+            for attempt in measure_alone(of, HOST, pairs, 2)]
 
 
 @pytest.fixture

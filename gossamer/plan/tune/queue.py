@@ -19,7 +19,7 @@ from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.tensor import Format, memory_format
 
-_TRIAL_SECONDS = 0.005
+_ATTEMPT_SECONDS = 0.005
 """Seconds that measuring a candidate takes where building it takes none."""
 _BUILDERS = 8
 """Candidates that are built at the same time, about."""
@@ -58,35 +58,35 @@ class LayerTimes:
     is_inner: bool = False
     keeps_precisions: bool = False
     begun: int = 0
-    best: dict[_Kind, Trial] = field(default_factory=dict)
+    best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
 
-    def learn(self, trial: Trial) -> None:
-        """Remembers the time that a trial has, if it has any."""
-        key = (trial.formats, trial.variant.precision)
-        if trial.time_us is not None and (
-                key not in self.best or trial.time_us < (self.best[key].time_us or 0.0)):
-            self.best[key] = trial
+    def learn(self, attempt: Attempt) -> None:
+        """Remembers the time that an attempt has, if it has any."""
+        key = (attempt.formats, attempt.variant.precision)
+        if attempt.time_us is not None and (
+                key not in self.best or attempt.time_us < (self.best[key].time_us or 0.0)):
+            self.best[key] = attempt
             self.bounds.clear()
 
     @property
     def best_us(self) -> float:
         """The best time; infinite where none is known."""
-        return min((trial.time_us or 0.0 for trial in self.best.values()), default=math.inf)
+        return min((attempt.time_us or 0.0 for attempt in self.best.values()), default=math.inf)
 
-    def bound(self, trial: Trial, estimates: Estimates) -> float:
-        """Returns the time from which on a trial is of no use: that of a known candidate, together
-        with the conversions from its formats to the trial's."""
-        key = (trial.formats, trial.variant.precision)
+    def bound(self, attempt: Attempt, estimates: Estimates) -> float:
+        """Returns the time from which on an attempt is of no use: that of a known candidate,
+        together with the conversions from its formats to the attempt's."""
+        key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:
-            self.bounds[key] = self._bound(trial, estimates)
+            self.bounds[key] = self._bound(attempt, estimates)
         return self.bounds[key]
 
-    def _bound(self, trial: Trial, estimates: Estimates) -> float:
-        rank = PRECISIONS.index(trial.variant.precision)
+    def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
+        rank = PRECISIONS.index(attempt.variant.precision)
         return min(((known.time_us or 0.0) + sum(
             estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(
-                trial.specs, known.specs, trial.formats, known.formats, strict=True)
+                attempt.specs, known.specs, attempt.formats, known.formats, strict=True)
             if not self._same(mine, theirs)) for (_, precision), known in self.best.items()
             if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)),
             default=math.inf)
@@ -113,7 +113,7 @@ class CandidateGroup:
 
 
 @dataclass(eq=False)
-class Trial:
+class Attempt:
     """A candidate that is to be measured.
 
     leader: the first config of its algorithm with the same formats and precision; None where this
@@ -127,7 +127,7 @@ class Trial:
     algorithm: Algorithm
     variant: Variant
     model_us: float
-    leader: Trial | None = None
+    leader: Attempt | None = None
     is_required: bool = False
     before: Measurement | None = None
     measured: Measurement | None = None
@@ -145,107 +145,109 @@ class Trial:
         return None if self.measured is None or self.measured.failure else self.measured.median_us
 
 
-class TrialQueue:
-    """The trials that are left, in the order in which they are best measured.
+class AttemptQueue:
+    """The attempts that are left, in the order in which they are best measured.
 
-    everything: whether trials that cannot save anything are measured as well.
+    everything: whether attempts that cannot save anything are measured as well.
     """
 
-    def __init__(self, trials: Iterable[Trial], estimates: Estimates, *,
+    def __init__(self, attempts: Iterable[Attempt], estimates: Estimates, *,
                  everything: bool = False) -> None:
         self._estimates = estimates
         self._everything = everything
         self._numbers = itertools.count()
-        self._heap: list[tuple[float, int, Trial]] = []
-        self.not_tried: list[Trial] = []
-        self.extend(trials)
+        self._heap: list[tuple[float, int, Attempt]] = []
+        self.not_tried: list[Attempt] = []
+        self.extend(attempts)
 
-    def extend(self, trials: Iterable[Trial]) -> None:
-        """Adds trials."""
-        for trial in trials:
-            heapq.heappush(self._heap, (-math.inf, next(self._numbers), trial))
+    def extend(self, attempts: Iterable[Attempt]) -> None:
+        """Adds attempts."""
+        for attempt in attempts:
+            heapq.heappush(self._heap, (-math.inf, next(self._numbers), attempt))
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def __iter__(self) -> Iterator[Trial]:
-        """Yields the trials that are left in no particular order."""
-        return (trial for _, _, trial in self._heap)
+    def __iter__(self) -> Iterator[Attempt]:
+        """Yields the attempts that are left in no particular order."""
+        return (attempt for _, _, attempt in self._heap)
 
-    def pop(self) -> Trial | None:
-        """Returns the trial that is measured next; None where none is left. Those that cannot save
-        anything go to `not_tried`."""
+    def pop(self) -> Attempt | None:
+        """Returns the attempt that is measured next; None where none is left. Those that cannot
+        save anything go to `not_tried`."""
         while self._heap:
-            _, number, trial = heapq.heappop(self._heap)
-            if self.is_useless(trial):
-                self.not_tried.append(trial)
+            _, number, attempt = heapq.heappop(self._heap)
+            if self.is_useless(attempt):
+                self.not_tried.append(attempt)
                 continue
-            score = -self._score(trial)
+            score = -self._score(attempt)
             # scores only get worse while more is known
             if self._heap and score > self._heap[0][0]:
-                heapq.heappush(self._heap, (score, number, trial))
+                heapq.heappush(self._heap, (score, number, attempt))
                 continue
-            for layer in trial.group.layers:
+            for layer in attempt.group.layers:
                 layer.begun += 1
-            return trial
+            return attempt
         return None
 
-    def pop_required(self) -> Trial | None:
-        """Returns a trial that is measured whatever is expected of it; None where none is left."""
-        for place, (_, _, trial) in enumerate(self._heap):
-            if trial.is_required:
+    def pop_required(self) -> Attempt | None:
+        """Returns an attempt that is measured whatever is expected of it; None where there is none
+        left."""
+        for place, (_, _, attempt) in enumerate(self._heap):
+            if attempt.is_required:
                 del self._heap[place]
                 heapq.heapify(self._heap)
-                return trial
+                return attempt
         return None
 
-    def is_useless(self, trial: Trial) -> bool:
-        """Returns whether a trial cannot save anything; if so, its result says why."""
-        if self._everything or trial.is_required:
+    def is_useless(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt cannot save anything; if so, its result says why."""
+        if self._everything or attempt.is_required:
             return False
-        least, bound = self.least_us(trial), self.bound(trial)
+        least, bound = self.least_us(attempt), self.bound(attempt)
         if least < bound:
             return False
-        trial.measured = Measurement.of(
-            trial.algorithm, trial.variant, not_tried=True,
+        attempt.measured = Measurement.of(
+            attempt.algorithm, attempt.variant, not_tried=True,
             failure=f"not tried: at least {least:.1f} us expected against {bound:.1f} us")
         return True
 
-    def bound(self, trial: Trial) -> float:
-        """Returns the time from which on a trial is of no use for any layer."""
-        return max(layer.bound(trial, self._estimates) for layer in trial.group.layers)
+    def bound(self, attempt: Attempt) -> float:
+        """Returns the time from which on an attempt is of no use for any layer."""
+        return max(layer.bound(attempt, self._estimates) for layer in attempt.group.layers)
 
-    def least_us(self, trial: Trial) -> float:
-        """Returns the time that a trial takes at least."""
-        least = self._estimates.least_us(trial.kind, trial.model_us)
-        if trial.leader is not None and trial.leader.time_us is not None:
-            least = max(least, self._estimates.least_us_of_config(trial.algorithm,
-                                                                  trial.leader.time_us))
+    def least_us(self, attempt: Attempt) -> float:
+        """Returns the time that an attempt takes at least."""
+        least = self._estimates.least_us(attempt.kind, attempt.model_us)
+        if attempt.leader is not None and attempt.leader.time_us is not None:
+            least = max(least, self._estimates.least_us_of_config(attempt.algorithm,
+                                                                  attempt.leader.time_us))
         return least
 
-    def learn(self, trial: Trial) -> None:
-        """Remembers the time that was measured in a trial."""
-        if trial.time_us is None:
+    def learn(self, attempt: Attempt) -> None:
+        """Remembers the time that was measured in an attempt."""
+        if attempt.time_us is None:
             return
-        self._estimates.learn(trial.kind, trial.model_us, trial.time_us)
-        if trial.leader is not None and trial.leader.time_us is not None:
-            self._estimates.learn_config(trial.algorithm, trial.leader.time_us, trial.time_us)
-        for layer in trial.group.layers:
-            layer.learn(trial)
+        self._estimates.learn(attempt.kind, attempt.model_us, attempt.time_us)
+        if attempt.leader is not None and attempt.leader.time_us is not None:
+            self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
+        for layer in attempt.group.layers:
+            layer.learn(attempt)
 
-    def _score(self, trial: Trial) -> float:
-        """Returns the microseconds that a trial is expected to save for a second of measuring."""
-        if trial.is_required:
+    def _score(self, attempt: Attempt) -> float:
+        """Returns the microseconds that an attempt is expected to save for a second of measuring.
+        """
+        if attempt.is_required:
             return math.inf
-        expected = self._estimates.expected_us(trial.kind, trial.model_us)
-        if trial.leader is not None and trial.leader.time_us is not None:
-            expected = min(expected, trial.leader.time_us)
-        least = self.least_us(trial)
+        expected = self._estimates.expected_us(attempt.kind, attempt.model_us)
+        if attempt.leader is not None and attempt.leader.time_us is not None:
+            expected = min(expected, attempt.leader.time_us)
+        least = self.least_us(attempt)
         saved = 0.0
-        for layer in trial.group.layers:
-            bound = layer.bound(trial, self._estimates)
+        for layer in attempt.group.layers:
+            bound = layer.bound(attempt, self._estimates)
             if bound == math.inf:
                 # layers without any known time come first, each with what is expected to be fastest
                 return 1e12 / ((1 + layer.begun)**2 * max(expected, 1e-3))
             saved += max(0.0, bound - expected, 0.1 * (bound - least))
-        return saved / (_TRIAL_SECONDS + trial.variant.build_seconds / _BUILDERS)
+        return saved / (_ATTEMPT_SECONDS + attempt.variant.build_seconds / _BUILDERS)

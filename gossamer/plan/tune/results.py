@@ -5,7 +5,7 @@ from __future__ import annotations
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
-from gossamer.plan.tune.queue import Trial
+from gossamer.plan.tune.queue import Attempt
 
 
 class Results:
@@ -35,20 +35,21 @@ class Results:
                   for measured in self.cache_of(device).get(problem) or ()}
         return {**stored, **self.of(problem, device)}
 
-    def are_of(self, trial: Trial, device: Device) -> bool:
+    def are_of(self, attempt: Attempt, device: Device) -> bool:
         """Returns whether this process uses a measurement of a candidate already."""
-        return candidate_key(trial.algorithm, trial.variant) in self.of(trial.group.problem, device)
+        key = candidate_key(attempt.algorithm, attempt.variant)
+        return key in self.of(attempt.group.problem, device)
 
-    def has(self, trial: Trial, device: Device) -> bool:
+    def has(self, attempt: Attempt, device: Device) -> bool:
         """Returns whether this process uses the measurement that a candidate has."""
-        key = candidate_key(trial.algorithm, trial.variant)
-        return self.of(trial.group.problem, device).get(key) is trial.measured
+        key = candidate_key(attempt.algorithm, attempt.variant)
+        return self.of(attempt.group.problem, device).get(key) is attempt.measured
 
-    def keep(self, trial: Trial, device: Device) -> None:
+    def keep(self, attempt: Attempt, device: Device) -> None:
         """Makes the measurement that a candidate has the one that this process uses."""
-        assert trial.measured is not None
-        self._known.setdefault((trial.group.problem, device.name), {})[
-            candidate_key(trial.algorithm, trial.variant)] = trial.measured
+        assert attempt.measured is not None
+        self._known.setdefault((attempt.group.problem, device.name), {})[
+            candidate_key(attempt.algorithm, attempt.variant)] = attempt.measured
 
     @property
     def notices(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs trials: candidates are built ahead, checked, and timed one after another.
+"""Runs attempts: candidates are built ahead, checked, and timed one after another.
 
 Every candidate gets one sample of its time. Those that are near the best known time for a layer
 get the samples that the effort asks for, interleaved with one another.
@@ -34,7 +34,7 @@ from gossamer.plan.tune.profile import (
     WORKING,
     TuningProfile,
 )
-from gossamer.plan.tune.queue import NEAR, CandidateGroup, LayerTimes, Trial, TrialQueue
+from gossamer.plan.tune.queue import NEAR, Attempt, AttemptQueue, CandidateGroup, LayerTimes
 from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
@@ -55,7 +55,7 @@ _LONG_US = 1000.0
 class _Ready:
     """A candidate that was timed once. task: None where it is not timed again."""
 
-    trial: Trial
+    attempt: Attempt
     work: Work
     task: PreparedTask
     error: float
@@ -63,19 +63,19 @@ class _Ready:
     first_us: float
 
 
-class TrialRunner:
-    """Runs the trials of a queue on one device.
+class AttemptRunner:
+    """Runs the attempts of a queue on one device.
 
     samples: number of samples for candidates near the best. workers: processes that build
     candidates of vendors' libraries (under True) and those that skip zeros (under False), both of
     which keep Python's interpreter for long; this process builds what none of them does. progress:
-    called after each trial. is_over: returns whether the time that may be spent is over; trials
+    called after each attempt. is_over: returns whether the time that may be spent is over; attempts
     that were not begun by then are left. spreads: a list to which the ratio of the quartiles of
     each candidate's samples is added.
     """
 
-    def __init__(self, queue: TrialQueue, device: Device, memory: CandidateMemory, samples: int, *,
-                 workers: Mapping[bool, BuildWorkers] | None = None,
+    def __init__(self, queue: AttemptQueue, device: Device, memory: CandidateMemory,
+                 samples: int, *, workers: Mapping[bool, BuildWorkers] | None = None,
                  contention: CpuContention | None = None, profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
                  is_over: Callable[[], bool] = lambda: False,
@@ -93,28 +93,28 @@ class TrialRunner:
         self._sets: dict[str, Future[CandidateSet]] = {}
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
         self._spoilt: set[CandidateGroup] = set()
-        self.done: list[Trial] = []
-        """The trials that were measured so far, those before an interrupt included."""
+        self.done: list[Attempt] = []
+        """The attempts that were measured so far, those before an interrupt included."""
         self._pool: ThreadPoolExecutor | None = None
 
     def run(self) -> None:
-        """Runs the trials, whose results are in `measured` afterwards."""
-        self._memory.reserve_workspace(trial.variant for trial in self._queue)
+        """Runs the attempts, whose results are in `measured` afterwards."""
+        self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries
                    else nullcontext())
         try:
             with responsive(), current, self._builders():
-                for trial, built in self._built_ahead():
-                    self._try(trial, built)
-                    self.done.append(trial)
+                for attempt, built in self._built_ahead():
+                    self._try(attempt, built)
+                    self.done.append(attempt)
                     self._progress()
                 for group in list(self._ready):
                     self._sample(group)
         finally:
             # where samples were spoilt, times of one sample and what was not tried for them are too
-            for trial in (*self.done, *self._queue.not_tried):
-                trial.is_transient |= trial.group in self._spoilt
+            for attempt in (*self.done, *self._queue.not_tried):
+                attempt.is_transient |= attempt.group in self._spoilt
 
     @contextmanager
     def _builders(self) -> Iterator[None]:
@@ -133,33 +133,33 @@ class TrialRunner:
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = None
 
-    def _built_ahead(self) -> Iterator[tuple[Trial, Callable[[], Prepared]]]:
-        """Yields the trials of the queue, each with a function that returns what was built or
+    def _built_ahead(self) -> Iterator[tuple[Attempt, Callable[[], Prepared]]]:
+        """Yields the attempts of the queue, each with a function that returns what was built or
         raises the error. Where the device builds side by side, others are built meanwhile."""
-        waiting: dict[Future[Prepared], Trial] = {}
+        waiting: dict[Future[Prepared], Attempt] = {}
         ahead = _AHEAD * processors() if self._pool is not None else 1
         while True:
             while len(waiting) < ahead:
-                trial = self._queue.pop_required() if self._is_over() else self._queue.pop()
-                if trial is None:
+                attempt = self._queue.pop_required() if self._is_over() else self._queue.pop()
+                if attempt is None:
                     break
                 if self._pool is None:
-                    yield trial, partial(self._build, trial)
+                    yield attempt, partial(self._build, attempt)
                     continue
-                waiting[self._pool.submit(self._build, trial)] = trial
+                waiting[self._pool.submit(self._build, attempt)] = attempt
             if not waiting:
                 return
             done = next((future for future in waiting if future.done()), None)
             if done is None:
                 with self._profile.stage(WAITING):
                     done = next(iter(wait(waiting, return_when=FIRST_COMPLETED).done))
-            trial = waiting.pop(done)
+            attempt = waiting.pop(done)
             # what was learnt since it was begun may have made it useless
-            if self._queue.is_useless(trial):
-                self._queue.not_tried.append(trial)
+            if self._queue.is_useless(attempt):
+                self._queue.not_tried.append(attempt)
                 self._progress()
-            elif trial.is_required or not self._is_over():
-                yield trial, done.result
+            elif attempt.is_required or not self._is_over():
+                yield attempt, done.result
 
     def _set_of(self, layer: Layer) -> CandidateSet:
         """Returns the inputs and expected outputs of a layer, which the first caller makes."""
@@ -173,49 +173,49 @@ class TrialRunner:
                 made.set_exception(error)
         return known.result()
 
-    def _build(self, trial: Trial) -> Prepared:
+    def _build(self, attempt: Attempt) -> Prepared:
         built = None
-        is_vendor = bool(trial.algorithm.vendor)
+        is_vendor = bool(attempt.algorithm.vendor)
         workers = self._workers.get(is_vendor)
-        if workers is not None and (is_vendor or not trial.algorithm.dense):
+        if workers is not None and (is_vendor or not attempt.algorithm.dense):
             with self._profile.stage(WORKING):
-                weights = trial.group.layer.weights_on(self._device)
+                weights = attempt.group.layer.weights_on(self._device)
                 with suppress(BuildHereError):
-                    built = workers.submit(trial.algorithm, trial.group.problem,
-                                                 trial.variant, weights).result()
-        candidates = self._set_of(trial.group.layer)
+                    built = workers.submit(attempt.algorithm, attempt.group.problem,
+                                                 attempt.variant, weights).result()
+        candidates = self._set_of(attempt.group.layer)
         with self._profile.stage(BUILDING):
-            return candidates.build(trial.algorithm, trial.variant, built)
+            return candidates.build(attempt.algorithm, attempt.variant, built)
 
-    def _try(self, trial: Trial, built: Callable[[], Prepared]) -> None:
+    def _try(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
         """Checks a candidate and takes the first sample of its time."""
-        candidates = self._set_of(trial.group.layer)
+        candidates = self._set_of(attempt.group.layer)
         try:
-            ready = self._timed_once(trial, candidates, *built())
+            ready = self._timed_once(attempt, candidates, *built())
         except (OutOfMemoryError, MemoryError):
             # candidates that are kept to be timed again make room
             self._sample_all()
             try:
-                ready = self._timed_once(trial, candidates, *self._build(trial))
+                ready = self._timed_once(attempt, candidates, *self._build(attempt))
             except Exception as failure:
-                self._fail(trial, candidates, failure)
+                self._fail(attempt, candidates, failure)
                 return
         except Exception as failure:  # in any way: it is reported and the rest go on
-            self._fail(trial, candidates, failure)
+            self._fail(attempt, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
-        bound = self._queue.bound(trial)
+        bound = self._queue.bound(attempt)
         is_near = ready.first_us <= NEAR * bound
         # an interrupt may come before the other samples of one that is near
-        trial.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
-        self._queue.learn(trial)
+        attempt.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
+        self._queue.learn(attempt)
         if is_near:
-            self._ready.setdefault(trial.group, []).append(ready)
+            self._ready.setdefault(attempt.group, []).append(ready)
 
-    def _timed_once(self, trial: Trial, candidates: CandidateSet, state: State,
+    def _timed_once(self, attempt: Attempt, candidates: CandidateSet, state: State,
                     cost: BuildCost) -> _Ready:
         with self._profile.stage(CHECKING):
-            work, error = candidates.checked(trial.algorithm, trial.variant, state)
+            work, error = candidates.checked(attempt.algorithm, attempt.variant, state)
         # whether others wanted the processors cannot be told of so short a time
         with self._profile.stage(TIMING):
             device = self._device
@@ -223,20 +223,20 @@ class TrialRunner:
                        else partial(device.time, work))
             once = execute()
             self._profile.device_us += once
-            is_hopeless = once > _HOPELESS * (self._queue.bound(trial) + _LAUNCH_US)
+            is_hopeless = once > _HOPELESS * (self._queue.bound(attempt) + _LAUNCH_US)
             if is_hopeless or once > _LONG_US:
-                return _Ready(trial, work, PreparedTask(execute, 1, once), error, cost, once)
+                return _Ready(attempt, work, PreparedTask(execute, 1, once), error, cost, once)
             task = repeated(Task(device, work), _SAMPLE_US, once)
             (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
             raise timing
         # one sample warms up
         self._profile.device_us += 2 * task.count * timing.median_us
-        return _Ready(trial, work, task, error, cost, timing.median_us)
+        return _Ready(attempt, work, task, error, cost, timing.median_us)
 
-    def _fail(self, trial: Trial, candidates: CandidateSet, failure: Exception) -> None:
-        trial.measured = candidates.failed(trial.algorithm, trial.variant, failure)
-        trial.is_transient = isinstance(failure, (OutOfMemoryError, MemoryError))
+    def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
+        attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
+        attempt.is_transient = isinstance(failure, (OutOfMemoryError, MemoryError))
 
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""
@@ -250,10 +250,10 @@ class TrialRunner:
         candidates = self._set_of(group.layer)
         near = []
         for ready in self._ready.pop(group):
-            if ready.first_us <= NEAR * self._queue.bound(ready.trial):
+            if ready.first_us <= NEAR * self._queue.bound(ready.attempt):
                 near.append(ready)
-            elif ready.trial.measured is not None:
-                ready.trial.measured = replace(ready.trial.measured, samples=self._samples)
+            elif ready.attempt.measured is not None:
+                ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
         with self._profile.stage(TIMING):
             timings, is_spoilt = self._contention.undisturbed(self._device, lambda: sampled(
                 [ready.task for ready in near], self._samples, _BUDGET_US))
@@ -266,47 +266,47 @@ class TrialRunner:
                     self._profile.device_us += (
                         ready.task.count * timing.repeats * timing.median_us)
                     self._spreads.append(timing.p75_us / max(timing.p25_us, 1e-3))
-                    is_best = timing.median_us <= _BEST * self._queue.bound(ready.trial)
+                    is_best = timing.median_us <= _BEST * self._queue.bound(ready.attempt)
                     cold_us = candidates.cold(ready.work) if is_best else None
                 except Exception as failure:
-                    self._fail(ready.trial, candidates, failure)
+                    self._fail(ready.attempt, candidates, failure)
                     continue
-                ready.trial.measured = replace(
+                ready.attempt.measured = replace(
                     _measured(ready, timing, candidates, self._samples), cold_us=cold_us)
         candidates.release()
 
 
 def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
               samples: int) -> Measurement:
-    measured = Measurement.of(ready.trial.algorithm, ready.trial.variant, timing,
+    measured = Measurement.of(ready.attempt.algorithm, ready.attempt.variant, timing,
                               error=ready.error, weights=candidates.digest, build=ready.build)
     # the number that was asked for, though a slow candidate has fewer
     return replace(measured, samples=samples)
 
 
-def trials_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]],
-              estimates: Estimates) -> list[Trial]:
-    """Returns a trial for each algorithm and variant."""
-    leaders: dict[tuple, Trial] = {}
-    trials = []
+def attempts_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]],
+              estimates: Estimates) -> list[Attempt]:
+    """Returns an attempt for each algorithm and variant."""
+    leaders: dict[tuple, Attempt] = {}
+    attempts = []
     for algorithm, variant in pairs:
-        trial = Trial(group, algorithm, variant,
+        attempt = Attempt(group, algorithm, variant,
                       estimates.model_us(algorithm, group.problem, variant))
-        family = (algorithm.name, trial.formats, variant.precision)
-        trial.leader = leaders.get(family)
-        leaders.setdefault(family, trial)
-        trials.append(trial)
-    return trials
+        family = (algorithm.name, attempt.formats, variant.precision)
+        attempt.leader = leaders.get(family)
+        leaders.setdefault(family, attempt)
+        attempts.append(attempt)
+    return attempts
 
 
 def measure_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
-                  samples: int, memory: CandidateMemory | None = None) -> list[Trial]:
-    """Measures candidates of one layer, all of them, and returns their trials in order."""
+                  samples: int, memory: CandidateMemory | None = None) -> list[Attempt]:
+    """Measures candidates of one layer, all of them, and returns their attempts in order."""
     assert layer.problem is not None
     estimates = Estimates(device)
     group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
-    trials = trials_of(group, pairs, estimates)
-    queue = TrialQueue(trials, estimates, everything=True)
-    TrialRunner(queue, device, CandidateMemory(device) if memory is None else memory,
+    attempts = attempts_of(group, pairs, estimates)
+    queue = AttemptQueue(attempts, estimates, everything=True)
+    AttemptRunner(queue, device, CandidateMemory(device) if memory is None else memory,
                 samples).run()
-    return trials
+    return attempts

@@ -28,14 +28,14 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, TuningProfile
 from gossamer.plan.tune.queue import (
     NEAR,
+    Attempt,
+    AttemptQueue,
     CandidateGroup,
     LayerTimes,
     Progress,
-    Trial,
-    TrialQueue,
 )
 from gossamer.plan.tune.results import Results
-from gossamer.plan.tune.runner import TrialRunner, trials_of
+from gossamer.plan.tune.runner import AttemptRunner, attempts_of
 from gossamer.plan.tune.thread_margin import without_small_gains
 from gossamer.plan.tune.worker_pools import WorkerPools
 
@@ -166,57 +166,57 @@ class Tuner(Measures):
         """Measures what is missing of the candidates of layers on a device."""
         with self.profile.stage(LISTING):
             work = self._listing.work(device, requests)
-            trials, followers = self._trials(device, work)
-        if not trials:
+            attempts, followers = self._attempts(device, work)
+        if not attempts:
             return
-        self._note(f"{len(work.times)} layers: {len(trials)} candidates")
-        self._workers.start(device, {trial.algorithm for trial in trials
-                                     if not trial.algorithm.vendor})
-        queue = TrialQueue([trial for trial in trials if trial.group not in followers],
+        self._note(f"{len(work.times)} layers: {len(attempts)} candidates")
+        self._workers.start(device, {attempt.algorithm for attempt in attempts
+                                     if not attempt.algorithm.vendor})
+        queue = AttemptQueue([attempt for attempt in attempts if attempt.group not in followers],
                            self._estimates_of(device), everything=self.everything)
-        self._run(device, queue, trials, work)
+        self._run(device, queue, attempts, work)
         if followers:
-            queue.extend(self._ranked_elsewhere(trials, followers))
-            self._run(device, queue, trials, work)
-        while self.is_over and (instead := self._required_instead(work, trials)):
-            queue.extend(trial for trial in instead if trial not in queue)
-            self._run(device, queue, trials, work)
+            queue.extend(self._ranked_elsewhere(attempts, followers))
+            self._run(device, queue, attempts, work)
+        while self.is_over and (instead := self._required_instead(work, attempts)):
+            queue.extend(attempt for attempt in instead if attempt not in queue)
+            self._run(device, queue, attempts, work)
 
-    def _trials(self, device: Device, work: Work
-                ) -> tuple[list[Trial], dict[CandidateGroup, CandidateGroup]]:
-        """Returns trials for what was not measured before, and the groups of layers that are like
+    def _attempts(self, device: Device, work: Work
+                ) -> tuple[list[Attempt], dict[CandidateGroup, CandidateGroup]]:
+        """Returns attempts for what was not measured before, and the groups of layers that are like
         another one, each with the group of that layer."""
         estimates, everything = self._estimates_of(device), []
         alike: dict[object, CandidateGroup] = {}
         followers: dict[CandidateGroup, CandidateGroup] = {}
         for problem, group in work.groups.items():
             known = self._results.stored(problem, device)
-            trials = trials_of(group, work.pairs[problem].values(), estimates)
+            attempts = attempts_of(group, work.pairs[problem].values(), estimates)
             missing = []
-            for trial in trials:
-                key = candidate_key(trial.algorithm, trial.variant)
-                trial.is_required = (problem, key) in work.required
+            for attempt in attempts:
+                key = candidate_key(attempt.algorithm, attempt.variant)
+                attempt.is_required = (problem, key) in work.required
                 stored = known.get(key)
-                trial.before = stored
+                attempt.before = stored
                 if not self._is_missing(stored, group.layer):
-                    trial.measured = stored
+                    attempt.measured = stored
                 else:
-                    missing.append(trial)
-            best = min((trial.time_us for trial in trials if trial.time_us is not None),
+                    missing.append(attempt)
+            best = min((attempt.time_us for attempt in attempts if attempt.time_us is not None),
                        default=math.inf)
-            for trial in trials:
+            for attempt in attempts:
                 # near times compare only within one session
-                is_near = trial.time_us is not None and trial.time_us <= NEAR * best
-                if missing and is_near and not self._results.are_of(trial, device):
-                    trial.measured = None
-                    missing.append(trial)
-                elif trial.measured is not None:
-                    if not self._results.are_of(trial, device):
-                        self.reused += not trial.measured.not_tried
-                        self.not_tried += trial.measured.not_tried
-                    self._results.keep(trial, device)
+                is_near = attempt.time_us is not None and attempt.time_us <= NEAR * best
+                if missing and is_near and not self._results.are_of(attempt, device):
+                    attempt.measured = None
+                    missing.append(attempt)
+                elif attempt.measured is not None:
+                    if not self._results.are_of(attempt, device):
+                        self.reused += not attempt.measured.not_tried
+                        self.not_tried += attempt.measured.not_tried
+                    self._results.keep(attempt, device)
                     for layer in group.layers:
-                        layer.learn(trial)
+                        layer.learn(attempt)
             if all(spec.size == 0 for spec in problem.outputs):
                 self._keep_empty(device, missing)
                 continue
@@ -228,10 +228,10 @@ class Tuner(Measures):
             everything += missing
         return everything, followers
 
-    def _run(self, device: Device, queue: TrialQueue, trials: Sequence[Trial],
+    def _run(self, device: Device, queue: AttemptQueue, attempts: Sequence[Attempt],
              work: Work) -> None:
-        """Runs a queue of trials and stores their results, those before an interrupt included."""
-        start, most = time.monotonic(), len(trials)
+        """Runs a queue of attempts and stores their results, those before an interrupt included."""
+        start, most = time.monotonic(), len(attempts)
 
         def progress() -> None:
             known = [times for times in work.times.values() if times.best]
@@ -241,7 +241,7 @@ class Tuner(Measures):
                 len(work.times), len(known), sum(times.best_us for times in known),
                 most, most - left, spent * left / max(1, most - left)))
 
-        runner = TrialRunner(
+        runner = AttemptRunner(
             queue, device, self._memory_of(device), self.samples,
             workers=self._workers.pools if device is self.device else None,
             contention=self.contention, profile=self.profile, progress=progress,
@@ -250,73 +250,74 @@ class Tuner(Measures):
             runner.run()
         finally:
             self.measured += len(runner.done)
-            for trial in itertools.chain(trials if self.is_over else (), queue):
-                if trial.measured is None and self.is_over:
-                    trial.measured = Measurement.of(
-                        trial.algorithm, trial.variant, not_tried=True,
+            for attempt in itertools.chain(attempts if self.is_over else (), queue):
+                if attempt.measured is None and self.is_over:
+                    attempt.measured = Measurement.of(
+                        attempt.algorithm, attempt.variant, not_tried=True,
                         failure="not tried: measuring was ended before")
-                    trial.is_transient = True
+                    attempt.is_transient = True
             with self.profile.stage(STORING):
-                self._store(device, trials)
+                self._store(device, attempts)
 
-    def _store(self, device: Device, trials: Sequence[Trial]) -> None:
+    def _store(self, device: Device, attempts: Sequence[Attempt]) -> None:
         by_problem: dict[Problem, list[Measurement]] = {}
-        for trial in trials:
-            if trial.measured is not None:
-                if not self._results.has(trial, device):
-                    self.not_tried += trial.measured.not_tried
-                    trial.measured = _with_first_build(trial.measured, trial.before)
-                    if trial.measured.not_tried:
+        for attempt in attempts:
+            if attempt.measured is not None:
+                if not self._results.has(attempt, device):
+                    self.not_tried += attempt.measured.not_tried
+                    attempt.measured = _with_first_build(attempt.measured, attempt.before)
+                    if attempt.measured.not_tried:
                         # more effort tries it again
-                        trial.measured = replace(trial.measured, samples=self.samples)
-                self._results.keep(trial, device)
-                if not trial.is_transient:
-                    by_problem.setdefault(trial.group.problem, []).append(trial.measured)
+                        attempt.measured = replace(attempt.measured, samples=self.samples)
+                self._results.keep(attempt, device)
+                if not attempt.is_transient:
+                    by_problem.setdefault(attempt.group.problem, []).append(attempt.measured)
         for problem, measured in by_problem.items():
             self._results.cache_of(device).put(problem, measured)
 
-    def _required_instead(self, work: Work, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns a trial for each layer for which no candidate that was measured works, the most
-        precise first, so that it is measured though measuring was ended."""
-        instead: list[Trial] = []
+    def _required_instead(self, work: Work, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Returns an attempt for each layer for which no candidate that was measured works, the
+        most precise first, so that it is measured though measuring was ended."""
+        instead: list[Attempt] = []
         for times in work.times.values():
-            left = [trial for trial in trials if times in trial.group.layers
-                    and trial.measured is not None and trial.measured.not_tried]
-            if times.best or not left or any(trial in instead for trial in left):
+            left = [attempt for attempt in attempts if times in attempt.group.layers
+                    and attempt.measured is not None and attempt.measured.not_tried]
+            if times.best or not left or any(attempt in instead for attempt in left):
                 continue
-            instead.append(min(left, key=lambda trial: PRECISIONS.index(trial.variant.precision)))
-        for trial in instead:
-            trial.is_required, trial.is_transient, trial.measured = True, False, None
+            instead.append(min(
+                left, key=lambda attempt: PRECISIONS.index(attempt.variant.precision)))
+        for attempt in instead:
+            attempt.is_required, attempt.is_transient, attempt.measured = True, False, None
         self.not_tried -= len(instead)
         return instead
 
-    def _ranked_elsewhere(self, trials: Sequence[Trial],
-                          followers: dict[CandidateGroup, CandidateGroup]) -> list[Trial]:
-        """Returns the trials of layers that are like another one: the configs that are best for
+    def _ranked_elsewhere(self, attempts: Sequence[Attempt],
+                          followers: dict[CandidateGroup, CandidateGroup]) -> list[Attempt]:
+        """Returns the attempts of layers that are like another one: the configs that are best for
         that one. The others get results that say so."""
         ranked: dict[CandidateGroup, list[CandidateKey]] = {}
-        spoilt = {trial.group for trial in trials if trial.is_transient}
+        spoilt = {attempt.group for attempt in attempts if attempt.is_transient}
         for group in set(followers.values()):
-            timed = [trial for trial in trials
-                     if trial.group is group and trial.time_us is not None]
-            timed.sort(key=lambda trial: trial.time_us or math.inf)
-            ranked[group] = [candidate_key(trial.algorithm, trial.variant)
-                             for trial in timed[:_FROM_ALIKE]]
+            timed = [attempt for attempt in attempts
+                     if attempt.group is group and attempt.time_us is not None]
+            timed.sort(key=lambda attempt: attempt.time_us or math.inf)
+            ranked[group] = [candidate_key(attempt.algorithm, attempt.variant)
+                             for attempt in timed[:_FROM_ALIKE]]
         taken = []
-        for trial in trials:
-            leader = followers.get(trial.group)
+        for attempt in attempts:
+            leader = followers.get(attempt.group)
             if leader is None:
                 continue
-            key = candidate_key(trial.algorithm, trial.variant)
-            if trial.is_required or not ranked[leader] or key in ranked[leader]:
-                trial.leader = None
-                taken.append(trial)
+            key = candidate_key(attempt.algorithm, attempt.variant)
+            if attempt.is_required or not ranked[leader] or key in ranked[leader]:
+                attempt.leader = None
+                taken.append(attempt)
             else:
-                trial.measured = Measurement.of(
-                    trial.algorithm, trial.variant, not_tried=True,
+                attempt.measured = Measurement.of(
+                    attempt.algorithm, attempt.variant, not_tried=True,
                     failure=f"not tried: not among the best for {leader.layer.name}, which is "
                             "alike")
-                trial.is_transient |= leader in spoilt
+                attempt.is_transient |= leader in spoilt
         return taken
 
     def _candidates(self, request: Request) -> list[Candidate]:
@@ -345,23 +346,24 @@ class Tuner(Measures):
         those of another layer."""
         group = CandidateGroup(timed, request.layer, [LayerTimes(request.layer.name)])
         estimates = self._estimates_of(request.device)
-        trials = trials_of(group, [(algorithm, variant)], estimates)
-        TrialRunner(TrialQueue(trials, estimates, everything=True), request.device,
+        attempts = attempts_of(group, [(algorithm, variant)], estimates)
+        AttemptRunner(AttemptQueue(attempts, estimates, everything=True), request.device,
                     self._memory_of(request.device), self.samples, profile=self.profile).run()
-        (trial,) = trials
-        assert trial.measured is not None
+        (attempt,) = attempts
+        assert attempt.measured is not None
         self.measured += 1
-        if not trial.is_transient:
-            self._results.cache_of(request.device).put(timed, [trial.measured])
-        return trial.measured
+        if not attempt.is_transient:
+            self._results.cache_of(request.device).put(timed, [attempt.measured])
+        return attempt.measured
 
-    def _keep_empty(self, device: Device, trials: Iterable[Trial]) -> None:
+    def _keep_empty(self, device: Device, attempts: Iterable[Attempt]) -> None:
         """Gives candidates whose outputs are empty no time at all."""
         no_time = Timing(0.0, 0.0, 0.0, self.samples)
-        for trial in trials:
-            trial.measured = Measurement.of(trial.algorithm, trial.variant, no_time, error=0.0,
-                                            weights=self._digest(trial.group.layer))
-            self._results.keep(trial, device)
+        for attempt in attempts:
+            attempt.measured = Measurement.of(
+                attempt.algorithm, attempt.variant, no_time, error=0.0,
+                weights=self._digest(attempt.group.layer))
+            self._results.keep(attempt, device)
 
     def _is_missing(self, stored: Measurement | None, layer: Layer) -> bool:
         """Whether a candidate has to be measured, as its stored measurement does not suffice."""

@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
-from gossamer.plan.tune.runner import TrialRunner
+from gossamer.plan.tune.runner import AttemptRunner
 from tests.cli.compile.command import Run, compile_
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Makes Ctrl-C come when so many candidates have been measured."""
-    measure, calls = TrialRunner._try, []
+    measure, calls = AttemptRunner._try, []
 
-    def interrupted(self: TrialRunner, *arguments: Any) -> None:
+    def interrupted(self: AttemptRunner, *arguments: Any) -> None:
         if len(calls) == after:
             raise KeyboardInterrupt
         calls.append(1)
         measure(self, *arguments)
 
-    monkeypatch.setattr(TrialRunner, "_try", interrupted)
+    monkeypatch.setattr(AttemptRunner, "_try", interrupted)
 
 
 def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,

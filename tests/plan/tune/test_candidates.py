@@ -78,7 +78,7 @@ def layer(scale: float = 1.0, batch: int = 8, seed: int = 0) -> Layer:
 
 def results(of: Layer, pairs: Sequence[tuple[Algorithm, Variant]],
             memory: CandidateMemory | None = None) -> list[Measurement]:
-    measured = [trial.measured for trial in measure_alone(of, HOST, pairs, 3, memory)]
+    measured = [attempt.measured for attempt in measure_alone(of, HOST, pairs, 3, memory)]
     return [measurement for measurement in measured if measurement is not None]
 
 
@@ -220,12 +220,12 @@ def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(HOST), "empty", bounded)
     stub = Stub(variants=three)
-    trials = measure_alone(layer(), HOST, [
+    attempts = measure_alone(layer(), HOST, [
         (stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
-    assert [trial.time_us is None for trial in trials] == [False, False, True]
-    assert trials[2].measured is not None
-    assert "no room for 9000000 bytes" in str(trials[2].measured.failure)
-    assert [trial.is_transient for trial in trials] == [False, False, True]
+    assert [attempt.time_us is None for attempt in attempts] == [False, False, True]
+    assert attempts[2].measured is not None
+    assert "no room for 9000000 bytes" in str(attempts[2].measured.failure)
+    assert [attempt.is_transient for attempt in attempts] == [False, False, True]
     assert len({id(workspace) for workspace in stub.workspaces}) == 1
 
 

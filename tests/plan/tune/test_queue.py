@@ -12,7 +12,7 @@ from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.queue import CandidateGroup, LayerTimes, Trial, TrialQueue
+from gossamer.plan.tune.queue import Attempt, AttemptQueue, CandidateGroup, LayerTimes
 from tests.plan.tune.paced import Paced, layer
 
 HOST = find("host")
@@ -24,9 +24,9 @@ def group(name: str = "conv", *times: LayerTimes) -> CandidateGroup:
     return CandidateGroup(of.problem, of, list(times) or [LayerTimes(name)])
 
 
-def trial(of: CandidateGroup, model_us: float, name: str = "paced", *, layout: str = "NCHW",
+def attempt(of: CandidateGroup, model_us: float, name: str = "paced", *, layout: str = "NCHW",
           dtype: str = "float32", precision: str = "fp32", build_seconds: float = 0.0,
-          is_required: bool = False) -> Trial:
+          is_required: bool = False) -> Attempt:
     (variant,) = Paced(name, 1.0).variants(of.problem, HOST)  # type: ignore[arg-type]
 
     def changed(specs: Sequence) -> tuple:
@@ -34,29 +34,29 @@ def trial(of: CandidateGroup, model_us: float, name: str = "paced", *, layout: s
 
     variant = Variant(variant.config, changed(variant.inputs), changed(variant.outputs), precision,
                       build_seconds=build_seconds)
-    return Trial(of, Paced(name, 1.0), variant, model_us, is_required=is_required)
+    return Attempt(of, Paced(name, 1.0), variant, model_us, is_required=is_required)
 
 
-def measure(queue: TrialQueue, tried: Trial, time_us: float) -> None:
+def measure(queue: AttemptQueue, tried: Attempt, time_us: float) -> None:
     tried.measured = Measurement.of(tried.algorithm, tried.variant,
                                     Timing(time_us, time_us, time_us, 1))
     queue.learn(tried)
 
 
-def queue_of(*trials: Trial, everything: bool = False) -> TrialQueue:
-    return TrialQueue(trials, Estimates(HOST), everything=everything)
+def queue_of(*attempts: Attempt, everything: bool = False) -> AttemptQueue:
+    return AttemptQueue(attempts, Estimates(HOST), everything=everything)
 
 
 def test_what_is_required_comes_first_whatever_is_expected_of_it() -> None:
     of = group()
-    required = trial(of, 1e6, is_required=True)
-    queue = queue_of(trial(of, 1.0, "quick"), required, trial(of, 2.0, "other"))
+    required = attempt(of, 1e6, is_required=True)
+    queue = queue_of(attempt(of, 1.0, "quick"), required, attempt(of, 2.0, "other"))
     assert queue.pop() is required and len(queue) == 2
 
 
 def test_a_required_one_is_tried_though_it_is_useless() -> None:
     of = group()
-    fast, required = trial(of, 1.0), trial(of, 1e6, is_required=True)
+    fast, required = attempt(of, 1.0), attempt(of, 1e6, is_required=True)
     queue = queue_of(required)
     measure(queue, fast, 1.0)
     assert queue.pop() is required and not queue.not_tried
@@ -64,16 +64,17 @@ def test_a_required_one_is_tried_though_it_is_useless() -> None:
 
 def test_only_required_ones_are_left_to_measure_when_time_is_over() -> None:
     of = group()
-    trials = [trial(of, 10.0 + n, is_required=n in (1, 3)) for n in range(5)]
-    queue = queue_of(*trials)
+    attempts = [attempt(of, 10.0 + n, is_required=n in (1, 3)) for n in range(5)]
+    queue = queue_of(*attempts)
     popped = {id(queue.pop_required()), id(queue.pop_required())}
-    assert popped == {id(trials[1]), id(trials[3])}
+    assert popped == {id(attempts[1]), id(attempts[3])}
     assert queue.pop_required() is None and len(queue) == 3 and not queue.not_tried
 
 
 def test_useless_ones_are_left_with_their_reason() -> None:
     of = group()
-    fast, slow, unclear = trial(of, 10.0, "fast"), trial(of, 100.0, "slow"), trial(of, 20.0, "new")
+    fast, slow = attempt(of, 10.0, "fast"), attempt(of, 100.0, "slow")
+    unclear = attempt(of, 20.0, "new")
     queue = queue_of(slow, unclear)
     measure(queue, fast, 12.5)
     assert queue.pop() is unclear, "it may take 0.4 times as long as its model says"
@@ -84,16 +85,16 @@ def test_useless_ones_are_left_with_their_reason() -> None:
 
 def test_everything_is_tried_where_that_is_asked_for() -> None:
     of = group()
-    slow = trial(of, 1e6, "slow")
+    slow = attempt(of, 1e6, "slow")
     queue = queue_of(slow, everything=True)
-    measure(queue, trial(of, 1.0, "fast"), 1.0)
+    measure(queue, attempt(of, 1.0, "fast"), 1.0)
     assert queue.pop() is slow and queue.pop() is None and queue.not_tried == []
 
 
 def test_layers_without_a_time_come_first_each_with_what_is_expected_to_be_fastest() -> None:
     known, new = group("known"), group("new")
-    first = trial(known, 100.0)
-    gain, slower, faster = trial(known, 50.0), trial(new, 9.0, "a"), trial(new, 3.0, "b")
+    first = attempt(known, 100.0)
+    gain, slower, faster = attempt(known, 50.0), attempt(new, 9.0, "a"), attempt(new, 3.0, "b")
     queue = queue_of(gain, slower, faster)
     measure(queue, first, 100.0)
     assert [queue.pop(), queue.pop(), queue.pop()] == [faster, slower, gain]
@@ -101,26 +102,26 @@ def test_layers_without_a_time_come_first_each_with_what_is_expected_to_be_faste
 
 def test_layers_without_a_time_take_turns() -> None:
     one, other = group("one"), group("other")
-    trials = [trial(one, 1.0, "a"), trial(one, 1.1, "b"), trial(other, 2.0, "a")]
-    queue = queue_of(*trials)
-    assert [queue.pop() for _ in trials] == [trials[0], trials[2], trials[1]]
+    attempts = [attempt(one, 1.0, "a"), attempt(one, 1.1, "b"), attempt(other, 2.0, "a")]
+    queue = queue_of(*attempts)
+    assert [queue.pop() for _ in attempts] == [attempts[0], attempts[2], attempts[1]]
 
 
 def test_the_largest_gain_comes_first() -> None:
     small, large = group("small"), group("large")
-    little, much = trial(small, 5.0), trial(large, 500.0)
+    little, much = attempt(small, 5.0), attempt(large, 500.0)
     queue = queue_of(little, much)
-    measure(queue, trial(small, 10.0, "known"), 10.0)
-    measure(queue, trial(large, 1000.0, "known"), 1000.0)
+    measure(queue, attempt(small, 10.0, "known"), 10.0)
+    measure(queue, attempt(large, 1000.0, "known"), 1000.0)
     assert [queue.pop(), queue.pop()] == [much, little]
 
 
 def test_a_gain_is_weighed_against_the_time_to_build() -> None:
     of = group()
-    slow_build = trial(of, 50.0, "slow to build", build_seconds=60.0)
-    quick_build = trial(of, 60.0, "quick to build")
+    slow_build = attempt(of, 50.0, "slow to build", build_seconds=60.0)
+    quick_build = attempt(of, 60.0, "quick to build")
     queue = queue_of(slow_build, quick_build)
-    measure(queue, trial(of, 100.0, "known"), 100.0)
+    measure(queue, attempt(of, 100.0, "known"), 100.0)
     assert [queue.pop(), queue.pop()] == [quick_build, slow_build]
 
 
@@ -128,33 +129,33 @@ def test_what_serves_several_layers_is_worth_more_and_useless_for_none_only() ->
     one, two = LayerTimes("one"), LayerTimes("two")
     shared, alone = group("shared", one, two), group("alone", two)
     queue = queue_of()
-    measure(queue, trial(shared, 100.0, "known"), 100.0)
-    measure(queue, trial(alone, 100.0, "sparse"), 10.0)
-    useful = trial(shared, 200.0, "other")
+    measure(queue, attempt(shared, 100.0, "known"), 100.0)
+    measure(queue, attempt(alone, 100.0, "sparse"), 10.0)
+    useful = attempt(shared, 200.0, "other")
     assert queue.bound(useful) == 100.0
     assert not queue.is_useless(useful), "80 us at least, against 100 us for the first layer"
-    assert queue.is_useless(trial(alone, 200.0, "other"))
+    assert queue.is_useless(attempt(alone, 200.0, "other"))
 
 
 def test_other_formats_are_known_with_their_conversions() -> None:
     of = group()
     queue, estimates = queue_of(), Estimates(HOST)
-    first, other = trial(of, 10.0), trial(of, 10.0, layout="NHWC")
+    first, other = attempt(of, 10.0), attempt(of, 10.0, layout="NHWC")
     measure(queue, first, 10.0)
     conversions = sum(map(estimates.conversion_us, first.specs, other.specs))
     assert queue.bound(other) == pytest.approx(10.0 + conversions)
-    assert queue.bound(trial(of, 10.0, "another")) == 10.0
+    assert queue.bound(attempt(of, 10.0, "another")) == 10.0
     measure(queue, other, 4.0)
-    assert queue.bound(trial(of, 10.0, "another", layout="NHWC")) == 4.0
+    assert queue.bound(attempt(of, 10.0, "another", layout="NHWC")) == 4.0
     assert queue.bound(first) == 10.0
 
 
 def test_a_failure_bounds_nothing() -> None:
     of = group()
-    queue, broken = queue_of(), trial(of, 10.0)
+    queue, broken = queue_of(), attempt(of, 10.0)
     broken.measured = Measurement.of(broken.algorithm, broken.variant, failure="does not run")
     queue.learn(broken)
-    assert queue.bound(trial(of, 10.0)) == math.inf and of.layers[0].best_us == math.inf
+    assert queue.bound(attempt(of, 10.0)) == math.inf and of.layers[0].best_us == math.inf
 
 
 @pytest.mark.parametrize(("is_inner", "keeps", "counts"), [
@@ -164,8 +165,8 @@ def test_less_precise_candidates_stand_for_more_precise_ones_where_they_may(
         is_inner: bool, keeps: bool, counts: str) -> None:
     of = group("conv", LayerTimes("conv", is_inner, keeps))
     queue = queue_of()
-    half = trial(of, 10.0, dtype="float16", precision="fp16")
-    full = trial(of, 10.0)
+    half = attempt(of, 10.0, dtype="float16", precision="fp16")
+    full = attempt(of, 10.0)
     measure(queue, half, 10.0)
     bound = queue.bound(full)
     if counts == "alone":
@@ -181,11 +182,11 @@ def test_less_precise_candidates_stand_for_more_precise_ones_where_they_may(
 
 def test_a_later_config_is_judged_by_the_first() -> None:
     of = group()
-    leader, later = trial(of, 10.0), trial(of, 10.0)
+    leader, later = attempt(of, 10.0), attempt(of, 10.0)
     later.leader = leader
     queue = queue_of()
     assert queue.least_us(later) == pytest.approx(4.0)
     measure(queue, leader, 100.0)
     assert queue.least_us(later) == pytest.approx(25.0)
-    measure(queue, trial(of, 10.0, "fast"), 20.0)
+    measure(queue, attempt(of, 10.0, "fast"), 20.0)
     assert queue.is_useless(later)
