@@ -69,6 +69,11 @@ class LayerTimes:
             self.best[key] = attempt
             self.bounds.clear()
 
+    def forget(self, attempt: Attempt) -> None:
+        """Forgets the time of an attempt that failed afterwards."""
+        self.best = {kind: known for kind, known in self.best.items() if known is not attempt}
+        self.bounds.clear()
+
     @property
     def best_us(self) -> float:
         """The best time; infinite where none is known."""
@@ -233,6 +238,11 @@ class AttemptQueue:
             self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
         for layer in attempt.group.layers:
             layer.learn(attempt)
+
+    def forget(self, attempt: Attempt) -> None:
+        """Forgets the time of an attempt that failed after it was measured."""
+        for layer in attempt.group.layers:
+            layer.forget(attempt)
 
     def _score(self, attempt: Attempt) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.

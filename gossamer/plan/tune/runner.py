@@ -237,6 +237,7 @@ class AttemptRunner:
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
         attempt.is_transient = isinstance(failure, (OutOfMemoryError, MemoryError))
+        self._queue.forget(attempt)
 
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""

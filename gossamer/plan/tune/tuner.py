@@ -178,7 +178,7 @@ class Tuner(Measures):
         if followers:
             queue.extend(self._ranked_elsewhere(attempts, followers))
             self._run(device, queue, attempts, work)
-        while self.is_over and (instead := self._required_instead(work, attempts)):
+        while instead := self._required_instead(work, attempts):
             queue.extend(attempt for attempt in instead if attempt not in queue)
             self._run(device, queue, attempts, work)
 
@@ -277,12 +277,17 @@ class Tuner(Measures):
 
     def _required_instead(self, work: Work, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns an attempt for each layer for which no candidate that was measured works, the
-        most precise first, so that it is measured though measuring was ended."""
+        most precise first, so that it is measured though measuring was ended or others were
+        expected to be faster."""
         instead: list[Attempt] = []
         for times in work.times.values():
-            left = [attempt for attempt in attempts if times in attempt.group.layers
-                    and attempt.measured is not None and attempt.measured.not_tried]
-            if times.best or not left or any(attempt in instead for attempt in left):
+            if times.best:
+                continue
+            own = [attempt for attempt in attempts if times in attempt.group.layers]
+            left = [attempt for attempt in own
+                    if attempt.measured is not None and attempt.measured.not_tried]
+            if not left or any(attempt.time_us is not None or attempt in instead
+                               for attempt in own):
                 continue
             instead.append(min(
                 left, key=lambda attempt: PRECISIONS.index(attempt.variant.precision)))
