@@ -60,6 +60,7 @@ class Compared:
         self.on_device = checks.error_of(self.guarded, spec, right, images)
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("which", [None, FEW, ALL])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_the_error_is_what_the_host_finds(checks: DeviceCheck, compiled_device: Device,
@@ -140,6 +141,7 @@ def test_what_is_padded_packed_or_no_float_is_left_to_the_host() -> None:
     assert not handles(default_spec((0, 3, 4, 5)))
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("nbytes", [4, 1028, 2**20 + 4])
 def test_memory_is_filled_with_guards(checks: DeviceCheck, compiled_device: Device,
                                       nbytes: int) -> None:
@@ -150,6 +152,7 @@ def test_memory_is_filled_with_guards(checks: DeviceCheck, compiled_device: Devi
     assert (memory[:nbytes] == GUARD).all() and not memory[nbytes:].any()
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("spec", SPECS[:6], ids=str)
 def test_inputs_are_arranged_as_the_host_packs_them(checks: DeviceCheck, compiled_device: Device,
                                                     spec: TensorSpec) -> None:
