@@ -58,7 +58,9 @@ class Examples:
                 self._numbers = np.concatenate([
                     self._numbers, self._random.standard_normal(missing, dtype=np.float32)])
             if count > len(self._numbers):
-                self._numbers = np.resize(self._numbers[:_DRAWN], count)
+                # twice as many each time, so that a network's layers cause few copies
+                copies = 2 ** math.ceil(math.log2(count / _DRAWN))
+                self._numbers = np.tile(self._numbers[:_DRAWN], copies)
             self._numbers.setflags(write=False)
             return self._numbers
 
