@@ -21,6 +21,8 @@ from gossamer.tensor import Format, memory_format
 
 _ATTEMPT_SECONDS = 0.005
 """Seconds that measuring a candidate takes where building it takes none."""
+_LATER = 20.0
+"""Factor of the seconds of a more precise candidate among layers that compute in float16."""
 _BUILDERS = 8
 """Candidates that are built at the same time, about."""
 NEAR = 1.15
@@ -253,11 +255,16 @@ class AttemptQueue:
         if attempt.leader is not None and attempt.leader.time_us is not None:
             expected = min(expected, attempt.leader.time_us)
         least = self.least_us(attempt)
+        seconds = _ATTEMPT_SECONDS + attempt.variant.build_seconds / _BUILDERS
+        if attempt.variant.precision != "fp16" and all(
+                layer.is_inner for layer in attempt.group.layers):
+            # it is of no use where float16 is as fast, which is known soon
+            seconds *= _LATER
         saved = 0.0
         for layer in attempt.group.layers:
             bound = layer.bound(attempt, self._estimates)
             if bound == math.inf:
                 # layers without any known time come first, each with what is expected to be fastest
-                return 1e12 / ((1 + layer.begun)**2 * max(expected, 1e-3))
+                return 1e12 / ((1 + layer.begun)**2 * max(expected, 1e-3) * seconds)
             saved += max(0.0, bound - expected, 0.1 * (bound - least))
-        return saved / (_ATTEMPT_SECONDS + attempt.variant.build_seconds / _BUILDERS)
+        return saved / seconds
