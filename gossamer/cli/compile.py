@@ -4,6 +4,7 @@ plan."""
 from __future__ import annotations
 
 import difflib
+import math
 import signal
 import sys
 import threading
@@ -82,7 +83,7 @@ def compile_(
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest algorithm for every layer of a network, and save the plan."""
-    _check_options(effort, precision, sparse_threshold, output, html)
+    _check_options(effort, precision, sparse_threshold, budget, output, html)
     sizes = _batches(batch)
     graph = arguments.load_graph(model, shape)
     if sizes != [1] and not arguments.has_batch(graph):
@@ -131,7 +132,7 @@ def compile_(
 
 
 def _check_options(effort: str, precision: str, sparse_threshold: float | None,
-                   output: Path | None, html: Path | None) -> None:
+                   budget: float | None, output: Path | None, html: Path | None) -> None:
     """Raises InputError where an option has an impossible value or names a file that cannot be
     written."""
     if effort not in EFFORTS:
@@ -141,6 +142,8 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
     if sparse_threshold is not None and not 0 < sparse_threshold < 1:
         raise InputError(f"--sparse-threshold {sparse_threshold:g}: expected a sparsity between 0 "
                          "and 1, such as 0.6")
+    if budget is not None and not 0 < budget < math.inf:
+        raise InputError(f"--budget {budget:g}: expected seconds above 0, such as 10")
     for option, path, suffix in (("--output", output, SUFFIX), ("--html", html, ".html")):
         if path is not None:
             output_files.check_file(option, path, suffix)
@@ -315,7 +318,7 @@ class _CandidateCounter:
 
     def note(self, line: str) -> None:
         """Shows what is about to be measured."""
-        self._progress.update(self._task, description=line, completed=0, total=None)
+        self._progress.reset(self._task, description=line, total=None)
 
     def update(self, known: TuningProgress) -> None:
         """Shows how far measuring is."""

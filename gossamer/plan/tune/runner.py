@@ -35,7 +35,7 @@ from gossamer.plan.tune.profile import (
     TuningProfile,
 )
 from gossamer.plan.tune.queue import NEAR, Attempt, AttemptQueue, CandidateGroup, LayerTimes
-from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
+from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and of all samples of a group's candidates."""
@@ -236,8 +236,17 @@ class AttemptRunner:
 
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
-        attempt.is_transient = isinstance(failure, (OutOfMemoryError, MemoryError))
+        attempt.is_transient = isinstance(
+            failure, (OutOfMemoryError, MemoryError, BuildProcessError))
         self._queue.forget(attempt)
+
+    def _cold(self, candidates: CandidateSet, ready: _Ready) -> float | None:
+        """Returns a candidate's time with cold caches; None where there is no memory to fill them.
+        """
+        try:
+            return candidates.cold(ready.work)
+        except OutOfMemoryError:
+            return None
 
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""
@@ -268,7 +277,7 @@ class AttemptRunner:
                         ready.task.count * timing.repeats * timing.median_us)
                     self._spreads.append(timing.p75_us / max(timing.p25_us, 1e-3))
                     is_best = timing.median_us <= _BEST * self._queue.bound(ready.attempt)
-                    cold_us = candidates.cold(ready.work) if is_best else None
+                    cold_us = self._cold(candidates, ready) if is_best else None
                 except Exception as failure:
                     self._fail(ready.attempt, candidates, failure)
                     continue

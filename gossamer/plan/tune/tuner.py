@@ -42,6 +42,8 @@ from gossamer.plan.tune.worker_pools import WorkerPools
 _FEW_SPREADS, _SCATTERED = 10, 1.25
 """Number of candidates from which on their samples say something of the device, and the ratio of
 quartiles from which on they scatter; on an idle GPU it is below 1.05."""
+_STORE_SECONDS = 5.0
+"""Seconds after which measurements are stored while others are made."""
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
 
@@ -232,8 +234,14 @@ class Tuner(Measures):
              work: Work) -> None:
         """Runs a queue of attempts and stores their results, those before an interrupt included."""
         start, most = time.monotonic(), len(attempts)
+        stored = start
 
         def progress() -> None:
+            nonlocal stored
+            if time.monotonic() - stored > _STORE_SECONDS:
+                # a process that is killed loses no more than this
+                self._store(device, attempts)
+                stored = time.monotonic()
             known = [times for times in work.times.values() if times.best]
             left = len(queue)
             spent = time.monotonic() - start
