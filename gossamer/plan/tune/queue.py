@@ -52,7 +52,8 @@ class LayerTimes:
     name: the layer's name. is_inner: whether all layers next to it may compute in the same
     precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
     precise candidate may not stand for a more precise one. begun: how many candidates were begun.
-    best: the fastest candidate of each combination of formats and precision. bounds: what bound()
+    best: the fastest candidate of each combination of formats and precision. best_us: the least of
+    their times. bounds: what bound()
     returned since the last of these changed.
     """
 
@@ -62,6 +63,7 @@ class LayerTimes:
     begun: int = 0
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
+    best_us: float = math.inf
 
     def learn(self, attempt: Attempt) -> None:
         """Remembers the time that an attempt has, if it has any."""
@@ -69,17 +71,17 @@ class LayerTimes:
         if attempt.time_us is not None and (
                 key not in self.best or attempt.time_us < (self.best[key].time_us or 0.0)):
             self.best[key] = attempt
-            self.bounds.clear()
+            self._changed()
 
     def forget(self, attempt: Attempt) -> None:
         """Forgets the time of an attempt that failed afterwards."""
         self.best = {kind: known for kind, known in self.best.items() if known is not attempt}
-        self.bounds.clear()
+        self._changed()
 
-    @property
-    def best_us(self) -> float:
-        """The best time; infinite where none is known."""
-        return min((attempt.time_us or 0.0 for attempt in self.best.values()), default=math.inf)
+    def _changed(self) -> None:
+        self.best_us = min((known.time_us or 0.0 for known in self.best.values()),
+                           default=math.inf)
+        self.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use: that of a known candidate,

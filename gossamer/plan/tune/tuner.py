@@ -242,11 +242,11 @@ class Tuner(Measures):
                 # a process that is killed loses no more than this
                 self._store(device, attempts)
                 stored = time.monotonic()
-            known = [times for times in work.times.values() if times.best]
+            known = [times.best_us for times in work.times.values() if times.best]
             left = len(queue)
             spent = time.monotonic() - start
             self._progress(Progress(
-                len(work.times), len(known), sum(times.best_us for times in known),
+                len(work.times), len(known), sum(known),
                 most, most - left, spent * left / max(1, most - left)))
 
         runner = AttemptRunner(
