@@ -53,8 +53,7 @@ class LayerTimes:
     precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
     precise candidate may not stand for a more precise one. begun: how many candidates were begun.
     best: the fastest candidate of each combination of formats and precision. best_us: the least of
-    their times. bounds: what bound()
-    returned since the last of these changed.
+    their times. bounds: what bound() returned since the last of these changed.
     """
 
     name: str
