@@ -90,7 +90,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Files:
-    """What the command line names for suites that ask for it.
+    """The files and efforts that the command line names, for suites that ask for them.
 
     models: ONNX files of networks. data: folder of published sparse weights. efforts: those whose
     planning is timed; empty for the suite's own.

@@ -79,7 +79,7 @@ class OptionalCapabilities(abc.ABC):
 
     @property
     def build_only(self) -> Callable[[], Device] | None:
-        """What makes a device in another process that builds kernels for this one; see below.
+        """Function that makes a device in another process that builds kernels for this one.
 
         It can be pickled, and it is None where no other process can build. The device that it makes
         has the same limits and names, puts what it compiles and assembles into the disk cache where

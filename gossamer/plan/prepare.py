@@ -48,7 +48,7 @@ class BuildCost:
 
 @dataclass(frozen=True)
 class BuiltForms:
-    """What another process built for a candidate; its kernels are in the kernel cache.
+    """The forms that another process built for a candidate; its kernels are in the kernel cache.
 
     forms: the packed forms by name. seconds: processor seconds that all but packing them took.
     """

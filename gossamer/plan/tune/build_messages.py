@@ -1,4 +1,4 @@
-"""What a process that builds candidates and the process that started it say to each other."""
+"""The messages between a process that builds candidates and the process that started it."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ _FEW_LISTED = 8
 
 @dataclass(eq=False)
 class Work:
-    """What is to be measured on a device: groups of candidates by the problem under which their
-    times are stored, and the pairs of each."""
+    """The candidates to be measured on a device: groups of candidates by the problem under which
+    their times are stored, and the pairs of each."""
 
     groups: dict[Problem, CandidateGroup] = field(default_factory=dict)
     pairs: dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]] = field(

@@ -1,4 +1,4 @@
-"""What chooses among candidates asks of what measures them."""
+"""The interface between the choice of candidates and their measurement."""
 
 from __future__ import annotations
 
