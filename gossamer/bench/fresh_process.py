@@ -27,7 +27,7 @@ measurements."""
 
 @dataclass(frozen=True)
 class Job:
-    """What a contender has to do in its process.
+    """The work that a contender has to do in its process.
 
     x: the network's one input. checked: number of images whose results are returned. device: the
     device's name. effort: how much gossamer tries.
@@ -44,7 +44,7 @@ class Job:
 
 @dataclass(frozen=True)
 class FirstRun:
-    """What a contender did in its process.
+    """The result of a contender's work in its process.
 
     seconds: from a network in memory to the end of its first run. output: results for the first
     images. config: how the contender was set up, and what it did.

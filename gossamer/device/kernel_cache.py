@@ -72,9 +72,7 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
     MOST_BYTES.
     """
     name = _name(key)
-    data = _intact(cache_folder() / "kernels" / name)
-    if data is None:
-        data = _unwritten_entry(name)
+    data = stored(key)
     if data is None:
         data = build()
         _store(name, data)

@@ -1,4 +1,4 @@
-"""What the numbers of a network mean is kept by saved plans and by ONNX files."""
+"""Saved plans and ONNX files keep the meaning of a network's numbers."""
 
 from __future__ import annotations
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError, first_line
+from gossamer.ops.vendor.loaded import Loaded
 
 _OLDEST_FRONTEND = (1, 32)
 _OLDEST_LIBRARY = 90200
 """The first version that reports the workspace of an engine before the engine is built."""
 
 _INSTALL = "pip install 'gossamer[vendor]'"
-_LOADING = threading.Lock()
-"""Held while the library is loaded, which only one thread may do."""
-_LIBRARIES: dict[Device, CudnnLibrary | str] = {}
+_LIBRARIES: Loaded[CudnnLibrary] = Loaded()
 """The library on each device, or why it cannot be used there."""
 _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 
@@ -86,14 +84,7 @@ def loaded_version(device: Device) -> str:
 
 
 def _on(device: Device) -> CudnnLibrary | str:
-    known = _LIBRARIES.get(device)
-    if known is not None:
-        return known
-    # threads that come together share one library
-    with _LOADING:
-        if device not in _LIBRARIES:
-            _LIBRARIES[device] = _started(device)
-        return _LIBRARIES[device]
+    return _LIBRARIES.of(device, lambda: _started(device))
 
 
 def _started(device: Device) -> CudnnLibrary | str:

@@ -12,14 +12,13 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError
+from gossamer.ops.vendor.loaded import Loaded
 
 _INSTALL = "pip install 'gossamer[vendor]'"
 CUBLAS, CUSPARSE = "cuBLAS", "cuSPARSE"
 DATA_TYPES = {"float32": 0, "float16": 2}
 """CUDA's numbers of the dtypes (cudaDataType)."""
-_LOADING = threading.Lock()
-"""Held while a library is loaded, which only one thread may do."""
-_LIBRARIES: dict[tuple[str, Device], NvmathLibrary | str] = {}
+_LIBRARIES: Loaded[NvmathLibrary] = Loaded()
 """Each library on each device, or why it cannot be used there."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 """The scale factors alpha and beta of products, which the libraries read from host memory."""
@@ -80,14 +79,7 @@ def loaded_version(name: str, device: Device) -> str:
 
 
 def _on(name: str, device: Device) -> NvmathLibrary | str:
-    known = _LIBRARIES.get((name, device))
-    if known is not None:
-        return known
-    # threads that come together share one library
-    with _LOADING:
-        if (name, device) not in _LIBRARIES:
-            _LIBRARIES[name, device] = _started(name, device)
-        return _LIBRARIES[name, device]
+    return _LIBRARIES.of((name, device), lambda: _started(name, device))
 
 
 def _started(name: str, device: Device) -> NvmathLibrary | str:

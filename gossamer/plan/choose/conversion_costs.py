@@ -70,7 +70,7 @@ class ConversionCosts:
         if least is not None:
             self._estimated[source, target, facts] = layer
             return least
-        return self._measured(layer)
+        return self._measured(self._request(layer))
 
     def _request(self, layer: Layer) -> Request:
         """Returns what may convert a value; packed values are not converted on the host."""
@@ -83,25 +83,24 @@ class ConversionCosts:
                                             refusal_reason=self._tuner.refusal_reason)
         return Request(layer, able, layer_device)
 
-    def _measured(self, layer: Layer) -> float:
-        request = self._request(layer)
+    def _measured(self, request: Request) -> float:
         return min((candidate.cost for candidate in self._tuner.measure(
-            layer, request.algorithms, request.device)), default=math.inf)
+            request.layer, request.algorithms, request.device)), default=math.inf)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
         """Measures those of the conversions whose cost is an estimate; returns whether there were
         any."""
-        layers: dict[_Key, Layer] = {}
+        requests: dict[_Key, Request] = {}
         for value, source, target in conversions:
             written = source.written if isinstance(source, RegionFormat) else source
             if isinstance(written, Format) and isinstance(target, Format):
                 key = self._key(value, written, target)
                 if key in self._estimated:
-                    layers[key] = self._estimated.pop(key)
-        self._tuner.measure_all([self._request(layer) for layer in layers.values()])
-        for key, layer in layers.items():
-            self._known[key] = self._measured(layer)
-        return bool(layers)
+                    requests[key] = self._request(self._estimated.pop(key))
+        self._tuner.measure_all(list(requests.values()))
+        for key, request in requests.items():
+            self._known[key] = self._measured(request)
+        return bool(requests)
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:

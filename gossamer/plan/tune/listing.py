@@ -150,13 +150,15 @@ class Listing:
                 and all(able.issuperset(readers.get(name, ("",))) for name in layer.outputs)}
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+        """Returns what Measures.refusal_reason does."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
                 self._precise(algorithm, problem, device), self._limits.build_seconds, self.why)
         return self._refusals[key]
+
     def within_effort(self, algorithm: Algorithm, problem: Problem,
-                       device: Device) -> Iterable[Variant]:
+                      device: Device) -> Iterable[Variant]:
         """Yields the variants of as many configs as the effort asks for, and those before them
         that would take too long to build."""
         most = self._limits.vendor_configs if algorithm.vendor else self._limits.configs

@@ -182,7 +182,7 @@ class AttemptRunner:
                 weights = attempt.group.layer.weights_on(self._device)
                 with suppress(BuildHereError):
                     built = workers.submit(attempt.algorithm, attempt.group.problem,
-                                                 attempt.variant, weights).result()
+                                           attempt.variant, weights).result()
         candidates = self._set_of(attempt.group.layer)
         with self._profile.stage(BUILDING):
             return candidates.build(attempt.algorithm, attempt.variant, built)
@@ -295,13 +295,13 @@ def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
 
 
 def attempts_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]],
-              estimates: Estimates) -> list[Attempt]:
+                estimates: Estimates) -> list[Attempt]:
     """Returns an attempt for each algorithm and variant."""
     leaders: dict[tuple, Attempt] = {}
     attempts = []
     for algorithm, variant in pairs:
         attempt = Attempt(group, algorithm, variant,
-                      estimates.model_us(algorithm, group.problem, variant))
+                          estimates.model_us(algorithm, group.problem, variant))
         family = (algorithm.name, attempt.formats, variant.precision)
         attempt.leader = leaders.get(family)
         leaders.setdefault(family, attempt)
@@ -310,13 +310,14 @@ def attempts_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]
 
 
 def measure_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
-                  samples: int, memory: CandidateMemory | None = None) -> list[Attempt]:
+                  samples: int, memory: CandidateMemory | None = None,
+                  profile: TuningProfile | None = None) -> list[Attempt]:
     """Measures candidates of one layer, all of them, and returns their attempts in order."""
     assert layer.problem is not None
     estimates = Estimates(device)
     group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
     attempts = attempts_of(group, pairs, estimates)
     queue = AttemptQueue(attempts, estimates, everything=True)
-    AttemptRunner(queue, device, CandidateMemory(device) if memory is None else memory,
-                samples).run()
+    AttemptRunner(queue, device, CandidateMemory(device) if memory is None else memory, samples,
+                  profile=profile).run()
     return attempts

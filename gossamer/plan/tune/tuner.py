@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import time
@@ -31,11 +30,10 @@ from gossamer.plan.tune.queue import (
     Attempt,
     AttemptQueue,
     CandidateGroup,
-    LayerTimes,
     Progress,
 )
 from gossamer.plan.tune.results import Results
-from gossamer.plan.tune.runner import AttemptRunner, attempts_of
+from gossamer.plan.tune.runner import AttemptRunner, attempts_of, measure_alone
 from gossamer.plan.tune.thread_margin import without_small_gains
 from gossamer.plan.tune.worker_pools import WorkerPools
 
@@ -46,8 +44,6 @@ _STORE_SECONDS = 5.0
 """Seconds after which measurements are stored while others are made."""
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
-
-
 
 
 class Tuner(Measures):
@@ -88,7 +84,6 @@ class Tuner(Measures):
         self.not_tried = 0
         """Number of candidates that were not measured, as they could not be of use."""
         self.profile = TuningProfile()
-        self.keeps_precisions = keeps_precisions
         self._budget_s = budget_s
         self._deadline = math.inf
         self._is_stopped = False
@@ -138,11 +133,9 @@ class Tuner(Measures):
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        problem = layer.problem
-        assert problem is not None
-        key = (problem, device.name, tuple(algorithm.name for algorithm in algorithms))
+        request = Request(layer, algorithms, device)
+        key = _known_key(request)
         if key not in self._known:
-            request = Request(layer, algorithms, device)
             self.measure_all([request])
             self._known[key] = self._candidates(request)
         return self._known[key]
@@ -156,11 +149,8 @@ class Tuner(Measures):
     def measure_all(self, requests: Sequence[Request]) -> None:
         by_device: dict[str, list[Request]] = {}
         for request in requests:
-            problem, device = request.layer.problem, request.device
-            assert problem is not None
-            names = tuple(algorithm.name for algorithm in request.algorithms)
-            if (problem, device.name, names) not in self._known:
-                by_device.setdefault(device.name, []).append(request)
+            if _known_key(request) not in self._known:
+                by_device.setdefault(request.device.name, []).append(request)
         for waiting in by_device.values():
             self._measure(waiting[0].device, waiting)
 
@@ -175,7 +165,7 @@ class Tuner(Measures):
         self._workers.start(device, {attempt.algorithm for attempt in attempts
                                      if not attempt.algorithm.vendor})
         queue = AttemptQueue([attempt for attempt in attempts if attempt.group not in followers],
-                           self._estimates_of(device), everything=self.everything)
+                             self._estimates_of(device), everything=self.everything)
         self._run(device, queue, attempts, work)
         if followers:
             queue.extend(self._ranked_elsewhere(attempts, followers))
@@ -185,10 +175,10 @@ class Tuner(Measures):
             self._run(device, queue, attempts, work)
 
     def _attempts(self, device: Device, work: Work
-                ) -> tuple[list[Attempt], dict[CandidateGroup, CandidateGroup]]:
+                  ) -> tuple[list[Attempt], dict[CandidateGroup, CandidateGroup]]:
         """Returns attempts for what was not measured before, and the groups of layers that are like
         another one, each with the group of that layer."""
-        estimates, everything = self._estimates_of(device), []
+        estimates, all_missing = self._estimates_of(device), []
         alike: dict[object, CandidateGroup] = {}
         followers: dict[CandidateGroup, CandidateGroup] = {}
         for problem, group in work.groups.items():
@@ -227,8 +217,8 @@ class Tuner(Measures):
                 leader = alike.setdefault(kind, group)
                 if leader is not group:
                     followers[group] = leader
-            everything += missing
-        return everything, followers
+            all_missing += missing
+        return all_missing, followers
 
     def _run(self, device: Device, queue: AttemptQueue, attempts: Sequence[Attempt],
              work: Work) -> None:
@@ -258,8 +248,8 @@ class Tuner(Measures):
             runner.run()
         finally:
             self.measured += len(runner.done)
-            for attempt in itertools.chain(attempts if self.is_over else (), queue):
-                if attempt.measured is None and self.is_over:
+            for attempt in attempts if self.is_over else ():
+                if attempt.measured is None:
                     attempt.measured = Measurement.of(
                         attempt.algorithm, attempt.variant, not_tried=True,
                         failure="not tried: measuring was ended before")
@@ -335,9 +325,7 @@ class Tuner(Measures):
 
     def _candidates(self, request: Request) -> list[Candidate]:
         """Returns the measured candidates of a layer."""
-        layer, device = request.layer, request.device
-        problem = layer.problem
-        assert problem is not None
+        layer, problem, device = request.layer, request.problem, request.device
         candidates = []
         for algorithm in request.algorithms:
             timed = timed_problem(problem, algorithm)
@@ -357,12 +345,8 @@ class Tuner(Measures):
                           timed: Problem) -> Measurement:
         """Returns the measurement, with a layer's own weights, of a candidate that was wrong with
         those of another layer."""
-        group = CandidateGroup(timed, request.layer, [LayerTimes(request.layer.name)])
-        estimates = self._estimates_of(request.device)
-        attempts = attempts_of(group, [(algorithm, variant)], estimates)
-        AttemptRunner(AttemptQueue(attempts, estimates, everything=True), request.device,
-                    self._memory_of(request.device), self.samples, profile=self.profile).run()
-        (attempt,) = attempts
+        (attempt,) = measure_alone(request.layer, request.device, [(algorithm, variant)],
+                                   self.samples, self._memory_of(request.device), self.profile)
         assert attempt.measured is not None
         self.measured += 1
         if not attempt.is_transient:
@@ -453,11 +437,14 @@ class Tuner(Measures):
         return self._listing.refusal_reason(algorithm, problem, device)
 
 
+def _known_key(request: Request) -> tuple[Problem, str, tuple[str, ...]]:
+    names = tuple(algorithm.name for algorithm in request.algorithms)
+    return request.problem, request.device.name, names
+
+
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
     """Returns a measurement with the build time of an earlier one, where that was made before the
     kernels were in the cache."""
     if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
         return fresh
     return replace(fresh, build_s=before.build_s, build_cached=False)
-
-

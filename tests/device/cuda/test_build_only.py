@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class LoadedKernel(base.Kernel):
-    """What stands for a kernel that a GPU has loaded."""
+    """An object that stands for a kernel that a GPU has loaded."""
 
     def __init__(self, source: KernelSource, cubin: bytes, device: object) -> None:
         self.name, self.source, self.code_bytes = source.function, source, len(cubin)

@@ -1,0 +1,28 @@
+"""Libraries of vendors that are loaded once, by whichever thread asks first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Library = TypeVar("Library")
+
+
+class Loaded(Generic[Library]):
+    """Libraries by key, such as the device, or why each cannot be used. Only one thread at a time
+    loads; others that ask meanwhile wait and get the same library."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Library | str] = {}
+        self._lock = threading.Lock()
+
+    def of(self, key: Hashable, load: Callable[[], Library | str]) -> Library | str:
+        """Returns the library of a key, loading it at the first call."""
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = load()
+            return self._known[key]
