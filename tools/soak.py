@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,26 @@ for number in range(int(sys.argv[1])):
     cached(key, lambda: os.urandom(50_000))
     time.sleep(0.005)
 """
+
+
+COMPILE = """
+import json, sys
+import gossamer
+from gossamer.plan.store.device_file import DeviceFile
+
+added, add_problems = [], DeviceFile.add_problems
+
+def record(file, problems):
+    added.append(problems)
+    add_problems(file, problems)
+
+DeviceFile.add_problems = record
+plan = gossamer.compile(sys.argv[1], sys.argv[2], effort="quick")
+for batch in sys.argv[3].split(","):
+    plan.context(int(batch))
+print(json.dumps(added))
+"""
+"""Compiles, and prints the measurements that were added to the file of the device."""
 
 
 class Wrong(Exception):
@@ -114,15 +134,18 @@ class Soak:
             cache = self.folder / f"pair-{number}"
             device = self.devices[number % len(self.devices)]
             first, second, common = self.chance.sample(range(1, MOST_BATCH), 3)
-            pair = [self._start(cache, device, f"{batch},{common}") for batch in (first, second)]
-            for process in pair:
-                self._finished(process, device)
-            again = self.compile(cache, device, f"{first},{second},{common}")
-            if again["measured"]:
+            pair = [self._recording(cache, device, f"{batch},{common}")
+                    for batch in (first, second)]
+            added = {key for process in pair for problems in self._finished(process, device)
+                     for key in keys(problems)}
+            held = {key for found in candidates(cache).values() for key in found}
+            if lost := added - held:
                 raise Wrong(f"pair {number + 1} ({device}, batch {first}, {second} and {common}): "
-                            f"{again['measured']} candidates were lost and measured again")
-            stored += again["reused"]
-        return f"at once: {counted(count, 'pair')}, {stored} candidates found again"
+                            f"{counted(len(lost), 'candidate')} of {len(added)} were lost")
+            if not self.compile(cache, device, f"{first},{second},{common}")["reused"]:
+                raise Wrong(f"pair {number + 1} ({device}): no candidate is found again")
+            stored += len(added)
+        return f"at once: {counted(count, 'pair')}, {stored} candidates kept"
 
     def moved(self) -> str:
         """Exports, imports and exports again, and returns what was found in words. Raises
@@ -141,7 +164,8 @@ class Soak:
 
     def compile(self, cache: Path, device: str, batch: str) -> dict[str, Any]:
         """Compiles to the end, and returns what the command line says of it. Raises Wrong."""
-        return self._finished(self._start(cache, device, batch), device)
+        return self._finished(self._start(cache, device, batch),  # type: ignore[no-any-return]
+                              device)
 
     def _duration(self, device: str) -> float:
         """Returns the seconds that a compile takes from its start, with an empty cache."""
@@ -193,11 +217,17 @@ class Soak:
              "--effort", "quick", "--batch", batch, "--json"], env=environment(cache), text=True,
             stdout=output, stderr=output, start_new_session=True)
 
-    def _finished(self, process: subprocess.Popen[str], device: str) -> dict[str, Any]:
+    def _recording(self, cache: Path, device: str, batch: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", COMPILE, str(self.model), device, batch],
+            env=environment(cache), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True)
+
+    def _finished(self, process: subprocess.Popen[str], device: str) -> Any:
         printed, errors = process.communicate()
         if process.returncode:
             raise Wrong(f"a compile on {device} ended with {process.returncode}: {errors.strip()}")
-        return json.loads(printed)  # type: ignore[no-any-return]
+        return json.loads(printed)
 
     @contextmanager
     def _kernels(self, cache: Path) -> Iterator[None]:
@@ -247,11 +277,17 @@ def candidates(cache: Path) -> dict[Path, set[tuple[str, ...]]]:
             content = parse(path.read_bytes())
         except BadFile as bad:
             raise Wrong(f"{path.name} {bad}") from None
-        found[path] = {
-            (problem, name, line["config"], line["precision"], *line["inputs"], *line["outputs"])
-            for section in content["sections"] for problem, entry in section["problems"].items()
-            for name, algorithm in entry["algorithms"].items() for line in algorithm["candidates"]}
+        found[path] = {key for section in content["sections"]
+                       for key in keys(section["problems"])}
     return found
+
+
+def keys(problems: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """Returns what identifies each candidate of these problems of a file of measurements."""
+    return {
+        (problem, name, line["config"], line["precision"], *line["inputs"], *line["outputs"])
+        for problem, entry in problems.items()
+        for name, algorithm in entry["algorithms"].items() for line in algorithm["candidates"]}
 
 
 def check_kernels(cache: Path) -> None:
