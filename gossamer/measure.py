@@ -20,6 +20,7 @@ Work = Callable[[Any], None]
 """A function that queues device work on the stream that it is called with."""
 
 _THREADS = Path("/proc/self/task")
+_STATISTICS = Path("/proc/stat")
 _CONTENDED = 0.1
 """Waiting time as a share of the elapsed time from which on contention matters; on an idle machine
 it is below a third of this."""
@@ -59,9 +60,13 @@ class CpuContention:
     A matrix product whose threads work together waits for the thread that has no processor. It can
     take fifty times as long, while a single thread loses nothing.
 
+    Threads of this process wait for one another too, where they are more than there are processors.
+    Therefore waiting counts only up to the time in which other programs had a processor.
+
     seconds: seconds of watching. waited_s: seconds in that time, summed over all threads of this
-    process, in which a thread was ready to run and had no processor. spoilt: number of stretches
-    of watching in which threads waited so long that times that were taken there cannot be trusted.
+    process, in which a thread was ready to run and another program had its processor. spoilt:
+    number of stretches of watching in which threads waited so long that times that were taken there
+    cannot be trusted.
     """
 
     def __init__(self) -> None:
@@ -73,12 +78,11 @@ class CpuContention:
     def watched(self, device: Device) -> Iterator[None]:
         """Watches one stretch, in which the body of the context takes times; only devices on
         processors count."""
-        before, start = waited_s() if device.on_processors else None, time.monotonic()
+        before, start = waits() if device.on_processors else None, time.monotonic()
         yield
-        if before is not None and (after := waited_s()) is not None:
+        if before is not None and (after := waits()) is not None:
             seconds = time.monotonic() - start
-            # the waiting time of threads that ended is missing from the second sum
-            waited = max(after - before, 0.0)
+            waited = (after - before).caused_by_others
             self.seconds += seconds
             self.waited_s += waited
             self.spoilt += waited > max(_CONTENDED * seconds, _WAITED)
@@ -108,6 +112,49 @@ class CpuContention:
         return (f"the processors were wanted elsewhere: in {self.seconds:.1f} s of sampling, "
                 f"threads waited {self.waited_s:.1f} s for one; the times are too long, of some "
                 "layers many times")
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Seconds in which threads of this process waited for a processor, and processor seconds that
+    other programs had, so far or in a stretch of time."""
+
+    waited_s: float
+    others_s: float
+
+    def __sub__(self, before: Waits) -> Waits:
+        # the waiting time of threads that ended is missing from the later sum
+        return Waits(max(self.waited_s - before.waited_s, 0.0),
+                     max(self.others_s - before.others_s, 0.0) if self.others_s < math.inf
+                     else math.inf)
+
+    def __add__(self, other: Waits) -> Waits:
+        return Waits(self.waited_s + other.waited_s, self.others_s + other.others_s)
+
+    @property
+    def caused_by_others(self) -> float:
+        """Seconds of waiting that other programs can have caused."""
+        return min(self.waited_s, self.others_s)
+
+
+def waits() -> Waits | None:
+    """Returns the waits of this process so far; None where the system does not report them. What
+    other programs had is infinite where only that is not reported."""
+    waited, others = waited_s(), others_s()
+    return None if waited is None else Waits(waited, math.inf if others is None else others)
+
+
+def others_s() -> float | None:
+    """Returns the processor seconds that other programs had so far; None where the system does not
+    report them (Linux does)."""
+    try:
+        ticks = _STATISTICS.read_text().partition("\n")[0].split()[1:9]
+        user, nice, system, _, _, interrupts, soft_interrupts, stolen = map(int, ticks)
+        per_second = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+    busy = user + nice + system + interrupts + soft_interrupts + stolen
+    return busy / per_second - time.process_time()
 
 
 def waited_s() -> float | None:

@@ -123,6 +123,7 @@ def _test_name(name: str, description: str) -> str:
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes messages in tests independent of other programs on the machine."""
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
+    monkeypatch.setattr("gossamer.measure.others_s", lambda: None)
 
 
 def is_slow(device: Device) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from gossamer import measure
 from gossamer.device.host import HostDevice
 from gossamer.measure import CpuContention, PreparedTask, Timing, sampled
 
-_waited_s = measure.waited_s  # the function before the fixture of all tests replaces it
+# the functions before the fixture of all tests replaces them
+_waited_s, _others_s = measure.waited_s, measure.others_s
 
 HOST = HostDevice()
 
@@ -85,6 +87,32 @@ def test_other_devices_are_not_crowded(clocks: dict[str, Iterator[float | None]]
     with contention.watched(SimpleNamespace(on_processors=False)):  # type: ignore[arg-type]
         pass
     assert not contention.matters
+
+
+def test_threads_that_wait_for_one_another_spoil_nothing(
+        monkeypatch: pytest.MonkeyPatch, clocks: dict[str, Iterator[float | None]]) -> None:
+    others = iter([7.0, 7.01, 7.01, 7.4])
+    monkeypatch.setattr(measure, "others_s", lambda: next(others))
+    clocks["now"], clocks["waited"] = iter([0.0, 1.0, 1.0, 2.0]), iter([0.0, 0.5, 0.5, 1.0])
+    contention = CpuContention()
+    for matters in (False, True):
+        with contention.watched(SimpleNamespace(on_processors=True)):  # type: ignore[arg-type]
+            pass
+        assert contention.matters == matters
+    assert contention.waited_s == pytest.approx(0.01 + 0.39)
+
+
+def test_time_of_other_programs_is_what_is_left(tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_STATISTICS", tmp_path / "stat")
+    assert _others_s() is None
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "stat").write_text(f"cpu  {9 * ticks} {ticks} 0 777 777 0 0 {2 * ticks} 0 0\n"
+                                   "cpu0 1 2 3\n")
+    monkeypatch.setattr(measure.time, "process_time", lambda: 4.5)
+    assert _others_s() == 7.5
+    (tmp_path / "stat").write_text("cpu  1 2\n")
+    assert _others_s() is None
 
 
 def test_threads_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

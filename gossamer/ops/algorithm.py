@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, identity
 from gossamer.facts import ValueFacts
 from gossamer.ops.launch import Launch
@@ -307,6 +308,29 @@ class Algorithm(abc.ABC):
             Microseconds; None where the algorithm has no model.
         """
         return None
+
+    def kernel_sources(self, problem: Any, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        """Return the kernels that `prepare` compiles and that other variants may share.
+
+        An algorithm overrides it where it has many variants with few kernels, so that variants
+        whose kernels are compiled already are measured before others.
+
+        Parameters
+        ----------
+        problem : Problem
+            A problem that `supports` accepts.
+        variant : Variant
+            One of its variants.
+        device : Device
+            The device that is to compute it.
+
+        Returns
+        -------
+        tuple of KernelSource
+            The kernels; empty where that is not known without preparing the variant.
+        """
+        return ()
 
     def work_ahead(self, problem: Any, variant: Variant,
                    device: Device) -> Callable[[Device], object] | None:

@@ -23,7 +23,10 @@ class Effort:
     take half the time of its first. samples: number of samples of each time. build_seconds:
     processor seconds that building one candidate may be expected to take. doubt: the share of
     candidates that may be faster than the least time that is expected of them; one is not measured
-    where even that time would be of no use. everything: whether all are measured nevertheless.
+    where even that time would be of no use. worth: the share of the network's time that a second of
+    measuring must be expected to save. plans_s: seconds after which whole plans are not sampled
+    again, though it is not clear which is the fastest. everything: whether all are measured
+    nevertheless.
     """
 
     configs: int | None
@@ -31,12 +34,14 @@ class Effort:
     samples: int
     build_seconds: float
     doubt: float = 0.0
+    worth: float = 0.0
+    plans_s: float = math.inf
     everything: bool = False
 
 
 EFFORTS = {
-    "quick": Effort(2, 4, 5, 15.0, doubt=0.1),
-    "normal": Effort(6, 10, 10, 60.0, doubt=0.03),
+    "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.0005, plans_s=2.0),
+    "normal": Effort(6, 10, 10, 60.0, doubt=0.03, plans_s=10.0),
     "max": Effort(None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""

@@ -62,4 +62,5 @@ def result(case: Case) -> contest.Result:
     with pytest.MonkeyPatch.context() as patch:
         # the fixture that makes messages independent of other programs is of single tests
         patch.setattr("gossamer.measure.waited_s", lambda: None)
+        patch.setattr("gossamer.measure.others_s", lambda: None)
         return contest.run(case, PEAKS, stamp)

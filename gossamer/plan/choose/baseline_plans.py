@@ -12,6 +12,7 @@ import gc
 import hashlib
 import json
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,8 +135,8 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     taken = _fastest(times)
     first = {key: plan for plan, key in reversed(keys.items())}
     same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
-    plans = [_row(plan, time, times, taken, same.get(plan))
-             for plan, time in {**times, **failures}.items()]
+    plans = [_row(plan, timed, times, taken, same.get(plan))
+             for plan, timed in {**times, **failures}.items()]
     if taken == MEASURED:
         return Comparison(chosen, times[taken], "", plans)
     why = (f"the plan that takes {taken} "
@@ -164,8 +165,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
         with tuner.profile.stage(COMPARING):
             fresh, is_spoilt = _timed_together(name, waiting, missing, device, tuner)
         if not is_spoilt:
-            tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", time.timing)
-                                   for key, time in fresh.items() if time.timing is not None})
+            tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", timed.timing)
+                                   for key, timed in fresh.items() if timed.timing is not None})
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
         # contexts are in reference cycles, which keep their device memory
@@ -294,17 +295,18 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
                 results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
     if not tasks:
         return results, False
-    timings, is_spoilt = tuner.contention.undisturbed(device, lambda: _timed(tasks, tuner.samples))
+    timings, is_spoilt = tuner.contention.undisturbed(device, lambda: _timed(
+        tasks, tuner.samples, tuner.plans_s))
     results.update({key: EndToEnd(rounded(timing)) for key, timing in timings.items()})
     return results, is_spoilt
 
 
-def _timed(tasks: Mapping[str, Task], samples: int) -> dict[str, Timing]:
+def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, Timing]:
     """Returns the time of each task. Those that may be the fastest are timed again, with twice as
-    many samples each time, until it is clear which is the fastest."""
+    many samples each time, until it is clear which is the fastest, or these seconds are over."""
     timings: dict[str, Timing] = {}
-    pending, factor = list(tasks), 1
-    while pending and factor <= _MOST_SAMPLES:
+    pending, factor, start = list(tasks), 1, time.monotonic()
+    while pending and factor <= _MOST_SAMPLES and time.monotonic() - start < most_s:
         fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
                            sample_us=2e4, budget_us=factor * _BUDGET_US * len(pending))
         timings.update(zip(pending, fresh, strict=True))
@@ -324,7 +326,7 @@ def _unclear(timings: Mapping[str, Timing]) -> list[str]:
 def _fastest(times: Mapping[str, EndToEnd]) -> str:
     """Returns the plan to use: a baseline plan where it is faster than the measured choice by more
     than the spread of their samples."""
-    timings = {plan: time.timing for plan, time in times.items() if time.timing is not None}
+    timings = {plan: timed.timing for plan, timed in times.items() if timed.timing is not None}
     if not timings:
         return MEASURED
     fastest = min(timings, key=lambda plan: timings[plan].median_us)

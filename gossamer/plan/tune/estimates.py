@@ -86,7 +86,7 @@ class Estimates:
     than the least time that is expected of them."""
 
     def __init__(self, device: Device, doubt: float = 0.0) -> None:
-        self._device = device
+        self.device = device
         self._rates = rates_of(device)
         self._units = max(1, device.limits.compute_units)
         self._ratios: dict[tuple, _Ratios] = defaultdict(lambda: _Ratios(doubt))
@@ -94,7 +94,7 @@ class Estimates:
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
         """Returns the time that the algorithm's model, or else the floor, gives."""
-        own = algorithm.expected_us(problem, variant, self._device)
+        own = algorithm.expected_us(problem, variant, self.device)
         return self.floor_us(algorithm, problem, variant) if own is None else max(own, 0.1)
 
     def floor_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:

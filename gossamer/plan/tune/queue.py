@@ -10,13 +10,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.tensor import Format, memory_format
 
 _ATTEMPT_SECONDS = 0.005
@@ -140,6 +143,7 @@ class Attempt:
     before: Measurement | None = None
     measured: Measurement | None = None
     is_transient: bool = False
+    kernels: tuple[KernelSource, ...] = ()
 
     def __post_init__(self) -> None:
         self.specs = (*self.variant.inputs, *self.variant.outputs)
@@ -156,57 +160,87 @@ class Attempt:
 class AttemptQueue:
     """The attempts that are left, in the order in which they are best measured.
 
-    everything: whether attempts that cannot save anything are measured as well.
+    everything: whether attempts that cannot save anything are measured as well. worth: the share of
+    the network's time that a second of measuring must be expected to save. costs: what compiling
+    kernels takes.
     """
 
     def __init__(self, attempts: Iterable[Attempt], estimates: Estimates, *,
-                 everything: bool = False) -> None:
+                 everything: bool = False, worth: float = 0.0,
+                 costs: KernelCosts | None = None) -> None:
+        self.costs = KernelCosts() if costs is None else costs
         self._estimates = estimates
+        self._worth = worth
+        self._layers: dict[LayerTimes, None] = {}
         self._everything = everything
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Attempt]] = []
+        self._left: dict[Attempt, None] = {}
+        self._sharing: defaultdict[KernelSource, list[Attempt]] = defaultdict(list)
         self.not_tried: list[Attempt] = []
         self.extend(attempts)
 
     def extend(self, attempts: Iterable[Attempt]) -> None:
         """Adds attempts."""
         for attempt in attempts:
-            heapq.heappush(self._heap, (-math.inf, next(self._numbers), attempt))
+            self._left[attempt] = None
+            self._push(attempt)
+            self.costs.expect(attempt.kernels)
+            for kernel in attempt.kernels:
+                self._sharing[kernel].append(attempt)
+            self._layers.update(dict.fromkeys(attempt.group.layers))
+
+    def _push(self, attempt: Attempt, score: float = -math.inf) -> None:
+        heapq.heappush(self._heap, (score, next(self._numbers), attempt))
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._left)
 
     def __iter__(self) -> Iterator[Attempt]:
         """Yields the attempts that are left in no particular order."""
-        return (attempt for _, _, attempt in self._heap)
+        return iter(self._left)
 
     def pop(self) -> Attempt | None:
         """Returns the attempt that is measured next; None where none is left. Those that cannot
         save anything go to `not_tried`."""
         while self._heap:
-            _, number, attempt = heapq.heappop(self._heap)
+            attempt = heapq.heappop(self._heap)[-1]
+            if attempt not in self._left:
+                continue
             if self.is_useless(attempt):
-                self.not_tried.append(attempt)
+                self._leave(attempt)
                 continue
             score = -self._score(attempt)
-            # scores only get worse while more is known
+            # scores only get worse while more is known, but for those of which a kernel is compiled
             if self._heap and score > self._heap[0][0]:
-                heapq.heappush(self._heap, (score, number, attempt))
-                continue
-            for layer in attempt.group.layers:
-                layer.begun += 1
-            return attempt
+                self._push(attempt, score)
+            elif self._is_worth_it(attempt, -score):
+                self._begin(attempt)
+                return attempt
+            else:
+                self._leave(attempt)
         return None
 
     def pop_required(self) -> Attempt | None:
         """Returns an attempt that is measured whatever is expected of it; None where there is none
         left."""
-        for place, (_, _, attempt) in enumerate(self._heap):
-            if attempt.is_required:
-                del self._heap[place]
-                heapq.heapify(self._heap)
-                return attempt
-        return None
+        attempt = next((attempt for attempt in self._left if attempt.is_required), None)
+        if attempt is not None:
+            self._begin(attempt)
+        return attempt
+
+    def _leave(self, attempt: Attempt) -> None:
+        del self._left[attempt]
+        self.not_tried.append(attempt)
+
+    def _begin(self, attempt: Attempt) -> None:
+        del self._left[attempt]
+        for layer in attempt.group.layers:
+            layer.begun += 1
+        for kernel in self.costs.begin(attempt.kernels):
+            for other in self._sharing.pop(kernel):
+                if other in self._left:
+                    self._push(other)
 
     def is_useless(self, attempt: Attempt) -> bool:
         """Returns whether an attempt cannot save anything; if so, its result says why."""
@@ -219,6 +253,19 @@ class AttemptQueue:
             attempt.algorithm, attempt.variant, not_tried=True,
             failure=f"not tried: at least {least:.1f} us expected against {bound:.1f} us")
         return True
+
+    def _is_worth_it(self, attempt: Attempt, score: float) -> bool:
+        """Returns whether an attempt is expected to save enough; if not, its result says so."""
+        if self._everything or attempt.is_required:
+            return True
+        total = sum(layer.best_us for layer in self._layers)
+        if total == math.inf or score >= self._worth * total:
+            return True
+        attempt.measured = Measurement.of(
+            attempt.algorithm, attempt.variant, not_tried=True,
+            failure="not tried: too little is expected to be saved of the network's "
+                    f"{total:.1f} us for {self._seconds(attempt):.2f} s of building")
+        return False
 
     def bound(self, attempt: Attempt) -> float:
         """Returns the time from which on an attempt is of no use for any layer."""
@@ -247,6 +294,11 @@ class AttemptQueue:
         for layer in attempt.group.layers:
             layer.forget(attempt)
 
+    def _seconds(self, attempt: Attempt) -> float:
+        """Returns the seconds that an attempt is expected to take."""
+        return (_ATTEMPT_SECONDS + attempt.variant.build_seconds / _BUILDERS
+                + self.costs.seconds(attempt.kernels))
+
     def _score(self, attempt: Attempt) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.
         """
@@ -256,7 +308,7 @@ class AttemptQueue:
         if attempt.leader is not None and attempt.leader.time_us is not None:
             expected = min(expected, attempt.leader.time_us)
         least = self.least_us(attempt)
-        seconds = _ATTEMPT_SECONDS + attempt.variant.build_seconds / _BUILDERS
+        seconds = self._seconds(attempt)
         if attempt.variant.precision != "fp16" and all(
                 layer.is_inner for layer in attempt.group.layers):
             # it is of no use where float16 is as fast, which is known soon

@@ -7,6 +7,7 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -215,7 +216,10 @@ class AttemptRunner:
     def _timed_once(self, attempt: Attempt, candidates: CandidateSet, state: State,
                     cost: BuildCost) -> _Ready:
         with self._profile.stage(CHECKING):
+            start = time.monotonic()
             work, error = candidates.checked(attempt.algorithm, attempt.variant, state)
+            # some drivers compile at the first launch
+            self._queue.costs.learn(attempt.kernels, cost.seconds + time.monotonic() - start)
         # whether others wanted the processors cannot be told of so short a time
         with self._profile.stage(TIMING):
             device = self._device
@@ -301,7 +305,9 @@ def attempts_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]
     attempts = []
     for algorithm, variant in pairs:
         attempt = Attempt(group, algorithm, variant,
-                          estimates.model_us(algorithm, group.problem, variant))
+                          estimates.model_us(algorithm, group.problem, variant),
+                          kernels=algorithm.kernel_sources(group.problem, variant,
+                                                           estimates.device))
         family = (algorithm.name, attempt.formats, variant.precision)
         attempt.leader = leaders.get(family)
         leaders.setdefault(family, attempt)

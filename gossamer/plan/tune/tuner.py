@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.device.host import processors
 from gossamer.measure import CpuContention, Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.candidate import Candidate
@@ -21,6 +22,7 @@ from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCa
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.candidates import CandidateSet, digest
 from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.listing import Listing, Work
 from gossamer.plan.tune.measures import Measures, Request
 from gossamer.plan.tune.memory import CandidateMemory
@@ -74,6 +76,7 @@ class Tuner(Measures):
         """Whether candidates that cannot be of use are measured too."""
         self.samples = self._limits.samples
         self.build_seconds = self._limits.build_seconds
+        self.plans_s = self._limits.plans_s
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -94,6 +97,7 @@ class Tuner(Measures):
                                 everything=self.everything, keeps_precisions=keeps_precisions)
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
+        self._costs: dict[str, KernelCosts] = {}
         self._workers = WorkerPools()
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
@@ -165,7 +169,8 @@ class Tuner(Measures):
         self._workers.start(device, {attempt.algorithm for attempt in attempts
                                      if not attempt.algorithm.vendor})
         queue = AttemptQueue([attempt for attempt in attempts if attempt.group not in followers],
-                             self._estimates_of(device), everything=self.everything)
+                             self._estimates_of(device), everything=self.everything,
+                             worth=self._limits.worth, costs=self._costs_of(device))
         self._run(device, queue, attempts, work)
         if followers:
             queue.extend(self._ranked_elsewhere(attempts, followers))
@@ -425,6 +430,12 @@ class Tuner(Measures):
         if device.name not in self._estimates:
             self._estimates[device.name] = Estimates(device, self._limits.doubt)
         return self._estimates[device.name]
+
+    def _costs_of(self, device: Device) -> KernelCosts:
+        if device.name not in self._costs:
+            self._costs[device.name] = KernelCosts(
+                processors() if device.builds_side_by_side else 1)
+        return self._costs[device.name]
 
     def _digest(self, layer: Layer) -> str:
         key = tuple(map(id, layer.weights.values()))

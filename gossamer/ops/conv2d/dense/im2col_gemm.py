@@ -83,6 +83,19 @@ TILES = (
 )
 
 
+_PROCESSOR_COST = {
+    (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
+    (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
+    (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2}
+"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k; fitted to the
+layers of SqueezeNet on PoCL, where the better one of the first two tiles that it gives takes 11%
+longer than each layer's best."""
+_PROCESSOR_STORE = 30
+"""Time of storing a result, as a multiple of that of a multiply-add."""
+_PROCESSOR_MULTIPLY_ADDS = 6000
+"""Multiply-adds of a processor in a microsecond where their relative time is 1."""
+
+
 class Im2colGemm(Algorithm):
     """Computes a convolution as a product of the im2col matrix with the weights, in tiles that
     kernels gather from the input into shared memory."""
@@ -103,8 +116,8 @@ class Im2colGemm(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        tiles = sorted(_fitting(device.limits), key=lambda t: _cost(problem, t, device.limits))
-        for tile in tiles:
+        for tile in sorted(_fitting(device.limits),
+                           key=lambda tile: _expected_us(problem, tile, device)):
             config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
             variants = []
             for source, target in _LAYOUTS:
@@ -116,31 +129,19 @@ class Im2colGemm(Algorithm):
             yield from (variant.as_fp16 for variant in variants)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        tile = Tile(**{key: int(value) for key, value in variant.config})
-        return _cost(problem, tile, device.limits) / _CYCLES_PER_MICROSECOND
+        return _expected_us(problem, _tile(variant), device)
+
+    def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        tile = Tile(**{key: int(value) for key, value in variant.config})
-        x, y = variant.inputs[0], variant.outputs[0]
+        tile, x = _tile(variant), variant.inputs[0]
         nhwc = x.layout == "NHWC"
-        vector = 4 if nhwc and problem.channels // problem.groups % 4 == 0 else 1
+        vector = _vector(problem, x)
         per_group = problem.out_channels // problem.groups
-        out_nhwc = y.layout == "NHWC"
-        # channels are adjacent in NHWC only, where rows must stay aligned
-        out_vector = 4 if out_nhwc and per_group % 4 == 0 else 1
-        source = KernelSource.of(_SOURCE, "im2col_gemm", {
-            **{key.upper(): value for key, value in variant.config},
-            "BLOCKS_PER_UNIT": _blocks_per_unit(tile, vector),
-            "VECTOR": vector,
-            "POINTWISE": int(problem.is_pointwise),
-            "PIXELS_FIRST": int(not nhwc),
-            "OUT_NHWC": int(out_nhwc),
-            "OUT_VECTOR": out_vector,
-            "HALVES": int(variant.precision == "fp16"),
-            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
-        })
-        kernel = device.compile(source)
+        kernel = device.compile(_source(problem, variant))
         stride = -(-per_group // 4) * 4
         packed = weights.packed(f"k by channels, {'rsc' if nhwc else 'crs'}",
                                 lambda arrays: _pack(arrays, problem, nhwc))
@@ -162,6 +163,34 @@ class Im2colGemm(Algorithm):
         return State(problem, variant, device, [launch])
 
 
+def _tile(variant: Variant) -> Tile:
+    return Tile(**{key: int(value) for key, value in variant.config})
+
+
+def _vector(problem: Conv2dProblem, x: TensorSpec) -> int:
+    """Returns how many values of k lie side by side in the input, and are loaded at once."""
+    return 4 if x.layout == "NHWC" and problem.channels // problem.groups % 4 == 0 else 1
+
+
+def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    x, y = variant.inputs[0], variant.outputs[0]
+    vector = _vector(problem, x)
+    out_nhwc = y.layout == "NHWC"
+    # channels are adjacent in NHWC only, where rows must stay aligned
+    out_vector = 4 if out_nhwc and problem.out_channels // problem.groups % 4 == 0 else 1
+    return KernelSource.of(_SOURCE, "im2col_gemm", {
+        **{key.upper(): value for key, value in variant.config},
+        "BLOCKS_PER_UNIT": _blocks_per_unit(_tile(variant), vector),
+        "VECTOR": vector,
+        "POINTWISE": int(problem.is_pointwise),
+        "PIXELS_FIRST": int(x.layout != "NHWC"),
+        "OUT_NHWC": int(out_nhwc),
+        "OUT_VECTOR": out_vector,
+        "HALVES": int(variant.precision == "fp16"),
+        **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
+    })
+
+
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
     """Returns how many work-groups must fit a multiprocessor. Scalar loads have four times as many
     addresses in registers: with two work-groups the widest tiles would spill."""
@@ -175,8 +204,30 @@ def _fitting(limits: Limits) -> list[Tile]:
             and tile.work_group <= limits.work_group_size]
 
 
-def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
-    """Returns the estimated cycles: a start, then for each step along K the latency of a
+def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
+    """Returns the estimated time of a launch in microseconds."""
+    if device.on_processors:
+        return _processor_us(problem, tile, device.limits)
+    return _gpu_cycles(problem, tile, device.limits) / _CYCLES_PER_MICROSECOND
+
+
+def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
+    per_group = problem.out_channels // problem.groups
+    return -(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
+
+
+def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
+    """Returns the estimated time on processors: that of the multiply-adds of all work-groups, the
+    padded ones included, and of their stores."""
+    rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
+    padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
+    multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]
+    return (rounds * tile.tile_p * tile.tile_m * (padded_k * multiply_add + _PROCESSOR_STORE)
+            / _PROCESSOR_MULTIPLY_ADDS)
+
+
+def _gpu_cycles(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
+    """Returns the estimated cycles on a GPU: a start, then for each step along K the latency of a
     step or the arithmetic and shared memory traffic of the work-groups of a multiprocessor, then
     the stores.
 
@@ -184,8 +235,7 @@ def _cost(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
     tile that it puts first takes 4% (batch 1) and 12% (batch 64) longer than each layer's best.
     """
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
-    per_group = problem.out_channels // problem.groups
-    groups = -(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
+    groups = _work_groups(problem, tile)
     units = max(limits.compute_units, 1)
     groups_per_unit = max(1.0, groups / units)
     most_groups_per_unit = -(-groups // units) if groups < 4 * units else groups_per_unit

@@ -77,7 +77,22 @@ def test_only_what_may_be_the_fastest_is_timed_again(monkeypatch: pytest.MonkeyP
                          "c": (120.0, 110.0, 130.0)}[task], options["repeats"]) for task in tasks]
 
     monkeypatch.setattr(baseline_plans, "interleave", interleave)
-    timings = baseline_plans._timed({name: name for name in "cab"}, 10)  # type: ignore[arg-type, misc]
+    timings = baseline_plans._timed({name: name for name in "cab"}, 10, 60.0)  # type: ignore[arg-type, misc]
     assert asked == ["cab", "ab", "ab"]
     assert {name: timing.repeats for name, timing in timings.items()} == {
         "a": 40, "b": 40, "c": 10}
+
+
+def test_no_more_samples_are_taken_once_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def interleave(tasks: Sequence[str], **options: Any) -> list[Timing]:
+        asked.append(options["repeats"])
+        return [Timing(100.0, 90.0, 110.0 + number, 5) for number, _ in enumerate(tasks)]
+
+    clock = iter([0.0, 0.0, 2.5])
+    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    monkeypatch.setattr(baseline_plans.time, "monotonic", lambda: next(clock))
+    tasks = {"a": None, "b": None}
+    baseline_plans._timed(tasks, 5, 2.0)  # type: ignore[arg-type]
+    assert asked == [5]

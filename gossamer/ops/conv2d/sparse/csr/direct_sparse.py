@@ -98,6 +98,10 @@ class DirectSparse(Algorithm):
                 for of_dtype in (variant, variant.as_fp16):
                     yield replace(of_dtype, workspace=_workspace(problem, of_dtype.inputs[0]))
 
+    def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),)
+
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         """Prepares a launch. Raises OutOfMemoryError where the stretched columns do not fit."""
@@ -115,10 +119,7 @@ class DirectSparse(Algorithm):
                                      workspace_buffer)
             source = workspace_buffer
         threads, points = variant["threads"], dict(variant.config).get("points")
-        macros = epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)
-        kernel = device.compile(KernelSource.of(_SOURCE, variant["variant"], {
-            "THREADS": threads, **({} if points is None else {"POINTS": points}),
-            "HALVES": int(x.dtype == "float16"), **macros}))
+        kernel = device.compile(_source(problem, variant))
         walked = _Points.of(problem, padded, y, tiled=points is not None)
         work: tuple[Argument, ...] = ()
         if points is None:
@@ -133,6 +134,14 @@ class DirectSparse(Algorithm):
              *walked.arguments(y), *work,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
         return State(problem, variant, device, launches, stretched)
+
+
+def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    points = dict(variant.config).get("points")
+    return KernelSource.of(_SOURCE, variant["variant"], {
+        "THREADS": variant["threads"], **({} if points is None else {"POINTS": points}),
+        "HALVES": int(variant.precision == "fp16"),
+        **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype)})
 
 
 @dataclass(frozen=True)

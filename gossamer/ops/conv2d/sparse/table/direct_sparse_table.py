@@ -82,20 +82,17 @@ class DirectSparseTable(Algorithm):
                     yield from (variant, replace(variant.as_fp16,
                                                  workspace=variant.workspace // 2))
 
+    def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),) if variant.outputs[0].size else ()
+
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        form = TableForm(**{key: int(value) for key, value in variant.config})
-        read = as_read(x, problem, form)
-        walk = OutputPlanes.of(problem, form, read, y)
-        division = TableTiling(form, walk)
-        kernel = device.compile(KernelSource.of(_SOURCE, "direct_sparse_table", {
-            **{key.upper(): value for key, value in variant.config},
-            "VECTOR": division.vector, "DISTANCE": division.distance, "LINEAR": int(walk.linear),
-            "HALVES": int(x.dtype == "float16"),
-            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)}))
+        form, read, walk, division = _divided(problem, variant)
+        kernel = device.compile(_source(problem, variant))
         source, launches = input_buffer(0), []
         if variant.workspace:
             launches = copy_launches(device, x.stored_dtype.itemsize,
@@ -115,6 +112,26 @@ class DirectSparseTable(Algorithm):
              *walk.in_y, *masking,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
         return State(problem, variant, device, launches)
+
+
+def _divided(problem: Conv2dProblem,
+             variant: Variant) -> tuple[TableForm, TensorSpec, OutputPlanes, TableTiling]:
+    """Returns the form of a variant, the spec of the input as it is read, and how the outputs are
+    divided among work-items."""
+    form = TableForm(**{key: int(value) for key, value in variant.config})
+    read = as_read(variant.inputs[0], problem, form)
+    walk = OutputPlanes.of(problem, form, read, variant.outputs[0])
+    return form, read, walk, TableTiling(form, walk)
+
+
+def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    _, _, walk, division = _divided(problem, variant)
+    return KernelSource.of(_SOURCE, "direct_sparse_table", {
+        **{key.upper(): value for key, value in variant.config},
+        "VECTOR": division.vector, "DISTANCE": division.distance, "LINEAR": int(walk.linear),
+        "HALVES": int(variant.precision == "fp16"),
+        **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype,
+                          one_channel=True)})
 
 
 def _offered(problem: Conv2dProblem, device: Device,
