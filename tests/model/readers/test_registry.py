@@ -62,9 +62,10 @@ def test_a_wrong_number_of_files(folder: Path) -> None:
 
 def test_a_file_that_is_none_of_the_first(folder: Path) -> None:
     with pytest.raises(InputError, match=r"expected an ONNX file \(.onnx or .onnx.gz\), .*, a "
-                                         r"Caffe network \(.prototxt with its weights .caffemodel "
-                                         r"and mean .mean\), .*; .caffemodel holds the weights of a "
-                                         r"Caffe network: name the .prototxt file first"):
+                                         r"Caffe network \(.prototxt with its weights "
+                                         r".caffemodel and mean .mean\), .*; .caffemodel holds the "
+                                         r"weights of a Caffe network: name the .prototxt file "
+                                         r"first"):
         gossamer.load(folder / "other.caffemodel")
 
 
