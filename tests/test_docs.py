@@ -335,13 +335,14 @@ def test_example_program_with_a_wrong_photo(words, expected, tmp_path):
     assert line.startswith(expected)
 
 
-@pytest.mark.parametrize("verb", ["run", "compile"])
-def test_every_option_is_described(verb):
+@pytest.mark.parametrize(("verb", "page"), [("run", "run"), ("compile", "compile"),
+                                            ("detect", "darknet")])
+def test_every_option_is_described(verb, page):
     from typer.main import get_command
 
     from gossamer.cli.app import app
 
-    text = (DOCS / f"{verb}.md").read_text()
+    text = (DOCS / f"{page}.md").read_text()
     options = {name for parameter in get_command(app).commands[verb].params
                for name in parameter.opts if name.startswith("--")}
     assert "--batch" in options

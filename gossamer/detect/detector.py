@@ -193,7 +193,7 @@ class Detector:
                 for index, placement in enumerate(placements)]
 
     def _boxes(self, outputs: list[np.ndarray], placement: Placement) -> list[Box]:
-        """Returns the boxes of one photo."""
+        """Return the boxes of one photo."""
         metadata = self._metadata
         anchors = np.array(self.plan.graph.metadata.anchors, np.float64).reshape(-1, 2)
         found = join([
@@ -220,7 +220,7 @@ class Detector:
 
 
 def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan:
-    """Returns the plan of a network."""
+    """Return the plan of a network."""
     if isinstance(model, Plan):
         if device is not None:
             raise InputError(f"device {device}: a plan has its device; leave it out")

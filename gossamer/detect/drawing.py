@@ -55,6 +55,6 @@ def _colour(class_index: int) -> tuple[int, int, int]:
 
 
 def _ink(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Returns black or white, whichever can be read on a colour."""
+    """Return black or white, whichever can be read on a colour."""
     red, green, blue = colour
     return (0, 0, 0) if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else (255, 255, 255)
