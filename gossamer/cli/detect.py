@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ class _Run:
         with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
                       TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,
                       transient=True, disable=not console.is_terminal or len(paths) < 2,
-                      redirect_stdout=False) as progress:
+                      redirect_stdout=sys.stdout.isatty()) as progress:
             task = progress.add_task("", total=len(paths), rate="")
             start = time.perf_counter()
             for index, (count, photos) in enumerate(self._batches(paths)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,7 +160,11 @@ def load_image(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     try:
-        with Image.open(path) as file:
+        with warnings.catch_warnings():
+            # up to the size that Pillow refuses, large photos are in order
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            file = Image.open(path)
+        with file:
             upright = ImageOps.exif_transpose(file)
             return np.asarray(_to_rgb(upright, path))
     except FileNotFoundError:

@@ -17,10 +17,11 @@ from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.passes.optimise import optimise
+from tests.conftest import is_slow
 from tests.model.executor import execute
 from tests.model.readers.darknet.interpreter import parse, random_weights
 from tests.model.readers.darknet.networks import NETWORKS, conv, head, net, section
-from tests.tolerances import normalised_error
+from tests.tolerances import normalised_error, tolerance
 
 EXACT = 1e-6
 """Largest normalised error of float64 arithmetic on weights that were rounded to float32."""
@@ -63,6 +64,19 @@ def test_networks_that_people_publish(name: str, tmp_path: Path) -> None:
     assert gossamer.load(tmp_path / "net.onnx").metadata == graph.metadata
     plan.save(tmp_path / "net.plan")
     assert gossamer.Plan.load(tmp_path / "net.plan").graph.metadata == graph.metadata
+
+
+@pytest.mark.parametrize("name", ["yolov2", "yolov4"])
+def test_devices_compute_the_same(name: str, device, tmp_path: Path) -> None:
+    if is_slow(device):
+        pytest.skip("a simulator takes minutes for a network")
+    images = images_for(NETWORKS[name])
+    (tmp_path / "net.cfg").write_text(NETWORKS[name])
+    expected = random_weights(tmp_path / "net.weights", NETWORKS[name], images)
+    outputs = gossamer.compile(str(tmp_path / "net.cfg"), device, strict=True)(images)
+    for y, wide in zip(outputs if isinstance(outputs, tuple) else (outputs,), expected,
+                       strict=True):
+        assert normalised_error(y, wide.reshape(y.shape)) <= tolerance("network")
 
 
 @pytest.mark.parametrize("layers", [
