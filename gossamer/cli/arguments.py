@@ -16,24 +16,46 @@ from gossamer.io.text import shape_text
 from gossamer.model import zoo
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
 from gossamer.model.load import expected_models
+from gossamer.plan.store.plan_file import SUFFIX
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
+    from gossamer.plan.plan import Plan
 
 
-def load_graph(model: str, shapes: list[str] | None) -> Graph:
-    """Returns the graph of the MODEL argument with the --shape options, and prints its
-    warnings."""
+def load_graph(model: str, shapes: list[str] | None, weights: str | None = None) -> Graph:
+    """Returns the graph of the MODEL argument with the --shape and --weights options, and prints
+    its warnings."""
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
+    if weights == "":
+        raise InputError("--weights: the name is empty; expected a file of weights")
     if model not in zoo.MODELS and Path(model).is_dir():
         raise InputError(f"{model}: is a folder, expected {expected_models()}")
-    graph = gossamer.load(model)
+    graph = gossamer.load(model, weights=weights)
     for warning in graph.warnings:
         terminal.notice(warning, "warning")
     graph = with_input_shapes(graph, shapes or [])
     check_open_dimensions(graph)
     return graph
+
+
+def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
+              strict: bool) -> Plan | None:
+    """Returns the plan that the MODEL argument names and prints its warnings, or returns None where
+    it names a network. Raises InputError where options go with networks only."""
+    if not model.endswith(SUFFIX):
+        return None
+    if shapes:
+        raise InputError(f"--shape {shapes[0]}: the shapes of a saved plan are settled; give it "
+                         "to `gossamer compile`")
+    if weights is not None:
+        raise InputError(f"--weights {weights}: a saved plan has its weights; give it to `gossamer "
+                         "compile`")
+    plan = gossamer.Plan.load(model, device, strict=strict)
+    for warning in plan.graph.warnings:
+        terminal.notice(warning, "warning")
+    return plan
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:

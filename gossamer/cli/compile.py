@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gossamer.cli import arguments
-from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption
+from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption, WeightsOption
 from gossamer.cli.report import report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -80,12 +80,13 @@ def compile_(
     strict: Annotated[bool, typer.Option(
         "--strict", help="Fail when a layer cannot run on the device.")] = False,
     shape: ShapeOption = None,
+    weights: WeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest algorithm for every layer of a network, and save the plan."""
     _check_options(effort, precision, sparse_threshold, budget, output, html)
     sizes = _batches(batch)
-    graph = arguments.load_graph(model, shape)
+    graph = arguments.load_graph(model, shape, weights)
     if sizes != [1] and not arguments.has_batch(graph):
         raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
     if tolerance is not None and not calibration:

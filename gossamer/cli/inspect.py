@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gossamer.cli.arguments import load_graph
-from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption
+from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, WeightsOption
 from gossamer.io import terminal
 from gossamer.io.text import human
 from gossamer.model.infer.resolve import resolve
@@ -20,10 +20,11 @@ def inspect(
     model: ModelArgument,
     batch: Annotated[int, typer.Option(min=0, help="Images at once.")] = 1,
     shape: ShapeOption = None,
+    weights: WeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the nodes of a network's file: shapes, parameters, FLOPs and density."""
-    graph = load_graph(model, shape)
+    graph = load_graph(model, shape, weights)
     rows = [asdict(row) for row in summarise(resolve(graph, batch))]
     totals = {"parameters": sum(row["parameters"] for row in rows),
               "flops": sum(row["flops"] for row in rows)}

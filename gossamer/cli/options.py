@@ -13,6 +13,8 @@ ModelArgument = Annotated[str, typer.Argument(
 ShapeOption = Annotated[list[str] | None, typer.Option(
     metavar="[NAME=]3,224,224",
     help="An input's shape without the batch, where the file leaves it open; may be repeated.")]
+WeightsOption = Annotated[str | None, typer.Option(
+    metavar="FILE", help="The weights of a .cfg (default: the .weights file beside it).")]
 DeviceOption = Annotated[str | None, typer.Option(
     help="host, opencl:N or cuda:N (default: the best one).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -5,35 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import onnx
 import typer
-from google.protobuf.message import EncodeError
 
-from gossamer.cli.options import JsonOption
+from gossamer.cli.onnx_form import onnx_form, serialised
+from gossamer.cli.options import JsonOption, ModelArgument, WeightsOption
 from gossamer.errors import InputError, ModelError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import shape_text
-from gossamer.model import zoo
-from gossamer.model.load import load
-from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
-from gossamer.model.readers import registry
-
-_REWRITTEN = [reader.description for reader in registry.READERS if reader.read_onnx is not None]
-"""The kinds of files that can be written again with other weights."""
 
 
 def prune_(
-    model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"The network: {', '.join(_REWRITTEN)}, or the name of a network of "
-                              f"the zoo ({', '.join(zoo.MODELS)}).")],
+    model: ModelArgument,
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="OUT.onnx", help="Write the pruned network here, as ONNX.")],
     sparsity: Annotated[float | None, typer.Option(
@@ -46,6 +35,7 @@ def prune_(
              "(layer).")] = None,
     depthwise: Annotated[bool, typer.Option(
         "--depthwise", help="Prune depthwise convolutions too.")] = False,
+    weights: WeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Set the smallest weights of a network's convolutions and matrix products to zero.
@@ -60,9 +50,10 @@ def prune_(
         raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
     if scope is not None and sparsity is None:
         raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
-    read = _onnx_form(model)
+    read = onnx_form(model, weights)
     shares = {} if per_layer is None else read_shares(per_layer)
-    output_files.check_file("--output", output, ".onnx", filter(None, (model, per_layer)))
+    output_files.check_file("--output", output, ".onnx",
+                            filter(None, (model, weights, per_layer)))
     network = read()
     try:
         layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise)
@@ -74,11 +65,7 @@ def prune_(
         raise InputError(f"{model}: has no weights to prune" + (
             f" ({layers[0].name!r}: {layers[0].kept})" if layers else
             ": no convolution and no matrix product"))
-    try:
-        content = network.SerializeToString()
-    except (EncodeError, ValueError):
-        raise InputError(f"{model}: has more than 2 GB of weights, which one ONNX file cannot "
-                         "hold") from None
+    content = serialised(model, network)
     with replacing(output) as file:
         file.write(content)
     for layer in layers:
@@ -86,20 +73,6 @@ def prune_(
             terminal.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity "
                             "with --per-layer", "warning")
     _report(model, output, layers, as_json)
-
-
-def _onnx_form(model: str) -> Callable[[], onnx.ModelProto]:
-    """Returns the function that makes ONNX of the MODEL argument. Raises InputError where nothing
-    can be written in its form."""
-    if model in zoo.MODELS:
-        return lambda: to_onnx(load(model))
-    reader = registry.reader_of(model)
-    if reader is None or reader.read_onnx is None:
-        kind = f"is {reader.kind}, which cannot be written again; " if reader else ""
-        raise InputError(f"{model}: {kind}prune takes {', '.join(_REWRITTEN)}, or the name of a "
-                         f"network of the zoo ({', '.join(zoo.MODELS)}); export other networks as "
-                         "ONNX first")
-    return partial(reader.read_onnx, Path(model))
 
 
 def read_shares(path: Path) -> dict[str, float]:

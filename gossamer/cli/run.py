@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import gossamer
 from gossamer.cli import run_output
-from gossamer.cli.arguments import load_graph
-from gossamer.cli.options import DeviceOption, JsonOption, ShapeOption
+from gossamer.cli.arguments import load_graph, load_plan
+from gossamer.cli.options import DeviceOption, JsonOption, ShapeOption, WeightsOption
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.cli.run_inputs import RunInputs, array_inputs, negatives, photo_inputs
 from gossamer.errors import InputError
@@ -53,6 +53,7 @@ def run(
         metavar="FILE", help="Names of the classes, one a line.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 5,
     shape: ShapeOption = None,
+    weights: WeightsOption = None,
     preprocess: Annotated[str | None, typer.Option(
         help=f"How photos are prepared: {', '.join(PRESETS)}.")] = None,
     size: Annotated[str | None, typer.Option(help="Height x width: 224 or 224x320.")] = None,
@@ -74,11 +75,12 @@ def run(
     # click gives an option one value: what follows a first --image FILE comes as arguments
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
-    saved_plan = _saved_plan(model, device, shape, strict)
-    graph = load_graph(model, shape) if saved_plan is None else saved_plan.graph
+    saved_plan = load_plan(model, device, shape, weights, strict)
+    graph = load_graph(model, shape, weights) if saved_plan is None else saved_plan.graph
     output_path = None
     if output is not None:
-        files_read = [model, *photos, *(text.rpartition("=")[2] for text in arrays)]
+        files_read = [model, *filter(None, [weights]), *photos,
+                      *(text.rpartition("=")[2] for text in arrays)]
         output_path = output_files.check(output, len(graph.outputs), files_read)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     if photos:
@@ -107,20 +109,6 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
         raise InputError("--image: the name is empty; expected an image file")
     if labels:
         read_names(labels)
-
-
-def _saved_plan(model: str, device: str | None, shapes: list[str] | None,
-                strict: bool) -> Plan | None:
-    """Returns the plan that the MODEL argument names, or None where it names a network."""
-    if not model.endswith(SUFFIX):
-        return None
-    if shapes:
-        raise InputError(f"--shape {shapes[0]}: the shapes of a saved plan are settled; give it "
-                         "to `gossamer compile`")
-    plan = gossamer.Plan.load(model, device, strict=strict)
-    for warning in plan.graph.warnings:
-        terminal.notice(warning, "warning")
-    return plan
 
 
 def _execute(model: str, graph: Graph, saved_plan: Plan | None, inputs: RunInputs,

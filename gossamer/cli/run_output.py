@@ -34,7 +34,8 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
     """
     first, metadata = graph.outputs[0].name, graph.metadata
     scores = outputs[first]
-    classify = bool(inputs.are_photos or labels or metadata.classes) and (
+    classify = metadata.detector is None and bool(
+        inputs.are_photos or labels or metadata.classes) and (
         network_outputs.is_class_scores(scores, len(inputs.names)))
     if labels and not classify:
         raise InputError(f"--labels {labels}: output {first!r} is {shape_text(scores.shape)} "

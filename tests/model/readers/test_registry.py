@@ -61,10 +61,11 @@ def test_a_wrong_number_of_files(folder: Path) -> None:
 
 
 def test_a_file_that_is_none_of_the_first(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"expected an ONNX file \(.onnx or .onnx.gz\), a Caffe "
-                                         r"network \(.prototxt with its weights .caffemodel and "
-                                         r"mean .mean\), .*; .caffemodel holds the weights of a "
-                                         r"Caffe network: name the .prototxt file first"):
+    with pytest.raises(InputError, match=r"expected an ONNX file \(.onnx or .onnx.gz\), .*, a "
+                                         r"Caffe network \(.prototxt with its weights "
+                                         r".caffemodel and mean .mean\), .*; .caffemodel holds the "
+                                         r"weights of a Caffe network: name the .prototxt file "
+                                         r"first"):
         gossamer.load(folder / "other.caffemodel")
 
 
@@ -78,5 +79,6 @@ def test_the_longest_suffix_counts(folder: Path) -> None:
 
 
 def test_what_is_expected_names_every_kind_of_file() -> None:
-    assert expected_models() == ("an ONNX file (.onnx or .onnx.gz), or the name of a network of "
-                                 "the zoo (mobilenet_v2)")
+    assert expected_models() == ("an ONNX file (.onnx or .onnx.gz), a Darknet network (.cfg with "
+                                 "its weights .weights), or the name of a network of the zoo "
+                                 "(mobilenet_v2, yolov4-tiny, yolov2-tiny)")

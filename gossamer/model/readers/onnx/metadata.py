@@ -7,21 +7,28 @@ picture: JSON object of the grey picture that a row of the input holds: height, 
 preprocessing: JSON object of the fields of a `Preprocessing` of gossamer.io.images, which says how
 photos are prepared.
 anchors: JSON list of [width, height], in pixels of the input.
+detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.detector_metadata,
+which says how boxes are decoded from the outputs.
+names: names of the classes as Ultralytics' exporter writes them, a dict as Python prints it; read
+where there are no `classes`.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import onnx
 
+from gossamer.model.detector_metadata import detector_of
 from gossamer.model.metadata import ModelMetadata, anchors_of, is_number, preprocessing_of
 
 CLASSES, OUTPUTS, PICTURE = "classes", "outputs", "picture"
-PREPROCESSING, ANCHORS = "preprocessing", "anchors"
+PREPROCESSING, ANCHORS, DETECTOR = "preprocessing", "anchors", "detector"
 _SCORES = "scores"
 _Value = TypeVar("_Value")
 
@@ -32,13 +39,14 @@ def read(model: onnx.ModelProto) -> ModelMetadata:
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
     names = classes if isinstance(classes, list) and all(
-        isinstance(name, str | int) for name in classes) else []
+        isinstance(name, str | int) for name in classes) else _exported_names(texts.get("names"))
     shape = _shape(picture)
     brightness = picture.get("brightness") if shape else None
+    anchors = _valid(anchors_of, texts.get(ANCHORS)) or ()
     return ModelMetadata(tuple(map(str, names)), texts.get(OUTPUTS) == _SCORES, shape,
                          float(brightness) if is_number(brightness) else None,
-                         _valid(preprocessing_of, texts.get(PREPROCESSING)),
-                         _valid(anchors_of, texts.get(ANCHORS)) or ())
+                         _valid(preprocessing_of, texts.get(PREPROCESSING)), anchors,
+                         _valid(partial(detector_of, anchors=len(anchors)), texts.get(DETECTOR)))
 
 
 def entries(metadata: ModelMetadata) -> Mapping[str, str]:
@@ -58,6 +66,8 @@ def entries(metadata: ModelMetadata) -> Mapping[str, str]:
         texts[PREPROCESSING] = json.dumps(asdict(metadata.preprocessing))
     if metadata.anchors:
         texts[ANCHORS] = json.dumps(metadata.anchors)
+    if metadata.detector is not None:
+        texts[DETECTOR] = json.dumps(asdict(metadata.detector))
     return texts
 
 
@@ -69,6 +79,18 @@ def _shape(picture: Any) -> tuple[int, int] | None:
     if type(height) is not int or type(width) is not int or min(height, width) < 1:
         return None
     return height, width
+
+
+def _exported_names(text: str | None) -> list[str]:
+    """Returns the names of a dict like {0: 'person', 1: 'bicycle'}; none where the text is none."""
+    try:
+        names = ast.literal_eval(text or "")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    if not isinstance(names, dict) or list(names) != list(range(len(names))) or not all(
+            isinstance(name, str) for name in names.values()):
+        return []
+    return list(names.values())
 
 
 def _parsed(text: str | None) -> Any:

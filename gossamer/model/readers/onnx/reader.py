@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from gossamer.errors import InputError, ModelError, UnsupportedError
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.opset.state import CONSTANT_LIMIT, MALFORMED
+from gossamer.model.readers.numbers import warn_of_broken_weights
 from gossamer.model.readers.onnx import metadata
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
 from gossamer.model.readers.onnx.layers import LAYERS
@@ -48,7 +49,7 @@ def load_onnx(path: str | Path) -> Graph:
     _load_constants(model.graph, graph)
     _load_interface(model.graph, graph)
     _load_nodes(model.graph, graph, opset)
-    _check_weights(graph)
+    warn_of_broken_weights(graph)
     return graph
 
 
@@ -241,16 +242,3 @@ def _unique_names(graph: Graph) -> None:
             count += 1
             node.name = f"{base}_{count}"
         seen.add(node.name)
-
-
-def _check_weights(graph: Graph) -> None:
-    """Adds a warning for each constant that holds NaN, or infinities in more than one element: a
-    single infinite bound is in order."""
-    readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
-    for name, array in graph.constants.items():
-        if array.dtype.kind != "f" or name not in readers:
-            continue
-        nan, infinite = int(np.isnan(array).sum()), int(np.isinf(array).sum())
-        if nan or (infinite and array.size > 1):
-            graph.warnings.append(f"{graph.file}: weights {name!r} of {readers[name]} hold {nan} "
-                                  f"NaN and {infinite} infinite values")

@@ -1,0 +1,208 @@
+"""The verb `detect`: objects on photos, with boxes drawn on them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import gossamer
+from gossamer.cli.arguments import load_graph, load_plan
+from gossamer.cli.detect_output import DetectOutput, Finding
+from gossamer.cli.options import DeviceOption, JsonOption, ShapeOption, WeightsOption
+from gossamer.detect.detector import Detector
+from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.io.images import load_image
+from gossamer.io.labels.reader import read_names
+from gossamer.io.text import one_line
+from gossamer.model.load import expected_models
+from gossamer.plan.store.plan_file import SUFFIX
+
+_Photo = tuple[Path, np.ndarray]
+
+
+def detect(
+    model: Annotated[str, typer.Argument(
+        metavar="MODEL", help=f"A plan that `gossamer compile` saved ({SUFFIX}), "
+                              f"{expected_models()}.")],
+    images: Annotated[list[str], typer.Argument(
+        metavar="IMAGE...", help="Photos, or folders of photos.")],
+    names: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Names of the classes, one a line.")] = None,
+    threshold: Annotated[float | None, typer.Option(
+        metavar="0.25", help="Least score of a box.")] = None,
+    nms: Annotated[float | None, typer.Option(
+        "--nms", metavar="0.45",
+        help="Overlap above which the lower of two boxes of a class is dropped.")] = None,
+    resize: Annotated[str | None, typer.Option(
+        help="How photos come to the network's size: stretch or letterbox (default: as the "
+             "network was made for).")] = None,
+    output: Annotated[str | None, typer.Option(
+        "--output", "-o", metavar="OUT",
+        help="Write the photo with its boxes here (.jpg, .png), all photos and detections.json in "
+             "a folder, or only a .json file.")] = None,
+    device: DeviceOption = None,
+    batch: Annotated[int, typer.Option(min=1, help="Photos at once.")] = 1,
+    shape: ShapeOption = None,
+    weights: WeightsOption = None,
+    strict: Annotated[bool, typer.Option(
+        "--strict", help="Fail when a layer cannot run on the device.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find objects on photos, and draw boxes round them."""
+    paths = _photos(images)
+    out = None if output is None else DetectOutput(output, paths, [model, weights, names])
+    class_names = None if names is None else read_names(names, "--names")
+    plan = load_plan(model, device, shape, weights, strict)
+    if plan is None:
+        plan = gossamer.compile(load_graph(model, shape, weights), device, strict=strict)
+    try:
+        detector = Detector(plan, names=class_names, threshold=threshold, nms=nms, resize=resize)
+    except InputError as error:
+        raise InputError(_as_option(str(error), names)) from None
+    run = _Run(detector, batch, out, prints=not as_json)
+    run.detect(paths)
+    if as_json:
+        terminal.print_json(run.as_json(model))
+    else:
+        run.print_end()
+    if out is not None:
+        out.finish(run.as_json(model))
+        if not as_json:
+            print(f"written: {output}")
+    if run.failed:
+        raise typer.Exit(2)
+
+
+def _photos(images: Sequence[str]) -> list[Path]:
+    """Returns the photos, and those in the folders, in order of their names. Raises InputError for
+    a folder without photos."""
+    Image.init()
+    readable = {suffix for suffix, kind in Image.EXTENSION.items() if kind in Image.OPEN}
+    paths: list[Path] = []
+    for text in images:
+        if not text:
+            raise InputError("IMAGE: the name is empty; expected a photo or a folder of photos")
+        if not Path(text).is_dir():
+            paths.append(Path(text))
+            continue
+        inside = sorted(path for path in Path(text).iterdir()
+                        if path.suffix.lower() in readable and path.is_file())
+        if not inside:
+            raise InputError(f"{text}: is a folder without photos")
+        paths += inside
+    return paths
+
+
+def _as_option(message: str, names: Path | None) -> str:
+    """Returns a message of the detector with the option that it is about."""
+    if message.split()[0] in ("threshold", "nms", "resize"):
+        return f"--{message}"
+    return f"--names {names}: {message}" if "names are given" in message else message
+
+
+@dataclass
+class _Run:
+    """The detector on photos one batch after the other, and what it found.
+
+    prints: whether what is found on a photo is printed at once. failed: number of photos that could
+    not be read. seconds, timed: time of `timed` photos, those of the first batch left out where
+    there are more, as what computes each layer is chosen in it.
+    """
+
+    detector: Detector
+    batch: int
+    output: DetectOutput | None
+    prints: bool
+    findings: list[Finding] = field(default_factory=list)
+    failed: int = 0
+    seconds: float = 0.0
+    timed: int = 0
+
+    def detect(self, paths: Sequence[Path]) -> None:
+        """Finds the objects on all photos, shows how far it is, and names those that cannot be
+        read."""
+        console = Console(stderr=True)
+        with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
+                      TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,
+                      transient=True, disable=not console.is_terminal or len(paths) < 2,
+                      redirect_stdout=sys.stdout.isatty()) as progress:
+            task = progress.add_task("", total=len(paths), rate="")
+            start = time.perf_counter()
+            for index, (count, photos) in enumerate(self._batches(paths)):
+                self._detect(photos)
+                now = time.perf_counter()
+                if index == 0 and count < len(paths):
+                    start = now
+                else:
+                    self.timed += len(photos)
+                    self.seconds = now - start
+                progress.update(task, advance=count, rate=self.rate_text)
+
+    @property
+    def rate_text(self) -> str:
+        """Photos a second; empty where nothing was timed."""
+        return f"{self.timed / self.seconds:.3g} photos/s" if self.timed and self.seconds else ""
+
+    def as_json(self, model: str) -> dict[str, Any]:
+        plan = self.detector.plan
+        return {"model": model, "device": plan.device.name,
+                "description": plan.device.description, "threshold": self.detector.threshold,
+                "nms": self.detector.nms, "resize": self.detector.resize,
+                "photos_per_second": self.timed / self.seconds if self.timed else None,
+                "results": [finding.as_json() for finding in self.findings]}
+
+    def print_end(self) -> None:
+        """Prints how many objects were found, where, and how fast."""
+        found = [finding for finding in self.findings if finding.error is None]
+        objects = sum(len(finding.boxes) for finding in found)
+        failed = f", {self.failed} could not be read" if self.failed else ""
+        rate = f"; {self.rate_text}" if self.rate_text and len(self.findings) > 1 else ""
+        print(f"\n{objects or 'no'} objects on {len(found)} photos{failed}; on "
+              f"{self.detector.plan.device.name}{rate}")
+
+    def _batches(self, paths: Sequence[Path]) -> Iterator[tuple[int, list[_Photo]]]:
+        """Yields the photos of each batch that can be read, after the number of all of them."""
+        for start in range(0, len(paths), self.batch):
+            of_batch = paths[start:start + self.batch]
+            photos: list[_Photo] = []
+            for path in of_batch:
+                try:
+                    photos.append((path, load_image(path)))
+                except InputError as error:
+                    self.failed += 1
+                    self.findings.append(Finding(path, error=str(error)))
+                    terminal.notice(error, "error")
+            yield len(of_batch), photos
+
+    def _detect(self, photos: list[_Photo]) -> None:
+        """Finds, prints and draws the objects of a batch."""
+        found = self.detector.detect([image for _, image in photos])
+        for (path, image), boxes in zip(photos, found, strict=True):
+            finding = Finding(path, (image.shape[0], image.shape[1]), boxes)
+            self.findings.append(finding)
+            if self.output is not None:
+                self.output.write(path, image, boxes)
+            if self.prints:
+                self._print(finding)
+
+    def _print(self, finding: Finding) -> None:
+        height, width = finding.size
+        name = f"{one_line(str(finding.path))} ({width}x{height})"
+        if not finding.boxes:
+            print(f"{name}: no objects with a score above {self.detector.threshold:g}")
+            return
+        print(f"{name}: {len(finding.boxes)} objects")
+        for box in finding.boxes:
+            print(f"{box.score:8.1%}  {one_line(box.name)}, {box.left:.0f},{box.top:.0f} to "
+                  f"{box.right:.0f},{box.bottom:.0f}")

@@ -1,0 +1,120 @@
+"""What the verb `detect` writes: photos with boxes, and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gossamer.detect.box import Box
+from gossamer.detect.drawing import draw_boxes
+from gossamer.errors import InputError
+from gossamer.io.output_files import check_place, replacing
+
+_SUFFIXES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
+_LIST = "detections.json"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found on a photo.
+
+    size: its height and width. error: why it could not be read; None where it could.
+    """
+
+    path: Path
+    size: tuple[int, int] = (0, 0)
+    boxes: Sequence[Box] = ()
+    error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        if self.error is not None:
+            return {"image": str(self.path), "error": self.error}
+        return {"image": str(self.path), "width": self.size[1], "height": self.size[0],
+                "objects": [box.as_json() for box in self.boxes]}
+
+
+@dataclass
+class DetectOutput:
+    """The files of --output: one photo, a folder of photos with a list, or a list alone.
+
+    name: value of the option. photos: the photos in order. read: other files that are read.
+    """
+
+    name: str
+    photos: Sequence[Path]
+    read: Iterable[str | Path | None] = ()
+    _targets: dict[Path, Path] = field(init=False, default_factory=dict)
+    _list: Path | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Decides where each photo goes. Raises InputError where a file could not be written, or
+        would replace one that is read."""
+        option, path = f"--output {self.name}", Path(self.name)
+        if not self.name:
+            raise InputError("--output: the name is empty; expected a photo, a folder or a .json "
+                             "file")
+        suffix = path.suffix.lower()
+        if suffix == ".json" and not path.is_dir():
+            self._list = path
+        elif suffix in _SUFFIXES and not path.is_dir():
+            if len(self.photos) > 1:
+                raise InputError(f"{option}: {len(self.photos)} photos do not go into one file; "
+                                 "give a folder")
+            self._targets = {self.photos[0]: path}
+        elif suffix and not path.is_dir():
+            raise InputError(f"{option}: expected a name that ends in "
+                             f"{', '.join(_SUFFIXES)} or .json, or a folder")
+        else:
+            _make_folder(option, path)
+            self._targets = _inside(path, self.photos)
+            self._list = path / _LIST
+        read = [*self.photos, *(file for file in self.read if file is not None)]
+        for target in filter(None, [*self._targets.values(), self._list]):
+            check_place(f"--output {target}", target, read)
+
+    def write(self, photo: Path, image: np.ndarray, boxes: Sequence[Box]) -> None:
+        """Writes a photo with its boxes, where photos are written."""
+        target = self._targets.get(photo)
+        if target is None:
+            return
+        drawn = Image.fromarray(draw_boxes(image, boxes))
+        with replacing(target, f"--output {target}") as file:
+            drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
+
+    def finish(self, content: Mapping[str, Any]) -> None:
+        """Writes the list of all that was found, where it is written."""
+        if self._list is not None:
+            with replacing(self._list, f"--output {self._list}") as file:
+                file.write((json.dumps(content, indent=2) + "\n").encode(errors="backslashreplace"))
+
+
+def _make_folder(option: str, path: Path) -> None:
+    """Makes a folder where there is none. Raises InputError where that fails."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{option}: the folder cannot be made: {error.strerror}") from None
+
+
+def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
+    """Returns a file in the folder for each photo: of its name, with a number where another photo
+    has that."""
+    targets: dict[Path, Path] = {}
+    taken: set[str] = set()
+    for photo in photos:
+        if photo in targets:
+            continue
+        suffix = photo.suffix if photo.suffix.lower() in _SUFFIXES else ".png"
+        name, number = f"{photo.stem}{suffix}", 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{photo.stem}-{number}{suffix}"
+        taken.add(name.lower())
+        targets[photo] = folder / name
+    return targets

@@ -1,0 +1,40 @@
+"""Networks as ONNX models, for the verbs that write ONNX files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import EncodeError
+
+from gossamer.cli.arguments import load_graph
+from gossamer.errors import InputError
+from gossamer.model import zoo
+from gossamer.model.load import expected_models
+from gossamer.model.onnx_writer import to_onnx
+from gossamer.model.readers import registry
+
+
+def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
+    """Returns the function that makes ONNX of the MODEL argument: of an ONNX file its content as it
+    is, of other networks the nodes of their graph. weights: the file of --weights. Raises
+    InputError where it names no network."""
+    reader = registry.reader_of(model)
+    if model not in zoo.MODELS and reader is None:
+        raise InputError(f"{model}: expected {expected_models()}; export other networks as ONNX "
+                         "first")
+    if model in zoo.MODELS or weights is not None or reader is None or reader.read_onnx is None:
+        return lambda: to_onnx(load_graph(model, None, weights))
+    return partial(reader.read_onnx, Path(model))
+
+
+def serialised(model: str, network: onnx.ModelProto) -> bytes:
+    """Returns the content of an ONNX file. model: the MODEL argument, for messages. Raises
+    InputError where it is too large for one file."""
+    try:
+        return network.SerializeToString()
+    except (EncodeError, ValueError):
+        raise InputError(f"{model}: has more than 2 GB of weights, which one ONNX file cannot "
+                         "hold") from None

@@ -1,0 +1,1 @@
+"""Detection: photos for a detecting network, boxes of its outputs, suppression and drawing."""

@@ -1,0 +1,44 @@
+"""Box: an object that was found on a photo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Box:
+    """An object on a photo.
+
+    Attributes
+    ----------
+    name : str
+        Name of its class.
+    class_index : int
+        Number of its class.
+    score : float
+        How sure the network is, from 0 to 1.
+    left, top, right, bottom : float
+        Edges in pixels of the photo, from its upper left corner. They are as the network says, and
+        may lie beyond the photo's edges.
+    """
+
+    name: str
+    class_index: int
+    score: float
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the box in types that JSON has.
+
+        Returns
+        -------
+        dict
+            Number of the class ("class"), "name", "score", and "box" with left, top, right and
+            bottom.
+        """
+        return {"class": self.class_index, "name": self.name, "score": self.score,
+                "box": [self.left, self.top, self.right, self.bottom]}

@@ -1,0 +1,232 @@
+"""Detector: finds objects on photos with a network."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from gossamer.detect.box import Box
+from gossamer.detect.decoding import Grid, decode, join
+from gossamer.detect.placement import STYLES, Placement, fitted, place
+from gossamer.detect.recognition import recognise
+from gossamer.detect.suppression import suppress
+from gossamer.device.base import Device
+from gossamer.errors import GossamerWarning, InputError
+from gossamer.io.images import load_image
+from gossamer.io.labels.reader import COCO, read_names
+from gossamer.model.detector_metadata import RESIZES
+from gossamer.model.graph import Graph
+from gossamer.plan.api import compile
+from gossamer.plan.plan import Plan
+from gossamer.plan.store.plan_file import SUFFIX
+
+
+class Detector:
+    """Find objects on photos.
+
+    Parameters
+    ----------
+    model : str, Path, Graph or Plan
+        A network that detects objects: what `gossamer.load` takes, a saved plan, or what
+        `gossamer.load`, `gossamer.compile` and `Plan.load` return. Networks of Darknet, ONNX files
+        that `gossamer convert` wrote, and ONNX files of YOLOX and YOLOv8 say how boxes are decoded.
+    device : str or Device, optional
+        Where it runs, as for `gossamer.compile`; left out for a Plan.
+    names : sequence of str, optional
+        Names of the classes; by default those of the network, else COCO's where it has 80 classes.
+    threshold : float, optional
+        Least score of a box, from 0 to 1; by default that of the network, which is 0.25 for
+        Darknet's.
+    nms : float, optional
+        Overlap (intersection over union) above which the lower of two boxes of a class is dropped,
+        from 0 to 1; by default that of the network, which is 0.45 for Darknet's.
+    resize : {"stretch", "letterbox"}, optional
+        How photos come to the network's size; by default as the network was made for.
+
+    Attributes
+    ----------
+    plan : Plan
+        The network on its device.
+    names : list of str
+        Names of the classes.
+    threshold, nms, resize
+        As above, with the network's values in place of those left out.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    ModelError
+        If the network cannot be read.
+    UnsupportedError
+        If it tells no boxes that gossamer decodes.
+
+    Examples
+    --------
+    >>> detector = gossamer.Detector("yolov4-tiny")
+    >>> for box in detector("bus.jpg"):
+    ...     print(box.name, box.score, box.left, box.top, box.right, box.bottom)
+    """
+
+    def __init__(self, model: str | Path | Graph | Plan, device: str | Device | None = None, *,
+                 names: Sequence[str] | None = None, threshold: float | None = None,
+                 nms: float | None = None, resize: str | None = None) -> None:
+        self.plan = _plan(model, device)
+        graph = self.plan.graph
+        self._metadata, self._preprocessing = recognise(graph)
+        self.threshold = self._metadata.threshold if threshold is None else threshold
+        self.nms = self._metadata.nms if nms is None else nms
+        self.resize = self._metadata.resize if resize is None else resize
+        for option, number in (("threshold", self.threshold), ("nms", self.nms)):
+            if not 0 <= number <= 1:
+                raise InputError(f"{option} {number:g}: expected a number from 0 to 1")
+        if self.resize not in RESIZES:
+            raise InputError(f"resize {self.resize}: expected one of {', '.join(RESIZES)}")
+        self.names = self._names(names)
+        _, _, height, width = graph.inputs[0].shape
+        assert height is not None and width is not None
+        self._size = (height, width)
+        self._style = STYLES[self._metadata.heads[0].kind]
+
+    def __call__(self, image: str | Path | np.ndarray) -> list[Box]:
+        """Find the objects on a photo.
+
+        Parameters
+        ----------
+        image : str, Path or array of uint8, shape (height, width, 3)
+            A file, or the photo itself, in RGB.
+
+        Returns
+        -------
+        list of Box
+            The objects, those of highest score first.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, or the array has another form.
+        """
+        return self.detect([load_image(image) if isinstance(image, str | Path) else image])[0]
+
+    def detect(self, images: Sequence[np.ndarray]) -> list[list[Box]]:
+        """Find the objects on several photos, which run as one batch.
+
+        Parameters
+        ----------
+        images : sequence of arrays of uint8, shape (height, width, 3)
+            The photos, in RGB, of any sizes.
+
+        Returns
+        -------
+        list of list of Box
+            The objects of each photo, those of highest score first.
+
+        Raises
+        ------
+        InputError
+            If an array has another form.
+        """
+        if not images:
+            return []
+        batch, placements = self.prepare(images)
+        outputs = self.plan(batch)
+        return self.decode(outputs if isinstance(outputs, tuple) else (outputs,), placements)
+
+    def prepare(self, images: Sequence[np.ndarray]) -> tuple[np.ndarray, list[Placement]]:
+        """Make the network's input of photos.
+
+        Parameters
+        ----------
+        images : sequence of arrays of uint8, shape (height, width, 3)
+            The photos, in RGB, of any sizes.
+
+        Returns
+        -------
+        batch : array of float32, shape (N, channels, height, width)
+            The input.
+        placements : list of Placement
+            Where each photo lies in it, for `decode`.
+
+        Raises
+        ------
+        InputError
+            If an array has another form.
+        """
+        batch, placements = [], []
+        for image in images:
+            if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
+                raise InputError(f"a photo is {image.dtype} of shape {image.shape}, expected uint8 "
+                                 "of (height, width, 3)")
+            placement = place((image.shape[0], image.shape[1]), self._size, self.resize,
+                              self._style)
+            if self._preprocessing.channels == "grey":
+                image = np.asarray(Image.fromarray(image).convert("L"))
+            values = fitted(image, placement, self._size, self._style)
+            batch.append(self._preprocessing.normalised(values))
+            placements.append(placement)
+        return np.stack(batch), placements
+
+    def decode(self, outputs: Sequence[np.ndarray],
+               placements: Sequence[Placement]) -> list[list[Box]]:
+        """Make boxes of the network's outputs.
+
+        Parameters
+        ----------
+        outputs : sequence of arrays
+            The network's outputs, the batch first.
+        placements : sequence of Placement
+            Where each photo lies in the input.
+
+        Returns
+        -------
+        list of list of Box
+            The objects of each photo, those of highest score first.
+        """
+        if not all(np.isfinite(output).all() for output in outputs):
+            warnings.warn("the network's outputs have NaN or infinite numbers; boxes made of them "
+                          "are left out", GossamerWarning, stacklevel=2)
+        return [self._boxes([output[index] for output in outputs], placement)
+                for index, placement in enumerate(placements)]
+
+    def _boxes(self, outputs: list[np.ndarray], placement: Placement) -> list[Box]:
+        """Return the boxes of one photo."""
+        metadata = self._metadata
+        anchors = np.array(self.plan.graph.metadata.anchors, np.float64).reshape(-1, 2)
+        found = join([
+            decode(head, output, Grid(self._size, anchors[list(head.mask)], metadata.classes),
+                   self.threshold)
+            for head, output in zip(metadata.heads, outputs, strict=True)])
+        kept = suppress(found, self.nms, metadata.nms_kind, metadata.beta_nms)
+        edges = placement.to_photo(found.boxes[kept])
+        return [Box(self.names[class_index], int(class_index), float(score), *map(float, box))
+                for class_index, score, box in zip(found.classes[kept], found.scores[kept], edges,
+                                                   strict=True)]
+
+    def _names(self, names: Sequence[str] | None) -> list[str]:
+        count = self._metadata.classes
+        if names is not None:
+            if len(names) != count:
+                raise InputError(f"{len(names)} names are given, and the network has {count} "
+                                 "classes")
+            return list(names)
+        own = self.plan.graph.metadata.classes
+        if len(own) == count:
+            return list(own)
+        return read_names(COCO) if count == 80 else [f"class {index}" for index in range(count)]
+
+
+def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan:
+    """Return the plan of a network."""
+    if isinstance(model, Plan):
+        if device is not None:
+            raise InputError(f"device {device}: a plan has its device; leave it out")
+        return model
+    if isinstance(model, Graph):
+        return compile(model, device)
+    if str(model).endswith(SUFFIX):
+        return Plan.load(model, device)
+    return compile(str(model), device)

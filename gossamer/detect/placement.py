@@ -1,0 +1,105 @@
+"""Where a photo lies in a network's input: stretched over it, or letterboxed with its proportions
+kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a family of networks brings photos to their size.
+
+    fill: grey level, from 0 to 255, of what a letterboxed photo leaves free.
+    centred: whether a letterboxed photo lies in the middle, else in the upper left corner.
+    corners_meet: whether the centres of the corner pixels of photo and input fall together, as in
+    Darknet; else the corners of these pixels do, as in OpenCV.
+    """
+
+    fill: float
+    centred: bool
+    corners_meet: bool
+
+
+STYLES = {
+    "yolo": Style(127.5, True, True), "region": Style(127.5, True, True),
+    "yolox": Style(114, False, False), "yolox_decoded": Style(114, False, False),
+    "yolov8": Style(114, True, False),
+}
+"""The style by the kind of a network's heads."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The rectangle of a network's input that a photo fills, in pixels of the input.
+
+    photo: height and width of the photo.
+    """
+
+    photo: tuple[int, int]
+    left: int
+    top: int
+    width: int
+    height: int
+
+    def to_photo(self, boxes: np.ndarray) -> np.ndarray:
+        """Returns boxes (K, 4) in pixels of the photo. boxes: left, top, right and bottom in pixels
+        of the input."""
+        height, width = self.photo
+        start = np.array([self.left, self.top, self.left, self.top])
+        scale = np.array([width / self.width, height / self.height] * 2)
+        return (boxes - start) * scale
+
+
+def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Style) -> Placement:
+    """Returns where a photo lies.
+
+    photo, size: height and width of the photo and of the input. resize: "stretch" or "letterbox".
+    """
+    (height, width), (full_height, full_width) = photo, size
+    if resize == "stretch":
+        return Placement(photo, 0, 0, full_width, full_height)
+    if full_width * height < full_height * width:
+        inner_width, inner_height = full_width, max(height * full_width // width, 1)
+    else:
+        inner_width, inner_height = max(width * full_height // height, 1), full_height
+    left = (full_width - inner_width) // 2 if style.centred else 0
+    top = (full_height - inner_height) // 2 if style.centred else 0
+    return Placement(photo, left, top, inner_width, inner_height)
+
+
+def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
+           style: Style) -> np.ndarray:
+    """Returns the photo in its place, float32 of (height, width, channels) or (height, width) as
+    the photo. Only four pixels of the photo are read for each of the input, so that large photos
+    take no more memory. size: height and width of the input."""
+    result = np.full((*size, *image.shape[2:]), style.fill, np.float32)
+    rows = _neighbours(image.shape[0], placement.height, style.corners_meet)
+    columns = _neighbours(image.shape[1], placement.width, style.corners_meet)
+    extra = (1,) * (image.ndim - 2)
+    row_share = rows[2].reshape(-1, 1, *extra)
+    column_share = columns[2].reshape(1, -1, *extra)
+    lines = []
+    for row in rows[:2]:
+        before, after = (image[np.ix_(row, column)].astype(np.float32) for column in columns[:2])
+        lines.append(before * (1 - column_share) + after * column_share)
+    result[placement.top:placement.top + placement.height,
+           placement.left:placement.left + placement.width] = (
+        lines[0] * (1 - row_share) + lines[1] * row_share)
+    return result
+
+
+def _neighbours(length: int, new_length: int,
+                corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns for each pixel of a resized line the pixels of the line before and after it, and the
+    share of the latter."""
+    steps = np.arange(new_length)
+    if corners_meet:
+        places = steps * ((length - 1) / max(new_length - 1, 1))
+    else:
+        places = (steps + 0.5) * (length / new_length) - 0.5
+    places = np.clip(places, 0, length - 1)
+    before = places.astype(np.int64)
+    return before, np.minimum(before + 1, length - 1), (places - before).astype(np.float32)

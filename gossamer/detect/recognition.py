@@ -1,0 +1,96 @@
+"""How a network's outputs are read: as its metadata say, or as their shapes show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gossamer.detect.decoding import STRIDES, cells
+from gossamer.errors import UnsupportedError
+from gossamer.io.images import PRESETS, Preprocessing
+from gossamer.io.text import shape_text
+from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
+from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import resolve
+
+Shape = tuple[int, ...]
+
+
+def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
+    """Returns how boxes are decoded, and how photos are prepared.
+
+    Networks whose metadata do not tell are known by the shape of their one output: as YOLOX's,
+    whose boxes are in pixels where its graph has an exponential, or as YOLOv8's. Raises
+    UnsupportedError where neither tells.
+    """
+    static = resolve(graph, graph.fixed_batch or 1)
+    shapes = [static.shapes[info.name] for info in graph.outputs]
+    size = _input_size(graph)
+    detector = graph.metadata.detector
+    if detector is not None:
+        _check(graph, detector, shapes, size)
+    else:
+        detector = _by_shape(graph, shapes, size)
+    preprocessing = graph.metadata.preprocessing or _PREPROCESSING[detector.heads[0].kind]
+    if preprocessing.channels == "rgb" and graph.inputs[0].shape[1] == 1:
+        preprocessing = replace(preprocessing, channels="grey")
+    return detector, preprocessing
+
+
+_PREPROCESSING = {
+    "yolo": PRESETS["unit"], "region": PRESETS["unit"], "yolov8": PRESETS["unit"],
+    "yolox": Preprocessing(channels="bgr"), "yolox_decoded": Preprocessing(channels="bgr"),
+}
+"""How photos are prepared, by the kind of the heads, where the network does not say."""
+
+
+def _input_size(graph: Graph) -> tuple[int, int]:
+    """Returns height and width of the input. Raises UnsupportedError where it takes no photo."""
+    shape = graph.inputs[0].shape
+    if len(graph.inputs) != 1 or len(shape) != 4 or shape[1] not in (1, 3):
+        shapes = ", ".join(shape_text(info.shape) for info in graph.inputs)
+        raise UnsupportedError(f"{graph.file or graph.name}: takes {shapes}, expected one photo of "
+                               "Nx3xHxW or Nx1xHxW")
+    assert shape[2] is not None and shape[3] is not None
+    return shape[2], shape[3]
+
+
+def _by_shape(graph: Graph, shapes: list[Shape], size: tuple[int, int]) -> DetectorMetadata:
+    shape = shapes[0]
+    counts = [cells(size, strides) for strides in STRIDES]
+    if len(shapes) == 1 and len(shape) == 3 and shape[1] in counts and shape[2] > 5:
+        kind = "yolox_decoded" if _has_exponential(graph) else "yolox"
+        return DetectorMetadata((DetectionHead(kind),), shape[2] - 5)
+    if len(shapes) == 1 and len(shape) == 3 and shape[2] in counts and shape[1] > 4:
+        return DetectorMetadata((DetectionHead("yolov8"),), shape[1] - 4)
+    raise UnsupportedError(
+        f"{graph.file or graph.name}: its outputs ({', '.join(map(shape_text, shapes))}) tell no "
+        "boxes that gossamer decodes: expected metadata with the key `detector`, as `gossamer "
+        f"convert` writes it, or YOLOX's output (Nx{counts[0]}x(5+classes)) or YOLOv8's "
+        f"(Nx(4+classes)x{counts[0]})")
+
+
+def _has_exponential(graph: Graph) -> bool:
+    expressions = [node.attributes.get(key) for node in graph.nodes
+                   for key in ("expression", "epilogue")]
+    return any(step.function == "exp" for expression in expressions if expression is not None
+               for step in expression.steps)
+
+
+def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
+           size: tuple[int, int]) -> None:
+    """Raises UnsupportedError where the outputs do not have the shapes that the metadata need."""
+    if len(shapes) != len(detector.heads):
+        raise UnsupportedError(f"{graph.file or graph.name}: has {len(shapes)} outputs, and its "
+                               f"metadata tell of {len(detector.heads)} heads")
+    counts = [cells(size, strides) for strides in STRIDES]
+    for info, shape, head in zip(graph.outputs, shapes, detector.heads, strict=True):
+        channels = len(head.mask) * (5 + detector.classes)
+        fits = {"yolox": len(shape) == 3 and shape[1] in counts
+                and shape[2] == 5 + detector.classes,
+                "yolox_decoded": len(shape) == 3 and shape[2] == 5 + detector.classes,
+                "yolov8": len(shape) == 3 and shape[1] == 4 + detector.classes,
+                }.get(head.kind, len(shape) == 4 and shape[1] == channels)
+        if not fits:
+            raise UnsupportedError(f"{graph.file or graph.name}: output {info.name!r} has shape "
+                                   f"{shape_text(shape)}, which is none of a {head.kind} head with "
+                                   f"{len(head.mask)} anchors and {detector.classes} classes")

@@ -1,0 +1,98 @@
+"""DetectorMetadata: how boxes are decoded from the outputs of a network that detects objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+HEAD_KINDS = ("yolo", "region", "yolox", "yolox_decoded", "yolov8")
+RESIZES = ("stretch", "letterbox")
+NMS_KINDS = ("greedynms", "diounms")
+
+
+@dataclass(frozen=True)
+class DetectionHead:
+    """How one output of a network tells boxes.
+
+    kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), as they go
+    into its layers of these names; "yolox" and "yolox_decoded" (N, cells, 5 + classes) are YOLOX's,
+    without and with boxes in pixels; "yolov8" (N, 4 + classes, cells) is YOLOv8's.
+    mask: numbers of the network's anchors that the boxes of each cell adjust, in their order.
+    scale_x_y: factor by which the sigmoid of a centre is widened about its middle.
+    new_coords: whether a convolution computes all sigmoids, and sizes are squares of their doubles.
+    softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
+    """
+
+    kind: str
+    mask: tuple[int, ...] = ()
+    scale_x_y: float = 1.0
+    new_coords: bool = False
+    softmax: bool = False
+
+
+@dataclass(frozen=True)
+class DetectorMetadata:
+    """How the outputs of a network that detects objects are read.
+
+    heads: one for each output, in their order.
+    classes: number of classes.
+    resize: how a photo comes to the input's size: "stretch", or "letterbox", which keeps the
+    proportions and fills the rest with grey.
+    threshold: least score of a box. nms: overlap (intersection over union) from which on the lower
+    of two boxes of a class is dropped.
+    nms_kind: "greedynms", or "diounms", which subtracts from the overlap the distance of the
+    centres, in units of the box round both, squared and to the power beta_nms.
+    """
+
+    heads: tuple[DetectionHead, ...]
+    classes: int
+    resize: str = "letterbox"
+    threshold: float = 0.25
+    nms: float = 0.45
+    nms_kind: str = "greedynms"
+    beta_nms: float = 0.6
+
+
+def detector_of(value: Any, anchors: int) -> DetectorMetadata:
+    """Returns the metadata whose fields are JSON values, those of default value perhaps left out.
+
+    anchors: number of anchors that the network has. Raises ValueError where the fields have
+    another form.
+    """
+    wrong = ValueError(f"{value!r} does not tell how boxes are decoded")
+    if not _has_fields(value, DetectorMetadata):
+        raise wrong
+    heads = value["heads"]
+    if not isinstance(heads, list | tuple) or not heads or not all(
+            _has_fields(head, DetectionHead) and isinstance(head.get("mask", []), list | tuple)
+            for head in heads):
+        raise wrong
+    detector = DetectorMetadata(**{**value, "heads": tuple(
+        DetectionHead(**{**head, "mask": tuple(head.get("mask", ()))}) for head in heads)})
+    if not (type(detector.classes) is int and detector.classes >= 0
+            and detector.resize in RESIZES and detector.nms_kind in NMS_KINDS
+            and _is_between(detector.threshold, 0, 1) and _is_between(detector.nms, 0, 1)
+            and _is_between(detector.beta_nms, 0, 100)
+            and all(_is_head(head, anchors) for head in detector.heads)):
+        raise wrong
+    return detector
+
+
+def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
+    """Returns whether a JSON value is an object with no other fields than the class has, and with
+    those that have no default."""
+    if not isinstance(value, Mapping):
+        return False
+    required = {"heads", "classes"} if of is DetectorMetadata else {"kind"}
+    return required <= value.keys() <= {field.name for field in fields(of)}
+
+
+def _is_head(head: DetectionHead, anchors: int) -> bool:
+    return (head.kind in HEAD_KINDS and _is_between(head.scale_x_y, 0, 100)
+            and type(head.new_coords) is bool and type(head.softmax) is bool
+            and all(type(index) is int and 0 <= index < anchors for index in head.mask))
+
+
+def _is_between(value: Any, low: float, high: float) -> bool:
+    return type(value) in (int, float) and low <= value <= high

@@ -1,0 +1,169 @@
+"""Parses .cfg files into sections whose options know their lines."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gossamer.errors import InputError, ModelError, UnsupportedError
+from gossamer.model.readers.darknet.keys import COMMON, KEYS, SHORT_NAMES
+
+_LARGEST = 2**31 - 1
+"""The largest whole number that Darknet reads."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """The text of an option of a section, and the line of the file where it stands."""
+
+    text: str
+    line: int
+
+
+@dataclass
+class Section:
+    """A section of a .cfg file.
+
+    file: path of the file. kind: name of the section without brackets, such as "convolutional".
+    line: where it begins, counted from 1. index: its number as Darknet counts layers, from 0; the
+    section [net] has -1. options: what it says, by key.
+    """
+
+    file: Path
+    kind: str
+    line: int
+    index: int
+    options: dict[str, Option] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """What the file calls the section, for messages."""
+        return f"layer {self.index} [{self.kind}], line {self.line}"
+
+    def text(self, key: str, default: str = "") -> str:
+        return self.options[key].text if key in self.options else default
+
+    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """Returns the whole number of an option. Raises ModelError where it is none or less than
+        `least`, or is absent and has no default."""
+        if key not in self.options and default is not None:
+            return default
+        text = self._required(key)
+        if not re.fullmatch(r"[+-]?\d{1,15}", text) or not least <= int(text) <= _LARGEST:
+            raise self.error(f"{key} is {text!r}, expected a whole number from {least} up", key)
+        return int(text)
+
+    def flag(self, key: str) -> bool:
+        """Returns whether an option is set to another number than 0."""
+        return self.integer(key, 0, least=-_LARGEST) != 0
+
+    def number(self, key: str, default: float) -> float:
+        """Returns the number of an option. Raises ModelError where it is none."""
+        if key not in self.options:
+            return default
+        (number, *more) = self.numbers(key)
+        if more:
+            raise self.error(f"{key} is {self.text(key)!r}, expected one number", key)
+        return number
+
+    def numbers(self, key: str) -> list[float]:
+        """Returns the numbers of an option, which commas separate; none where it is absent. Raises
+        ModelError where a part is no finite number."""
+        parts = [part for part in self.text(key).split(",") if part.strip()]
+        if not all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", part.strip(), re.I)
+                   and len(part) < 40 for part in parts) or (key in self.options and not parts):
+            raise self.error(f"{key} is {self.text(key)!r}, expected numbers like 10, 13.5", key)
+        return [float(part) for part in parts]
+
+    def integers(self, key: str) -> list[int]:
+        """Returns the whole numbers of an option, which commas separate; none where it is absent.
+        Raises ModelError where a part is no whole number."""
+        numbers = self.numbers(key)
+        if not all(number.is_integer() and abs(number) <= _LARGEST for number in numbers):
+            raise self.error(f"{key} is {self.text(key)!r}, expected whole numbers", key)
+        return [int(number) for number in numbers]
+
+    def refuse(self, *keys: str) -> None:
+        """Raises UnsupportedError where one of the options is set to another number than 0."""
+        for key in keys:
+            if self.number(key, 0) != 0:
+                raise self.unsupported(f"{key}={self.text(key)} is not computed", key)
+
+    def error(self, text: str, key: str = "") -> ModelError:
+        """Returns an error that begins with the line of the option, or that of the section."""
+        return ModelError(self._message(text, key))
+
+    def unsupported(self, text: str, key: str = "") -> UnsupportedError:
+        """Returns the error for what Darknet computes and gossamer does not."""
+        return UnsupportedError(self._message(text, key))
+
+    def _message(self, text: str, key: str) -> str:
+        line = self.options[key].line if key in self.options else self.line
+        return f"{self.file}: line {line}: [{self.kind}] {text}"
+
+    def _required(self, key: str) -> str:
+        if key not in self.options:
+            raise self.error(f"lacks {key}=...")
+        return self.options[key].text
+
+
+def read_sections(path: Path) -> list[Section]:
+    """Returns the sections of a .cfg file in order, of which the first is [net]. Raises InputError
+    where it cannot be read, and ModelError for a line that is no part of a .cfg file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if b"\0" in data:
+        raise ModelError(f"{path}: is no text, expected sections like [net]")
+    sections: list[Section] = []
+    # comments are in any encoding; what counts is ASCII
+    lines = data.decode("utf-8-sig", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        line = re.split("[#;]", line, maxsplit=1)[0].strip()
+        if line.startswith("["):
+            sections.append(_section(path, line, number, len(sections) - 1))
+        elif line:
+            key, equals, text = line.partition("=")
+            if not equals or not sections:
+                raise ModelError(f"{path}: line {number}: {line[:40]!r} is not expected here; "
+                                 f"expected {'key=value or ' if sections else ''}a section like "
+                                 f"{'[convolutional]' if sections else '[net]'}")
+            # Darknet takes the first of equal keys, and drops blanks within names and numbers
+            sections[-1].options.setdefault("".join(key.split()),
+                                            Option("".join(text.split()), number))
+    if not sections or sections[0].kind != "net":
+        raise ModelError(f"{path}: does not begin with the section [net]; is it a .cfg file of "
+                         "Darknet?")
+    if len(sections) == 1:
+        raise ModelError(f"{path}: has no layers after the section [net]")
+    return sections
+
+
+def unknown_keys(sections: Sequence[Section]) -> list[str]:
+    """Returns a warning that names the options which Darknet does not have; none where there are
+    no such options."""
+    unknown = [f"{key!r} of [{section.kind}] (line {option.line})" for section in sections
+               for key, option in section.options.items()
+               if key not in KEYS[section.kind] and key not in COMMON]
+    if not unknown:
+        return []
+    more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+    return [f"{sections[0].file}: unknown keys are ignored: {', '.join(unknown[:5])}{more}"]
+
+
+def _section(path: Path, line: str, number: int, index: int) -> Section:
+    """Returns an empty section. Raises ModelError for one whose name is unknown."""
+    name = line[1:].split("]")[0].strip()
+    kind = SHORT_NAMES.get(name, name)
+    if not line.endswith("]") or kind not in KEYS:
+        close = difflib.get_close_matches(name, KEYS, 1)
+        hint = f"do you mean [{close[0]}]?" if close else f"it knows {', '.join(sorted(KEYS))}"
+        raise UnsupportedError(f"{path}: line {number}: gossamer does not know the section "
+                               f"{line[:40]}; {hint}")
+    if kind == "net" and index >= 0:
+        raise ModelError(f"{path}: line {number}: a second section [net]")
+    return Section(path, kind, number, index)

@@ -1,0 +1,118 @@
+"""Reads Darknet's .cfg and .weights files into graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gossamer.errors import ModelError
+from gossamer.io.images import LONGEST, Preprocessing
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.model.metadata import ModelMetadata
+from gossamer.model.readers.darknet import heads, layers, routing
+from gossamer.model.readers.darknet.cfg import Section, read_sections, unknown_keys
+from gossamer.model.readers.darknet.keys import ALEXEYAB_ONLY
+from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
+from gossamer.model.readers.darknet.weights import WeightsFile
+from gossamer.model.readers.numbers import warn_of_broken_weights
+
+_CONVERTERS: dict[str, Callable[[DarknetNetwork, Section], Layer]] = {
+    "convolutional": layers.convolutional, "connected": layers.connected,
+    "maxpool": layers.maxpool, "local_avgpool": layers.maxpool, "avgpool": layers.avgpool,
+    "softmax": layers.softmax, "crop": layers.crop, "dropout": layers.unchanged,
+    "cost": layers.unchanged, "empty": layers.unchanged, "silence": layers.unchanged,
+    "activation": layers.activation, "batchnorm": layers.batchnorm,
+    "route": routing.route, "shortcut": routing.shortcut,
+    "scale_channels": routing.scaled, "sam": routing.scaled, "upsample": routing.upsample,
+    "reorg": routing.reorg, "reorg3d": routing.reorg, "yolo": heads.yolo, "region": heads.region,
+}
+
+
+def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
+    """Returns the graph of a .cfg file with the numbers of a .weights file.
+
+    A network with [yolo] or [region] layers ends at what goes into them, and its metadata say how
+    boxes are decoded; another one ends at its last layer.
+
+    names: file with the names of the classes, one a line; by default the one beside the .cfg with
+    the suffix .names, where there is one.
+
+    Raises InputError where a file cannot be read, ModelError where one is damaged or they do not
+    fit each other, and UnsupportedError for what gossamer does not compute; each names the line.
+    """
+    net, *sections = read_sections(cfg)
+    numbers = WeightsFile(weights)
+    build = GraphBuilder(cfg.stem, file=str(cfg))
+    network = DarknetNetwork(build, numbers, _input(build, net))
+    for section in sections:
+        network.layers.append(_CONVERTERS[section.kind](network, section))
+    outputs = [head.layer for head in network.heads] or [network.layers[-1]]
+    for layer in outputs:
+        if layer.value == network.input.value:
+            raise ModelError(f"{cfg}: computes nothing: its output is its input")
+        build.output(layer.value, (None, layer.channels) if layer.flat else
+                     (None, layer.channels, layer.height, layer.width))
+    build.graph.warnings += unknown_keys([net, *sections])
+    build.graph.metadata = _metadata(build.graph, network, [net, *sections],
+                                     names or cfg.with_suffix(".names"))
+    numbers.finish(cfg)
+    warn_of_broken_weights(build.graph)
+    return build.finish()
+
+
+def _input(build: GraphBuilder, net: Section) -> Layer:
+    """Adds the input, a picture or a row of numbers, and returns it."""
+    if "inputs" in net.options and "height" not in net.options:
+        count = net.integer("inputs")
+        return Layer(build.input("numbers", (None, count)), count, flat=True)
+    channels, height, width = (net.integer(key) for key in ("channels", "height", "width"))
+    return Layer(build.input("image", (None, channels, height, width)), channels, height, width)
+
+
+def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
+              names_path: Path) -> ModelMetadata:
+    """Returns what the network's numbers mean, and warns of names that do not fit."""
+    preprocessing = _preprocessing(network)
+    if network.heads:
+        detector, anchors = heads.detector_of(network.heads, _letterboxes(network, sections))
+        names = _names(graph, names_path, detector.classes)
+        return ModelMetadata(names, preprocessing=preprocessing, anchors=anchors,
+                             detector=detector)
+    last = network.layers[-1]
+    # without names of its own, a network of 1000 classes would get ImageNet's in another order
+    names = _names(graph, names_path, last.size) or (
+        tuple(f"class {index}" for index in range(last.size)) if last.flat else ())
+    return ModelMetadata(names, preprocessing=preprocessing)
+
+
+def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
+    """Returns how photos become inputs: in RGB or grey with numbers from 0 to 1, stretched for a
+    detector and cropped for other networks; None where no photo fits."""
+    net_input = network.input
+    if net_input.flat or net_input.channels not in (1, 3) or max(net_input.image) > LONGEST:
+        return None
+    return Preprocessing(net_input.image, None if network.heads else max(net_input.image),
+                         "grey" if net_input.channels == 1 else "rgb", 1 / 255)
+
+
+def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
+    """Returns whether photos keep their proportions: as [net] says, else where nothing shows that
+    the network is of AlexeyAB's fork."""
+    if "letter_box" in sections[0].options:
+        return sections[0].flag("letter_box")
+    return network.weights.revision == 0 and not any(
+        ALEXEYAB_ONLY & section.options.keys() for section in sections)
+
+
+def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
+    """Returns the lines of a .names file; none where there is no such file, or, with a warning,
+    where it has another number of lines."""
+    if not path.is_file():
+        return ()
+    lines = path.read_bytes().decode("utf-8-sig", errors="replace").rstrip().splitlines()
+    if len(lines) != classes:
+        graph.warnings.append(f"{path}: has {len(lines)} names, one a line, and the network "
+                              f"{classes} classes; they are not used")
+        return ()
+    return tuple(line.strip() for line in lines)

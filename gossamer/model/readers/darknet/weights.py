@@ -1,0 +1,73 @@
+"""Reads .weights files: a header, and float32 numbers that the layers take in turn."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.errors import InputError, ModelError
+from gossamer.model.readers.darknet.cfg import Section
+
+_LARGEST = 2**40
+"""The most numbers that a layer may ask for, beyond which no file goes."""
+
+
+class WeightsFile:
+    """The numbers of a .weights file.
+
+    The header are three int32 (major version, minor version, revision) and the number of photos
+    that were seen in training: 8 bytes from version 0.2 on, 4 bytes before.
+
+    Attributes: path; revision, which is 0 in files of the original Darknet and more in those of
+    AlexeyAB's fork; transposed, whether matrices of connected layers are stored the other way
+    round, as very old files say by a version above 1000.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads a file. Raises InputError where it cannot be read, and ModelError where it is too
+        short for a header or ends within a number."""
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        major, minor, self.revision = struct.unpack("<3i", data[:12].ljust(12, b"\0"))
+        self.transposed = major > 1000 or minor > 1000
+        header = 20 if major * 10 + minor >= 2 and not self.transposed else 16
+        if len(data) < header:
+            raise ModelError(f"{path}: has {len(data)} bytes, fewer than the header of a .weights "
+                             "file")
+        if (len(data) - header) % 4:
+            raise ModelError(f"{path}: has {len(data)} bytes and ends within a number; is it cut "
+                             "short?")
+        self.path = path
+        self._numbers = np.frombuffer(data, "<f4", offset=header)
+        self._taken = 0
+        self._short: Section | None = None
+
+    def take(self, section: Section, *shape: int) -> np.ndarray:
+        """Returns the next numbers, float32 of this shape. Behind the end of the file these are
+        zeros, and finish() says how many numbers are missing."""
+        count = math.prod(shape)
+        if count > _LARGEST:
+            raise section.error(f"has {count} weights, which no .weights file holds; its sizes are "
+                                "wrong")
+        start, self._taken = self._taken, self._taken + count
+        if self._taken > self._numbers.size:
+            self._short = self._short or section
+            return np.broadcast_to(np.float32(0), shape)
+        return self._numbers[start:self._taken].reshape(shape)
+
+    def finish(self, cfg: Path) -> None:
+        """Raises ModelError unless all numbers were taken, and no more."""
+        if self._taken == self._numbers.size:
+            return
+        if self._short is not None:
+            difference = f"too short: it ends within {self._short.source}"
+        else:
+            difference = f"too long by {self._numbers.size - self._taken}"
+        raise ModelError(f"{self.path}: holds {self._numbers.size} numbers, {cfg} needs "
+                         f"{self._taken}, so that it is {difference}; is it the .weights file of "
+                         "another .cfg?")

@@ -1,0 +1,20 @@
+"""What readers tell of the numbers in a file."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossamer.model.graph import Graph
+
+
+def warn_of_broken_weights(graph: Graph) -> None:
+    """Adds a warning for each constant that holds NaN, or infinities in more than one element: a
+    single infinite bound is in order."""
+    readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
+    for name, array in graph.constants.items():
+        if array.dtype.kind != "f" or name not in readers:
+            continue
+        nan, infinite = int(np.isnan(array).sum()), int(np.isinf(array).sum())
+        if nan or (infinite and array.size > 1):
+            graph.warnings.append(f"{graph.file}: weights {name!r} of {readers[name]} hold {nan} "
+                                  f"NaN and {infinite} infinite values")

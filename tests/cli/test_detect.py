@@ -1,0 +1,205 @@
+"""gossamer detect and convert on the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from PIL import Image
+
+import gossamer
+from tests.cli.command_line import fails, gossamer_cli, succeeds
+from tests.detect.networks import save_detector
+from tests.model.readers.darknet.networks import NETWORKS
+from tests.model.readers.darknet.test_reader import images_for, load_text
+from tests.tolerances import normalised_error
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a small network and two photos in a folder of their own."""
+    load_text(tmp_path, NETWORKS["yolov3_tiny"])
+    (tmp_path / "photos").mkdir()
+    random = np.random.default_rng(0)
+    for name, shape in (("a.png", (30, 20, 3)), ("b.jpg", (1, 1, 3))):
+        Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(
+            tmp_path / "photos" / name)
+    return tmp_path
+
+
+def detect(folder: Path, *words: object, model: str = "net.cfg") -> tuple[object, ...]:
+    return ("detect", folder / model, *words, "--device", "host")
+
+
+def test_a_folder_of_photos(folder: Path) -> None:
+    (folder / "photos" / "notes.txt").write_text("no photo")
+    out = folder / "out"
+    words = detect(folder, folder / "photos", "--threshold", "0.1", "-o", out, "--batch", "2")
+    lines = succeeds(*words).stdout.splitlines()
+    assert lines[0].startswith(f"{folder / 'photos' / 'a.png'} (20x30): ")
+    assert lines[0].endswith(" objects") and "%  class " in lines[1]
+    assert "objects on 2 photos; on host" in lines[-2] and "photos/s" in lines[-2]
+    assert lines[-1] == f"written: {out}"
+    assert sorted(path.name for path in out.iterdir()) == ["a.png", "b.jpg", "detections.json"]
+    results = json.loads((out / "detections.json").read_text())
+    assert results == {**json.loads(succeeds(*words, "--json").stdout),
+                       "photos_per_second": results["photos_per_second"]}
+    assert (results["threshold"], results["nms"], results["resize"]) == (
+        0.1, 0.45, "letterbox")
+    first, second = results["results"]
+    assert (first["width"], first["height"], second["width"]) == (20, 30, 1)
+    detector = gossamer.Detector(folder / "net.cfg", "host", threshold=0.1)
+    boxes = detector(folder / "photos" / "a.png")
+    assert [entry["class"] for entry in first["objects"]] == [box.class_index for box in boxes]
+    drawn = np.asarray(Image.open(out / "a.png"))
+    assert drawn.shape == (30, 20, 3)
+    assert (drawn != np.asarray(Image.open(folder / "photos" / "a.png"))).any()
+
+
+def test_one_photo_and_names(folder: Path) -> None:
+    photo = folder / "photos" / "a.png"
+    (folder / "animals").write_text("cat\ndog\n")
+    words = detect(folder, photo, "--names", folder / "animals", "--threshold", "0.1", "--nms",
+                   "0.9", "--resize", "stretch")
+    for name in ("out.png", "out.JPG"):
+        text = succeeds(*words, "-o", folder / name).stdout
+        assert "%  cat, " in text or "%  dog, " in text
+        assert Image.open(folder / name).size == (20, 30)
+    succeeds(*words, "-o", folder / "out.json")
+    found = json.loads((folder / "out.json").read_text())
+    assert (found["nms"], found["resize"]) == (0.9, "stretch")
+    assert {entry["name"] for entry in found["results"][0]["objects"]} <= {"cat", "dog"}
+
+
+def test_no_objects(folder: Path) -> None:
+    lines = succeeds(*detect(folder, folder / "photos", "--threshold", "1")).stdout.splitlines()
+    assert lines[0].endswith("a.png (20x30): no objects with a score above 1")
+    assert lines[-1].startswith("no objects on 2 photos; on host")
+
+
+def test_an_unreadable_photo_among_several(folder: Path) -> None:
+    (folder / "photos" / "aa.png").write_bytes(b"no photo")
+    out = folder / "out"
+    result = gossamer_cli(*detect(folder, folder / "photos", folder / "absent.png", "-o", out))
+    assert result.exit_code == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error")]
+    assert len(errors) == 2
+    assert "aa.png: not an image that can be read" in errors[0]
+    assert "absent.png: no such image file" in errors[1]
+    assert "on 2 photos, 2 could not be read; on host" in result.stdout
+    results = json.loads((out / "detections.json").read_text())["results"]
+    assert [("error" in entry) for entry in results] == [False, True, False, True]
+    assert sorted(path.name for path in out.iterdir()) == ["a.png", "b.jpg", "detections.json"]
+
+
+def test_photos_of_one_name(folder: Path) -> None:
+    (folder / "more").mkdir()
+    shutil.copy(folder / "photos" / "a.png", folder / "more" / "a.png")
+    Image.open(folder / "photos" / "a.png").save(folder / "more" / "c.bmp")
+    succeeds(*detect(folder, folder / "photos", folder / "more", "-o", folder / "out"))
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        "a-2.png", "a.png", "b.jpg", "c.png", "detections.json"]
+
+
+def test_a_plan_an_onnx_file_and_other_weights(folder: Path) -> None:
+    photo = folder / "photos" / "a.png"
+
+    def found(*words: object, model: str = "net.cfg") -> list[float]:
+        text = succeeds(*detect(folder, photo, "--threshold", "0.1", "--json", *words,
+                                model=model)).stdout
+        return [entry["score"] for entry in json.loads(text)["results"][0]["objects"]]
+
+    expected = found()
+    assert expected
+    gossamer.compile(str(folder / "net.cfg"), "host").save(folder / "net.plan")
+    succeeds("convert", folder / "net.cfg", "-o", folder / "net.onnx")
+    for model in ("net.plan", "net.onnx"):
+        assert found(model=model) == pytest.approx(expected, abs=1e-5)
+    (folder / "net.weights").rename(folder / "trained")
+    assert found("--weights", folder / "trained") == pytest.approx(expected, abs=1e-5)
+    save_detector(folder / "yolov8.onnx", "yolov8", names={0: "cat", 1: "dog"})
+    assert len(found(model="yolov8.onnx")) == 4
+
+
+def test_wrong_options(folder: Path) -> None:
+    photo = folder / "photos" / "a.png"
+    (folder / "empty").mkdir()
+    (folder / "animals").write_text("cat\n")
+    gossamer.compile(str(folder / "net.cfg"), "host").save(folder / "net.plan")
+    for words, message in (
+            ((folder / "empty",), "empty: is a folder without photos"),
+            (("",), "IMAGE: the name is empty"),
+            ((photo, "--threshold", "2"), "--threshold 2: expected a number from 0 to 1"),
+            ((photo, "--nms", "2"), "--nms 2: expected a number from 0 to 1"),
+            ((photo, "--resize", "crop"), "--resize crop: expected one of stretch, letterbox"),
+            ((photo, "--names", folder / "absent"), "--names "),
+            ((photo, "--names", folder / "animals"),
+             "1 names are given, and the network has 2 classes"),
+            ((photo, "-o", photo), "is a file that this command reads"),
+            ((photo, "-o", ""), "--output: the name is empty"),
+            ((photo, "-o", folder / "out.gif"), "expected a name that ends in .jpg, .jpeg, .png or "
+                                                ".json, or a folder"),
+            ((photo, "-o", folder / "absent" / "out"), "the folder cannot be made"),
+            ((photo, "-o", folder / "absent" / "a.png"), "there is no folder"),
+            ((folder / "photos", "-o", folder / "photos"), "is a file that this command reads"),
+            ((folder / "photos", "-o", folder / "out.png"), "2 photos do not go into one file"),
+            ((photo, "--weights", folder / "absent"), "cannot read"),
+            ((photo, "--shape", "3,8,8"), "cannot have shape [3, 8, 8]")):
+        assert message in fails(2, *detect(folder, *words))
+    assert "--weights x: a saved plan has its weights" in fails(
+        2, *detect(folder, photo, "--weights", "x", model="net.plan"))
+    assert "tell no boxes" in _refused_classifier(folder, photo)
+
+
+def _refused_classifier(folder: Path, photo: Path) -> str:
+    load_text(folder, NETWORKS["darknet19"])
+    return fails(2, *detect(folder, photo))
+
+
+def test_convert(tmp_path: Path) -> None:
+    images = images_for(NETWORKS["yolov4"])
+    graph = load_text(tmp_path, NETWORKS["yolov4"])
+    target = tmp_path / "out.onnx"
+    line = succeeds("convert", tmp_path / "net.cfg", "-o", target).stdout
+    assert line.startswith(f"written: {target}, an ONNX file of ")
+    session = onnxruntime.InferenceSession(target)
+    (y,) = session.run(None, {"image": images})
+    assert normalised_error(gossamer.compile(graph, "host")(images), y) <= 1e-5
+    texts = {entry.key: entry.value for entry in onnx.load(target).metadata_props}
+    assert json.loads(texts["anchors"])[0] == [10, 14]
+    assert json.loads(texts["detector"])["heads"][0]["mask"] == [3, 4, 5]
+    # an ONNX file is written as it is
+    succeeds("convert", target, "-o", tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == target.read_bytes()
+    (tmp_path / "net.weights").rename(tmp_path / "trained")
+    succeeds("convert", tmp_path / "net.cfg", "--weights", tmp_path / "trained", "-o", target)
+    for words, message in ((("net.pt", "-o", target), "net.pt: expected an ONNX file"),
+                           ((target, "-o", target), "is a file that this command reads"),
+                           ((target, "-o", tmp_path / "a.txt"), "expected a name that ends in"),
+                           ((tmp_path / "net.cfg", "-o", target), "its weights file is missing")):
+        assert message in fails(2, "convert", *words)
+
+
+def test_other_verbs_take_a_cfg(tmp_path: Path) -> None:
+    load_text(tmp_path, NETWORKS["yolov3_tiny"])
+    cfg, weights = tmp_path / "net.cfg", tmp_path / "trained"
+    (tmp_path / "net.weights").rename(weights)
+    assert "convolutional_0" in succeeds("inspect", cfg, "--weights", weights).stdout
+    np.save(tmp_path / "x.npy", images_for(NETWORKS["yolov3_tiny"]))
+    succeeds("run", cfg, "--weights", weights, "--input", tmp_path / "x.npy", "--output",
+             tmp_path / "y.npz", "--device", "host")
+    assert len(np.load(tmp_path / "y.npz").files) == 2
+    succeeds("prune", cfg, "--weights", weights, "--sparsity", "0.5", "-o", tmp_path / "thin.onnx")
+    thin = gossamer.load(tmp_path / "thin.onnx")
+    assert thin.metadata == gossamer.load(cfg, weights).metadata
+    assert "its weights file is missing" in fails(2, "inspect", cfg)
+    assert "--weights: the name is empty" in fails(2, "inspect", cfg, "--weights", "")
+    with open(cfg, "a") as file:
+        file.write("fantasy=1\n")
+    notice = gossamer_cli("inspect", cfg, "--weights", weights).stderr
+    assert "unknown keys are ignored: 'fantasy' of [yolo]" in notice

@@ -1,0 +1,42 @@
+"""Small networks in the forms of other programs' detectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+SIZE = (32, 64)
+CELLS = 4 * 8 + 2 * 4 + 1 * 2
+
+
+def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
+                  names: dict[int, str] | None = None, cells: int = CELLS) -> np.ndarray:
+    """Saves a network whose output does not depend on the photo, and returns that output for one
+    photo. form: "yolox" and "yolox_decoded" (cells, 7), "yolov8" (6, cells)."""
+    values = np.zeros((cells, 7), np.float32)
+    values[:, 2:4] = 1
+    values[3, 4:] = 0.9, 0.1, 0.8
+    values[35, 4:] = 0.8, 0.9, 0.2
+    values[35, :4] = 0.5, 0.25, 0.7, 0.2
+    if form == "yolov8":
+        values = np.delete(values, 4, axis=1).T
+    shape = [1, *values.shape]
+    nodes = [helper.make_node("GlobalAveragePool", ["images"], ["mean"]),
+             helper.make_node("Mul", ["mean", "zero"], ["none"]),
+             helper.make_node("ReduceSum", ["none"], ["nothing"], keepdims=0),
+             helper.make_node("Exp" if form == "yolox_decoded" else "Neg", ["nothing"], ["made"]),
+             helper.make_node("Mul", ["made", "zero"], ["still"]),
+             helper.make_node("Add", ["still", "values"], ["output"])]
+    graph = helper.make_graph(
+        nodes, form, [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, *size])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(np.zeros((), np.float32), "zero"),
+         numpy_helper.from_array(values.reshape(shape), "values")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    if names is not None:
+        helper.set_model_props(model, {"names": str(names)})
+    onnx.save(model, path)
+    return values

@@ -1,0 +1,168 @@
+"""Detector: what it takes, how it reads networks of other programs, and its messages."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import gossamer
+from gossamer.detect.drawing import draw_boxes
+from gossamer.errors import GossamerWarning, InputError, UnsupportedError
+from tests.detect.networks import CELLS, save_detector
+from tests.model.readers.darknet.networks import NETWORKS, conv, net, section
+from tests.model.readers.darknet.test_reader import load_text
+
+PHOTO = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("form", ["yolox", "yolox_decoded", "yolov8"])
+def test_networks_of_other_programs(form: str, tmp_path: Path) -> None:
+    save_detector(tmp_path / "net.onnx", form, names={0: "cat", 1: "dog"})
+    detector = gossamer.Detector(tmp_path / "net.onnx", "host")
+    assert (detector.names, detector.resize) == (["cat", "dog"], "letterbox")
+    boxes = detector(PHOTO)
+    scores = [0.9, 0.8] if form == "yolov8" else [0.72, 0.72]
+    assert [box.score for box in boxes] == pytest.approx(scores, abs=1e-6)
+    assert {box.name for box in boxes} == {"cat", "dog"}
+    # cell 35 is the fourth of the grid of stride 16, which is in row 0 and column 3
+    (cat,) = [box for box in boxes if box.name == "cat"]
+    x, y, w, h = 0.5, 0.25, 0.7, 0.2
+    if form == "yolox":
+        x, y, w, h = (3 + x) * 16, y * 16, math.exp(w) * 16, math.exp(h) * 16
+    # a photo of 50x40 becomes one of 32x25, on the left for YOLOX and in the middle for YOLOv8
+    left = 0 if form.startswith("yolox") else 19
+    scale = np.array([40 / 25, 50 / 32] * 2)
+    corners = np.array([x - w / 2, y - h / 2, x + w / 2, y + h / 2])
+    expected = (corners - [left, 0, left, 0]) * scale
+    assert [cat.left, cat.top, cat.right, cat.bottom] == pytest.approx(expected, abs=1e-4)
+    x, _ = detector.prepare([np.full((50, 40, 3), (10, 20, 30), np.uint8)])
+    colour, grey = ((30, 20, 10), 114) if left == 0 else (np.divide((10, 20, 30), 255), 114 / 255)
+    assert x[0, :, 5, left + 3] == pytest.approx(colour)
+    assert x[0, :, 5, 60] == pytest.approx(grey)
+
+
+def test_a_network_that_tells_no_boxes(tmp_path: Path) -> None:
+    save_detector(tmp_path / "net.onnx", "yolox", cells=CELLS + 1)
+    with pytest.raises(UnsupportedError, match=r"net.onnx: its outputs \(1x43x7\) tell no boxes .*"
+                                               r": expected metadata .* or YOLOX's output \(Nx42x"):
+        gossamer.Detector(tmp_path / "net.onnx", "host")
+    graph = load_text(tmp_path, NETWORKS["darknet19"])
+    with pytest.raises(UnsupportedError, match=r"net.cfg: its outputs \(1x10\) tell no boxes"):
+        gossamer.Detector(graph, "host")
+    graph = load_text(tmp_path, net(8, 8, 4) + conv(2))
+    with pytest.raises(UnsupportedError, match=r"net.cfg: takes Nx4x8x8, expected one photo"):
+        gossamer.Detector(graph, "host")
+
+
+def test_metadata_that_do_not_fit_the_outputs(tmp_path: Path) -> None:
+    graph = load_text(tmp_path, NETWORKS["yolov3_tiny"])
+    graph.outputs.pop()
+    with pytest.raises(UnsupportedError, match="has 1 outputs, and its metadata tell of 2 heads"):
+        gossamer.Detector(graph, "host")
+    graph = load_text(tmp_path, NETWORKS["yolov2"])
+    graph.metadata = load_text(tmp_path, NETWORKS["yolov4_csp"]).metadata
+    with pytest.raises(UnsupportedError, match="has shape 1x14x16x8, which is none of a yolo head "
+                                               "with 3 anchors and 2 classes"):
+        gossamer.Detector(graph, "host")
+
+
+def test_options_replace_what_the_network_says(tmp_path: Path) -> None:
+    graph = load_text(tmp_path, NETWORKS["yolov4_tiny"])
+    detector = gossamer.Detector(graph, "host")
+    assert (detector.threshold, detector.nms, detector.resize) == (0.25, 0.45, "stretch")
+    assert detector.names == ["class 0", "class 1"]
+    detector = gossamer.Detector(graph, "host", names=["a", "b"], threshold=0.0, nms=1.0,
+                                 resize="letterbox")
+    boxes = detector(PHOTO)
+    # each of 3 anchors of 8x8 cells tells 2 classes, and nothing is dropped
+    assert len(boxes) == 3 * 64 * 2
+    assert [box.score for box in boxes] == sorted((box.score for box in boxes), reverse=True)
+    assert {box.name for box in boxes} == {"a", "b"}
+    fewer = gossamer.Detector(graph, "host", threshold=0.0, nms=0.1)(PHOTO)
+    assert 0 < len(fewer) < len(boxes)
+    assert boxes[0].as_json() == {
+        "class": boxes[0].class_index, "name": boxes[0].name, "score": boxes[0].score,
+        "box": [boxes[0].left, boxes[0].top, boxes[0].right, boxes[0].bottom]}
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"names": ["a"]}, "1 names are given, and the network has 2 classes"),
+    ({"threshold": 1.5}, "threshold 1.5: expected a number from 0 to 1"),
+    ({"nms": -0.1}, "nms -0.1: expected a number from 0 to 1"),
+    ({"nms": math.nan}, "nms nan: expected a number from 0 to 1"),
+    ({"resize": "crop"}, "resize crop: expected one of stretch, letterbox")])
+def test_wrong_options(options: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        gossamer.Detector(load_text(tmp_path, NETWORKS["yolov4_tiny"]), "host", **options)
+
+
+def test_what_a_detector_takes(tmp_path: Path) -> None:
+    graph = load_text(tmp_path, NETWORKS["yolov3_tiny"])
+    plan = gossamer.compile(graph, "host")
+    plan.save(tmp_path / "net.plan")
+    Image.fromarray(PHOTO).save(tmp_path / "photo.png")
+    expected = gossamer.Detector(graph, "host", threshold=0.1)(PHOTO)
+    assert expected
+    for model in (plan, tmp_path / "net.cfg", str(tmp_path / "net.plan")):
+        detector = gossamer.Detector(model, None if model is plan else "host", threshold=0.1)
+        assert detector(tmp_path / "photo.png") == expected
+        assert detector.detect([PHOTO[:9, :7], PHOTO])[1] == expected
+        assert detector.detect([]) == []
+    with pytest.raises(InputError, match="a plan has its device; leave it out"):
+        gossamer.Detector(plan, "host")
+    with pytest.raises(InputError, match=r"name the .cfg file first"):
+        gossamer.Detector(tmp_path / "net.weights", "host")
+    for wrong in (PHOTO[:, :, 0], PHOTO.astype(np.float32), PHOTO[:0]):
+        with pytest.raises(InputError, match=r"a photo is .*, expected uint8 of \(height"):
+            detector(wrong)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 20_000), (20_000, 1), (20_000, 30)])
+def test_photos_of_any_size(shape: tuple[int, int], tmp_path: Path) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    graph = load_text(tmp_path, NETWORKS["yolov3_tiny"])
+    for resize in ("stretch", "letterbox"):
+        boxes = gossamer.Detector(graph, "host", threshold=0.1, resize=resize)(image)
+        assert boxes
+        drawn = draw_boxes(image, boxes)
+        assert drawn.shape == image.shape and (drawn != image).any()
+
+
+def test_grey_networks(tmp_path: Path) -> None:
+    text = NETWORKS["yolov4_tiny"].replace("channels=3", "channels=1")
+    detector = gossamer.Detector(load_text(tmp_path, text), "host")
+    x, _ = detector.prepare([PHOTO])
+    assert x.shape == (1, 1, 32, 32)
+    grey = np.asarray(Image.fromarray(PHOTO).convert("L"))
+    assert x[0, 0, 0, 0] == pytest.approx(grey[0, 0] / 255)
+
+
+def test_names_of_coco_where_a_network_has_its_classes(tmp_path: Path) -> None:
+    text = net() + conv(4, 3, 2) + section(
+        "convolutional", size=1, filters=85, activation="linear") + section(
+        "yolo", anchors="10,14", num=1, classes=80)
+    names = gossamer.Detector(load_text(tmp_path, text), "host").names
+    assert len(names) == 80 and (names[0], names[5], names[79]) == ("person", "bus", "toothbrush")
+
+
+def test_numbers_that_are_none_are_told(tmp_path: Path) -> None:
+    graph = load_text(tmp_path, NETWORKS["yolov4_tiny"])
+    name = next(name for name in graph.constants if name.endswith("10.biases"))
+    graph.constants[name] = np.full_like(graph.constants[name], np.nan)
+    with pytest.warns(GossamerWarning, match="NaN or infinite numbers; boxes made of them are"):
+        assert gossamer.Detector(graph, "host")(PHOTO) == []
+
+
+def test_boxes_are_drawn_in_the_colour_of_their_class() -> None:
+    image = np.full((100, 120, 3), 128, np.uint8)
+    boxes = [gossamer.detect.box.Box("cat", 0, 0.9, 20, 30, 60, 80),
+             gossamer.detect.box.Box("dog", 1, 0.8, -50, -50, 500, 500)]
+    drawn = draw_boxes(image, boxes)
+    assert (image == 128).all()
+    assert drawn[55, 20].tolist() != drawn[99, 60].tolist() != [128] * 3
+    assert drawn[55, 40].tolist() == [128] * 3
+    assert (draw_boxes(image, []) == image).all()
