@@ -14,7 +14,7 @@ from gossamer.train import MLP
 from gossamer.train.data import sources
 from gossamer.train.data.dataset import Dataset, prepared, split
 from gossamer.train.data.preparation import WHITE, Preparation
-from gossamer.train.data.samples import found_classes
+from gossamer.train.data.samples import DataShape, found_classes
 
 EXAMPLES = 16
 """Number of unprepared samples that the demo writes, to run the network on."""
@@ -36,6 +36,7 @@ class DataOptions:
     scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
     threshold: number from which on --binarise makes 1; None without --binarise.
     pad: height and width that pictures are padded to.
+    standardise: whether the network is trained on standardised numbers.
     """
 
     source: str
@@ -46,6 +47,7 @@ class DataOptions:
     scale: bool | None
     threshold: float | None
     pad: tuple[int, int] | None
+    standardise: bool
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,12 @@ class TrainingData:
     examples: np.ndarray
 
     @property
+    def shape(self) -> DataShape:
+        """The numbers of samples to train on, of their numbers, and of their classes."""
+        rows, inputs = self.training.x.shape
+        return DataShape(rows, inputs, len(self.training.names), labelled=True)
+
+    @property
     def tested(self) -> Dataset:
         """The samples on which the trained network is tested."""
         return self.training if self.held_out is None else self.held_out
@@ -73,7 +81,7 @@ def read(options: DataOptions) -> TrainingData:
     """Returns the samples that the options name, prepared. Raises InputError."""
     training, held_out = _read(options)
     scaled = training.pixels if options.scale is None else options.scale
-    _tell_of_ranges(training, held_out, options.scale, scaled)
+    _tell_of_ranges(training, held_out, options.scale, scaled, options.standardise)
     grey = training.shape is not None and (scaled or training.pixels)
     preparation = Preparation(scaled, options.threshold, options.pad, training.shape, grey,
                               float(training.x.mean()) if grey else None)
@@ -113,15 +121,15 @@ def _fraction(validation: str) -> float | None:
 
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
-                    scaled: bool) -> None:
+                    scaled: bool, standardised: bool) -> None:
     """Prints a notice where numbers stay far beyond 1 though nobody asked for that, and where the
     numbers of the samples to test on are unlike those trained on. scale: what was asked for.
-    scaled: what is done to both."""
+    scaled, standardised: what is done to both."""
     least, greatest = float(training.x.min()), float(training.x.max())
     reach = f"{training.source}: its numbers reach from {least:g} to {greatest:g}"
-    if scale is None and not scaled and max(-least, greatest) > _FAR:
+    if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:
         advice = ("--scale takes 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
-                  "bring them nearer to 0 (--scale only takes 0..255 to 0..1)")
+                  "--standardise brings them nearer to 0")
         terminal.notice(f"{reach} and are not scaled, from which a network may learn little; "
                         f"{advice}, --no-scale leaves them as they are")
     if held_out is None:

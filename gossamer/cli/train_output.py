@@ -70,9 +70,9 @@ class EpochReporter:
             f" (of {JUDGED} samples)" if samples > JUDGED else "")
 
     def __call__(self, progress: Progress) -> None:
-        held_out = progress.validation_accuracy
+        held_out = progress.validation_score
         row = {"epoch": progress.epoch, "error": progress.loss,
-               "accuracy": progress.accuracy if held_out is None else None,
+               "accuracy": progress.score if held_out is None else None,
                "held_out_error": progress.validation_loss, "held_out_accuracy": held_out,
                "samples_per_second": progress.samples_per_second}
         self.rows.append(row)
@@ -143,7 +143,8 @@ def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
     steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),
         (f"binarised at {preparation.threshold or 0:g}", preparation.threshold is not None),
-        (f"padded to {shape_text(preparation.pad or ())}", preparation.pad)) if applies]
+        (f"padded to {shape_text(preparation.pad or ())}", preparation.pad),
+        ("standardised", mlp.standardise)) if applies]
     data_line = (f"data: {len(training.x)} samples of {training.source}, {mlp.sizes[-1]} classes"
                  + "".join(f", {step}" for step in steps))
     return lambda device, algorithm: [
@@ -176,6 +177,7 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
                                for row in reporter.rows),
         "seconds": time.perf_counter() - reporter.started, "epochs_done": mlp.n_iter_,
         "errors": mlp.loss_curve_, "rows": [*before, *reporter.rows],
+        "kept_epoch": mlp.kept_epoch_,
         "goal_reached": None if goal is None else mlp.loss_curve_[-1] <= goal,
         "tested_on": tested.source, "tested": len(tested.x), "right": right,
         "accuracy": right / len(tested.x),
@@ -229,6 +231,10 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
         print(f"error {facts['errors'][-1]:.4g} after {facts['epochs_done']} of "
               f"{facts['settings']['epochs']} epochs: the goal of {goal:g} is "
               + ("" if facts["goal_reached"] else "not ") + "reached")
+    if facts["epochs_done"] < facts["settings"]["epochs"] and not facts["goal_reached"]:
+        print(f"stopped: {facts['settings']['patience']} epochs brought no improvement")
+    if facts["kept_epoch"] < facts["epochs_done"]:
+        print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['tested_on']}")
     for path in written:
         print(f"written: {path}")
     samples = outputs.get(SAMPLES)
@@ -241,8 +247,8 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
 def _title(settings: Mapping[str, Any]) -> str:
     """Returns the network and the settings of its training in one line."""
     return (f"{'-'.join(map(str, settings['sizes']))}, {settings['activation']}, "
-            f"{settings['loss']}, learning rate {settings['learning_rate']:g}, "
-            f"batch {settings['batch']}")
+            f"{settings['loss']}, {settings['optimiser']}, learning rate "
+            f"{settings['learning_rate']:g}, batch {settings['batch']}")
 
 
 def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
