@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gossamer import debug
-from gossamer.cli import bench, cache, compile, devices, inspect, prune, run, train
+from gossamer.cli import bench, cache, compile, devices, evaluate, inspect, prune, run, train
 from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.io import terminal
 
@@ -88,6 +88,7 @@ def _options(version: Annotated[bool, typer.Option(
 app.command()(_guarded(devices.devices))
 app.command()(_guarded(inspect.inspect))
 app.command()(_guarded(run.run))
+app.command()(_guarded(evaluate.evaluate))
 app.command()(_guarded(bench.bench))
 app.command("compile")(_guarded(compile.compile_))
 app.command("prune")(_guarded(prune.prune_))

@@ -16,9 +16,11 @@ from gossamer.io.text import shape_text
 from gossamer.model import zoo
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
 from gossamer.model.load import expected_models
+from gossamer.plan.store.plan_file import SUFFIX
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
+    from gossamer.plan.plan import Plan
 
 
 def load_graph(model: str, shapes: list[str] | None) -> Graph:
@@ -34,6 +36,20 @@ def load_graph(model: str, shapes: list[str] | None) -> Graph:
     graph = with_input_shapes(graph, shapes or [])
     check_open_dimensions(graph)
     return graph
+
+
+def loaded_plan(model: str, device: str | None, shapes: list[str] | None,
+                strict: bool) -> Plan | None:
+    """Returns the plan that the MODEL argument names, or None where it names a network."""
+    if not model.endswith(SUFFIX):
+        return None
+    if shapes:
+        raise InputError(f"--shape {shapes[0]}: the shapes of a saved plan are settled; give it "
+                         "to `gossamer compile`")
+    plan = gossamer.Plan.load(model, device, strict=strict)
+    for warning in plan.graph.warnings:
+        terminal.notice(warning, "warning")
+    return plan
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gossamer.cli import arguments
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption
-from gossamer.cli.report import report_dict
+from gossamer.cli.report import evaluate_hint, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
@@ -129,6 +129,8 @@ def compile_(
     for path in (output, html):
         if path is not None:
             print(f"written: {path}")
+    if any(row["precision"] != "fp32" for report in reports for row in report.rows):
+        print(f"some layers are in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
 
 
 def _check_options(effort: str, precision: str, sparse_threshold: float | None,

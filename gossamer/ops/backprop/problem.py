@@ -64,11 +64,12 @@ class BackpropProblem(Problem):
 
     Forward, from a = x: z = W a + b, a = activation(z). The activation of the last layer is a
     softmax for cross_entropy; for squared_error `output` says which. The loss is 0.5 sum (t - a)^2,
-    or -sum t log a. Let g be the gradient of the loss with respect to a parameter, averaged over the update's samples, plus weight decay times the
-    parameter for weights (not for biases): velocity = momentum * velocity + g, parameter -=
-    learning rate * velocity. The published form for one sample is w += rate * err * input. With
-    Adam, m and v are the running means of g and g^2 with the shares BETAS = (b, c) kept, and at
-    update t parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
+    or -sum t log a. Let g be the gradient of the loss with respect to a parameter, averaged over
+    the update's samples, plus weight decay times the parameter for weights (not for biases):
+    velocity = momentum * velocity + g, parameter -= learning rate * velocity. The published form
+    for one sample is w += rate * err * input. With Adam, m and v are the running means of g
+    and g^2 with the shares BETAS = (b, c) kept, and at update t
+    parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
     Source: training by back-propagation on a GPU with everything resident (2013), its online
     form with sigmoid units and squared error; Adam is Kingma and Ba (2015), the form before

@@ -33,7 +33,7 @@ def load(path: str | Path, *, label: str = "first",
     if label not in ("first", "last"):
         raise InputError(f"label column {label!r}: expected first or last")
     if path.is_dir():
-        training, test = _parts(path)
+        training, test = parts(path)
         return (_read(training, label, limit)[0],
                 None if test is None else _read(test, label, limit)[0])
     if not path.exists():
@@ -72,7 +72,7 @@ def _read(path: Path, label: str, limit: int | None) -> tuple[Dataset, Dataset |
     raise InputError(f"{path}: is no data to train on; expected {FORMATS}")
 
 
-def _parts(folder: Path) -> tuple[Path, Path | None]:
+def parts(folder: Path) -> tuple[Path, Path | None]:
     """Returns the entries of a folder to train on and to test on; the folder itself and None where
     it holds pictures by class."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))

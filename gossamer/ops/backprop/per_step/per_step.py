@@ -141,8 +141,8 @@ class _UpdateLaunches:
             "forward", (units, count, self.problem.networks),
             input_buffer(X), input_buffer(TARGETS), input_buffer(ORDER), output_buffer(TRAINED),
             *self.weights_of_samples, workspace_buffer, self.problem.samples, first,
-            self.problem.parameter_count, *self.shared, self.weights[layer], before, self.starts[layer],
-            self.starts[layer + 1], int(layer == self.layers[-1]))
+            self.problem.parameter_count, *self.shared, self.weights[layer], before,
+            self.starts[layer], self.starts[layer + 1], int(layer == self.layers[-1]))
 
     def _softmax_errors(self, first: int, count: int) -> Launch:
         return self._launch(
