@@ -32,6 +32,7 @@ from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import find_regions
 from gossamer.plan.report.html import (
+    WHY_SLOWER,
     build_text,
     by_time,
     error_text,
@@ -243,10 +244,12 @@ def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
              "dense": time_text(row.get("best_dense_us")),
              "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
              "error": error_text(row.get("error"))} for row in report.rows]
+    slower = any(row.get("speedup_reason") for row in report.rows)
     terminal.print_table(
         {"layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
          "config": "config", "us": "us", "spread": "quartiles", "dense": "dense us",
-         "speedup": "speed-up", "error": "error"}, rows,
+         "speedup": "speed-up", **({"speedup_reason": WHY_SLOWER} if slower else {}),
+         "error": "error"}, rows,
         spare=("config", "error", "spread", "problem", "density"))
     if report.plans:
         print()
