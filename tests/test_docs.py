@@ -351,7 +351,7 @@ def test_every_option_is_described(verb):
     from gossamer.cli.app import app
 
     text = (DOCS / f"{verb}.md").read_text()
-    options = {name for parameter in get_command(app).commands[verb].params
+    options = {name for parameter in get_command(app).get_command(None, verb).params
                for name in parameter.opts if name.startswith("--")}
     assert "--batch" in options
     assert not [name for name in sorted(options) if f"`{name}" not in text]

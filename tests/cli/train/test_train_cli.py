@@ -442,7 +442,7 @@ def test_readme_names_every_option():
     from gossamer.cli.app import app
 
     text = README.read_text()
-    options = {name for parameter in get_command(app).commands["train"].params
+    options = {name for parameter in get_command(app).get_command(None, "train").params
                for name in parameter.opts if name.startswith("--")}
     assert "--sizes" in options
     assert not [name for name in sorted(options) if f"`{name}" not in text]
