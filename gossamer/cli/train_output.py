@@ -233,8 +233,9 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
               + ("" if facts["goal_reached"] else "not ") + "reached")
     if facts["epochs_done"] < facts["settings"]["epochs"] and not facts["goal_reached"]:
         print(f"stopped: {facts['settings']['patience']} epochs brought no improvement")
-    if facts["kept_epoch"] < facts["epochs_done"]:
-        print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['tested_on']}")
+    if facts["held_out"] is not None and facts["settings"]["keep"] == "best":
+        print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['tested_on']}; the accuracy "
+              "on samples that chose no epoch may be lower")
     for path in written:
         print(f"written: {path}")
     samples = outputs.get(SAMPLES)

@@ -344,8 +344,10 @@ def _open_checkpoint(entries: Sequence[_NetworkEntry], folder: Path, resume: boo
     digests: dict[int, str] = {}
     for entry in entries:
         if id(entry.data) not in digests:
-            digests[id(entry.data)] = digest_of(entry.data, entry.validation_data)
+            digests[id(entry.data)] = digest_of(entry.data, None)
         digest = digests[id(entry.data)]
+        if entry.validation_data is not None and entry.state.settings.keep == "best":
+            digest = digest_of(entry.data, entry.validation_data)
         if entry.fold is not None:
             digest = hashlib.sha256(digest.encode() + entry.rows.tobytes()).hexdigest()
         entry.checkpointer = Checkpointer(_file(entry, folder), digest)

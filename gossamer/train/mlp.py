@@ -90,12 +90,13 @@ class MLP(Estimator):
     target_error : float, optional
         Mean loss of an epoch at which training stops early.
     patience : int or None
-        Number of epochs without an improvement after which training stops early: of the score on
-        the validation data (or, where it is equal, of the loss on them), else of the epoch's mean
-        loss by 0.0001. None does not stop.
+        Number of epochs without an improvement after which training stops early: where the best
+        epoch is kept, of the score on the validation data (or, where it is equal, of the loss on
+        them), else of the epoch's mean loss. A loss improves by 0.0001 or more. None does not
+        stop.
     keep : {"best", "last"}
         The epoch whose parameters are kept: the one that did best on the validation data, or the
-        last; without validation data it is the last.
+        last, where validation data decide nothing; without them it is the last.
     shuffle : bool
         True to train each epoch in a random order of its own, False in the order of the rows.
     standardise : bool

@@ -28,7 +28,7 @@ _GROWTH = 1e6
 
 
 _LEAST_GAIN = 1e-4
-"""The mean loss of an epoch is an improvement where it is smaller by at least this."""
+"""A mean loss is an improvement where it is smaller by at least this."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class Validation:
 
     def is_better(self, other: Validation) -> bool:
         """Says whether this is the better one: its score is higher or, where both are equal, its
-        loss is smaller."""
-        return (self.score, -self.loss) > (other.score, -other.loss)
+        loss is smaller by what counts as an improvement."""
+        return self.score > other.score or (
+            self.score == other.score and self.loss <= other.loss - _LEAST_GAIN)
 
 
 Validate = Callable[["TrainState"], Validation]
@@ -74,7 +75,7 @@ class TrainState:
     curve: mean loss of each epoch.
     first: mean loss of the very first samples; None before the first epoch.
     validation: how well the last epoch did; None without validation data.
-    best: the best epoch so far; None without validation data.
+    best: the best epoch so far; None without validation data, or where the last one is kept.
     idle: number of epochs since the last improvement.
     least: the mean loss of the last epoch that was an improvement without validation data.
     failure: text that says how training diverged, or "". The other fields are then those from
@@ -150,9 +151,12 @@ class TrainState:
             self.least = self.curve[-1]
 
     def note_validation(self, validation: Validation) -> None:
-        """Takes note of how well the last epoch did on the validation data, and of its parameters
-        where it is the best one."""
+        """Takes note of how well the last epoch did on the validation data and, where the best one
+        is kept, of its parameters if it is that one."""
         self.validation = validation
+        if self.settings.keep != "best":
+            self.note_loss()
+            return
         self.idle += 1
         if self.best is None or validation.is_better(self.best.validation):
             count = self.settings.problem(0, 0).weight_count
