@@ -18,6 +18,7 @@ from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
+from gossamer.train.data.samples import TASKS
 from gossamer.train.export import curve
 from gossamer.train.loop.settings import INITIAL, OPTIMISERS
 
@@ -42,6 +43,9 @@ def train(
         metavar="100", help="Units of each hidden layer, such as 300,100 (100).")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="MODEL.onnx", help="Write the network here.")] = None,
+    task: Annotated[str | None, typer.Option(
+        help=f"What the label column holds: {', '.join(TASKS)} of one number "
+             "(classification).")] = None,
     optimiser: Annotated[str | None, typer.Option(
         help=f"How weights change: {', '.join(OPTIMISERS)} ({OPTIMISERS[0]}).")] = None,
     learning_rate: Annotated[float | None, typer.Option(
@@ -114,7 +118,7 @@ def train(
     training_device = find(device)
     settings = {
         "sizes": train_options.sizes(sizes), "hidden": train_options.hidden(hidden),
-        "optimiser": optimiser, "learning_rate": learning_rate, "epochs": epochs,
+        "task": task, "optimiser": optimiser, "learning_rate": learning_rate, "epochs": epochs,
         "patience": patience, "keep": keep, "batch": batch, "activation": activation,
         "loss": loss, "momentum": momentum, "standardise": standardise,
         "weight_decay": weight_decay, "schedule": train_options.schedule(schedule),
@@ -124,6 +128,8 @@ def train(
     mlp = make(device=training_device, **{
         **(DEMO if demo else {}),
         **{name: value for name, value in settings.items() if value is not None}})
+    if task is not None and task not in TASKS:
+        raise InputError(f"--task {task}: expected one of {', '.join(TASKS)}")
     train_options.check_settings(mlp)
     _check_threshold(threshold, binarise or demo)
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
@@ -138,7 +144,8 @@ def train(
     train_options.check_resume(checkpoint, resume)
     options = DataOptions(source, validation, label, limit, seed, scale,
                           (threshold or _HALF) if binarise else None,
-                          train_options.padded_shape(pad), bool(standardise))
+                          train_options.padded_shape(pad), bool(standardise),
+                          task == "regression")
     with train_output.following(mlp.epochs, rows=not as_json) as reporter:
         data = train_data.read(options)
         train_options.settle(mlp, data.shape)
@@ -146,7 +153,7 @@ def train(
         if validation is None or demo:
             mlp.set_params(keep="last")  # what DATA keeps apart is tested on and chooses no epoch
         head = train_output.head(mlp, training_device, data)
-        reporter.begin_training(head, data.held_out is not None, len(data.training.x))
+        reporter.begin_training(head, data.held_out is not None, data.shape)
         _fit(mlp, data, reporter, checkpoint, resume)
         facts = train_output.facts(mlp, training_device, data, reporter)
     written, faults = train_output.write(mlp, data.preparation, facts, outputs, data.examples)

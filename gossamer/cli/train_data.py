@@ -20,6 +20,9 @@ EXAMPLES = 16
 """Number of unprepared samples that the demo writes, to run the network on."""
 _FAR = 16
 """Magnitude above which numbers are far beyond 1."""
+_MANY, _FEW = 20, 5
+"""Number of classes above which whole numbers with fewer samples a class than the second may be
+meant as numbers."""
 _UNLIKE = 10
 """Ratio of magnitudes above which two sets of samples are unlike each other."""
 
@@ -37,6 +40,7 @@ class DataOptions:
     threshold: number from which on --binarise makes 1; None without --binarise.
     pad: height and width that pictures are padded to.
     standardise: whether the network is trained on standardised numbers.
+    numbers: whether numbers are learnt, and not labels.
     """
 
     source: str
@@ -48,6 +52,7 @@ class DataOptions:
     threshold: float | None
     pad: tuple[int, int] | None
     standardise: bool
+    numbers: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,11 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """The numbers of samples to train on, of their numbers, and of their classes."""
+        """The numbers of samples to train on, of their numbers, and of their classes; one number
+        is learnt where there are none."""
         rows, inputs = self.training.x.shape
-        return DataShape(rows, inputs, len(self.training.names), labelled=True)
+        labelled = self.training.labelled
+        return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
 
     @property
     def tested(self) -> Dataset:
@@ -95,13 +102,15 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
     """Returns the samples to train on, and the samples to test on: those that --validation names,
     else those that the data keep apart."""
     validation, label, limit = options.validation, options.label, options.limit
-    training, held_out = sources.load(options.source, label=label, limit=limit)
+    training, held_out = sources.load(options.source, label=label, limit=limit,
+                                      numbers=options.numbers)
     if validation is None:
         return training, held_out
     fraction = _fraction(validation)
     if fraction is not None:
         return split(training, fraction, options.seed)
-    samples, test_samples = sources.load(validation, label=label, limit=limit)
+    samples, test_samples = sources.load(validation, label=label, limit=limit,
+                                         numbers=options.numbers)
     held_out = test_samples or samples
     if training.y.dtype.kind == "U":  # labels of the other file may all look like numbers
         held_out = replace(held_out, y=held_out.y.astype(str))
@@ -153,20 +162,35 @@ def check(mlp: MLP, data: TrainingData) -> None:
     is bad for training."""
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
+    if not training.labelled:
+        _check_inputs(sizes, data)
+        if sizes[-1] != 1:
+            raise InputError(f"--sizes {text}: ends in {sizes[-1]}; expected 1, the number that "
+                             "is learnt")
+        return
     if len(training.names) == 1:
         raise InputError(f"{training.source}: the label of all {len(training.y)} samples that are "
                          f"trained on is {training.names[0]!r}; expected two classes or more")
     if sizes[-1] == 1:
         raise InputError(f"--sizes {text}: ends in 1; expected an output for each class, of which "
                          f"{training.source} has {len(training.names)}")
-    for dataset in (training, data.held_out):
-        if dataset is not None and dataset.x.shape[1] != sizes[0]:
-            raise InputError(_inputs_text(sizes, dataset))
+    _check_inputs(sizes, data)
     _check_classes(mlp, training, data.held_out)
+    if (training.y.dtype.kind == "i" and len(training.names) > _MANY
+            and len(training.y) < _FEW * len(training.names)):
+        terminal.notice(f"{training.source}: has {len(training.names)} labels in "
+                        f"{len(training.y)} samples, each of which is a class; --task regression "
+                        "learns them as numbers")
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
         terminal.notice(f"{training.source}: the samples are sorted by class, from which a network "
                         "learns little; --shuffle mixes them")
+
+
+def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
+    for dataset in (data.training, data.held_out):
+        if dataset is not None and dataset.x.shape[1] != sizes[0]:
+            raise InputError(_inputs_text(sizes, dataset))
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:

@@ -23,6 +23,10 @@ from gossamer.train.loop.schedule import factor
 from gossamer.train.loop.settings import Settings
 from gossamer.train.mlp import device_of
 
+_WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
+          "numbers in x": "numbers in the samples",
+          "take output='linear', or bring y into": "leave --published out, or bring them into"}
+"""Words in messages of training, and those of the command line for them."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
@@ -38,7 +42,7 @@ def check_settings(mlp: MLP) -> None:
         raise InputError(f"--hidden {','.join(map(str, mlp.hidden))}: --sizes {units} says all "
                          "layers; give one of them")
     inputs, outputs = (mlp.sizes[0], mlp.sizes[-1]) if mlp.sizes else (1, 2)
-    _checked(mlp, DataShape(1, inputs, outputs, labelled=True))
+    _checked(mlp, DataShape(1, inputs, outputs, mlp.task != "regression"))
 
 
 def settle(mlp: MLP, data: DataShape) -> None:
@@ -71,8 +75,10 @@ def in_options(error: GossamerError) -> str:
         return (f"{error.path}: is the checkpoint of a network with {stored}, this one has "
                 f"{current}: give {stored}; or give another file, or leave --resume out to begin "
                 "anew")
-    return str(error).replace("leave resume out", "leave --resume out").replace(
-        "a learning_rate below", "an --lr below").replace("numbers in x", "numbers in the samples")
+    text = str(error)
+    for words, in_command_line in _WORDS.items():
+        text = text.replace(words, in_command_line)
+    return text
 
 
 def _option(name: str) -> str:

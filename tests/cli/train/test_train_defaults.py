@@ -76,3 +76,53 @@ def test_the_file_takes_numbers_that_are_not_standardised(tmp_path):
 def test_a_demo_is_told_all_layers(tmp_path):
     assert "--hidden 8: --sizes 1024,32,10 says all layers" in fails(
         2, "train", "--demo", "--hidden", "8", "-o", tmp_path / "demo", *HOST)
+
+
+def test_numbers_are_learnt(tmp_path):
+    y = 1000 * X[:, 0] + 5000
+    rows = [",".join(map(str, [*row, target])) for row, target in zip(X, y, strict=True)]
+    (tmp_path / "s.csv").write_text("\n".join(["a,b,c,d,e,f,g,h,i,price", *rows]))
+    np.savez(tmp_path / "s.npz", x=X, y=y)
+    words = ("--task", "regression", "--validation", "0.2", "--lr", "0.02")
+    for source in (["s.csv", "--label", "last"], ["s.npz"]):
+        result = succeeds("train", tmp_path / source[0], *source[1:], *words, "-o",
+                          tmp_path / "m.onnx", "--report", tmp_path / "r.json", "--curve",
+                          tmp_path / "c.png", *HOST)
+        head, *_, last = result.stdout.splitlines()
+        assert head.endswith("numbers to learn") and last.startswith("test R^2: 0.9")
+        facts = json.loads((tmp_path / "r.json").read_text())
+        assert facts["accuracy"] > 0.9 and facts["classes"] is facts["right"] is None
+        assert facts["settings"]["sizes"] == [9, 100, 1]
+    outputs = gossamer.compile(str(tmp_path / "m.onnx"), "host")(X)
+    assert np.corrcoef(outputs[:, 0], y)[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["--published"], "y has "), (["--sizes", "9,4,2"], "--sizes 9,4,2: ends in 2; expected 1"),
+    (["--sizes", "8,4,1"], "--sizes 8,4,1: begins with 8 inputs"),
+    (["--label", "first"], "S.CSV: the first column has 'cat', expected a number to learn"),
+    (["--loss", "hinge"], "--loss 'hinge': expected one of")])
+def test_numbers_that_cannot_be_learnt(tmp_path, words, expected):
+    samples = tmp_path / "s.csv"
+    samples.write_text("\n".join(",".join(map(str, [*row[1:], 5 * row[0]])) for row in (
+        (label, *row) for label, row in zip(LABELS, X, strict=True))))
+    if "first" in words:
+        samples.write_text("cat,1,2\n3,4,5\n")
+    line = fails(2, "train", samples, "--label", "last", "--task", "regression", "-o",
+                 tmp_path / "m.onnx", *words, *HOST)
+    assert line.startswith("error: " + expected.replace("S.CSV", str(samples)))
+    if "--published" in words:
+        assert line.endswith("leave --published out, or bring them into that range")
+
+
+def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):
+    samples = save_csv(tmp_path / "s.csv", np.arange(60) * 3)
+    result = succeeds("train", samples, "-o", tmp_path / "m.onnx", "--epochs", "1", *HOST)
+    assert result.stderr == (f"notice: {samples}: has 60 labels in 60 samples, each of which is a "
+                             "class; --task regression learns them as numbers\n")
+    pictures = tmp_path / "pictures"
+    (pictures / "a").mkdir(parents=True)
+    assert "numbers are learnt from .csv, .tsv and .npz files" in fails(
+        2, "train", pictures, "--task", "regression", "-o", tmp_path / "m.onnx", *HOST)
+    assert "--task sorting: expected one of classification, regression" in fails(
+        2, "train", samples, "--task", "sorting", "-o", tmp_path / "m.onnx", *HOST)
