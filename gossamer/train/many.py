@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -291,8 +291,8 @@ class _NetworkEntry:
             "is_trained": begun and not state.failure}
 
 
-_Data = dict[tuple[int | None, int | None, str | None],
-             tuple[Samples, dict[tuple[bool, bool, str], tuple[Samples, Samples | None]]]]
+_Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
+_Data = dict[tuple[int | None, int | None, str | None], tuple[Samples, _Scaled]]
 """Samples as they are given, by the numbers of inputs and outputs that are expected and by task;
 and scaled samples to train on and to validate on, by what decides how they are scaled."""
 
@@ -313,22 +313,27 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample
     if ends not in data:
         data[ends] = given_samples(mlp, x, y, sample_weight), {}
     given_data, scaled_data = data[ends]
-    settings = Settings.of(mlp, given_data.shape)
+    rows_by_fold = ([(None, np.arange(len(given_data.x)))] if folds is None
+                    else list(enumerate(_rows_of_folds(given_data, folds))))
     device = opened_device or device_of(mlp)
-    key = (settings.standardise, settings.scale_targets,
-           settings.problem(0, 0).output_activation)
-    if key not in scaled_data:
-        training_data = trainable(settings, given_data, device)
-        scaled_data[key] = training_data, (
-            None if validation is None
-            else validation_samples(validation, settings.sizes, training_data, mlp.task))
-    training_data, validation_data = scaled_data[key]
-    all_rows = np.arange(len(training_data.x))
-    rows_by_fold = ([(None, all_rows)] if folds is None
-                    else list(enumerate(_rows_of_folds(training_data, folds))))
-    memory.check(settings, device, len(rows_by_fold))
-    return [_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()), TrainState.start(settings),
-                          training_data, rows, validation_data) for fold, rows in rows_by_fold]
+    entries = []
+    for fold, rows in rows_by_fold:
+        settings = Settings.of(mlp, replace(given_data.shape, rows=len(rows)))
+        memory.check(settings, device, len(rows_by_fold))
+        # each fold is scaled by the rows that it is trained on
+        scaling = settings.scaling(given_data.rows(rows) if folds else given_data)
+        key = (settings.standardise, settings.scale_targets,
+               settings.problem(0, 0).output_activation, None if scaling.is_trivial else fold)
+        if key not in scaled_data:
+            training_data = trainable(settings, given_data, device, scaling)
+            scaled_data[key] = training_data, (
+                None if validation is None
+                else validation_samples(validation, settings.sizes, training_data, mlp.task))
+        training_data, validation_data = scaled_data[key]
+        entries.append(_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()),
+                                     TrainState.start(settings), training_data, rows,
+                                     validation_data))
+    return entries
 
 
 def _open_checkpoint(entries: Sequence[_NetworkEntry], folder: Path, resume: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.train import MLP, sweep, train_many
+from gossamer.train import MLP, cross_validate, sweep, train_many
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -112,6 +112,18 @@ def test_many_keep_their_best_epochs(blobs: Blobs) -> None:
         assert row["kept_epoch"] == alone.kept_epoch_
         assert row["validation_accuracy"] == alone.score(*validation)
         assert row["state"] == ("trained" if alone.n_iter_ == 30 else "no improvement")
+
+
+def test_folds_are_scaled_by_their_own_rows(blobs: Blobs) -> None:
+    x, y = blobs[0] * 10 + 50, 100 * blobs[0][:, 0]
+    mlp = MLP(hidden=(6,), epochs=4, standardise=True, device="host")
+    result = cross_validate(mlp, x, y, folds=4)
+    for fold, (trained, row) in enumerate(zip(result.networks, result.rows, strict=True)):
+        left_out = np.arange(120) % 4 == fold
+        alone = MLP(**mlp.get_params()).fit(x[~left_out], y[~left_out])
+        np.testing.assert_allclose(_vector(trained), _vector(alone), rtol=1e-4, atol=1e-4)
+        assert row["validation_accuracy"] == pytest.approx(
+            alone.score(x[left_out], y[left_out]), abs=1e-4)
 
 
 def test_numbers_of_any_size_are_learnt(device: Device) -> None:

@@ -27,6 +27,11 @@ class Scaling:
         return Scaling(*(None if values is None else _mean_and_deviation(values)
                          for values in (x, targets)))
 
+    @property
+    def is_trivial(self) -> bool:
+        """Whether nothing is changed."""
+        return self.x is None and self.y is None
+
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Returns x (n, inputs) as it is trained on."""
         return x if self.x is None else (x - self.x[0]) / self.x[1]
