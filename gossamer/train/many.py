@@ -23,8 +23,9 @@ from gossamer.train.loop import memory
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.loop.train_state import TrainLoop, TrainState
-from gossamer.train.mlp import MLP, become, device_of, digest_of, given_samples, trainable
+from gossamer.train.mlp import MLP, become, device_of
 from gossamer.train.network import TrainedNetwork
+from gossamer.train.training_data import digest_of, given_samples, trainable
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,6 @@ from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError
 from gossamer.train.data.preparation import Preparation
 from gossamer.train.data.samples import (
-    TASKS,
     Samples,
     check_kind,
     checked_weights,
@@ -26,13 +24,13 @@ from gossamer.train.data.samples import (
 )
 from gossamer.train.data.scaling import Scaling
 from gossamer.train.estimator import Estimator
-from gossamer.train.loop import memory
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.progress import OnEpoch, Progress
 from gossamer.train.loop.schedule import Schedule
 from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.loop.train_state import TrainLoop, TrainState
 from gossamer.train.network import TrainedNetwork, determination
+from gossamer.train.training_data import digest_of, given_samples, trainable
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -528,64 +526,6 @@ class MLP(Estimator):
     def _outputs(self, x: Any) -> np.ndarray:
         network = self._network()
         return network.outputs(matrix(x, network.sizes[0], "x"))
-
-
-def given_samples(mlp: MLP, x: Any, y: Any, sample_weight: Any = None,
-                  classes: np.ndarray | None = None) -> Samples:
-    """Return the checked samples that a network is given, as samples() does."""
-    if mlp.task not in (None, *TASKS):
-        raise InputError(f"task {mlp.task!r}: expected one of {', '.join(TASKS)}, or None")
-    return samples(x, y, given_sizes(mlp), classes, task=mlp.task, sample_weight=sample_weight)
-
-
-def trainable(settings: Settings, data: Samples, device: Device,
-              scaling: Scaling | None = None) -> Samples:
-    """Return the samples as they are trained on.
-
-    Parameters
-    ----------
-    settings : Settings
-        How the network is trained.
-    data : Samples
-        The samples as they are given.
-    device : Device
-        The device that trains.
-    scaling : Scaling, optional
-        How the samples are scaled; None decides it by them.
-
-    Returns
-    -------
-    Samples
-        The scaled samples.
-
-    Raises
-    ------
-    InputError
-        If the outputs cannot become a target, or the host has no room for the network.
-    """
-    memory.check(settings, device)
-    settings.check_targets(data.targets)
-    return data.scaled(settings.scaling(data) if scaling is None else scaling)
-
-
-def digest_of(data: Samples, chosen_by: Samples | None) -> str:
-    """Return the hash of the samples that a checkpoint belongs to.
-
-    Parameters
-    ----------
-    data : Samples
-        The samples that are trained on.
-    chosen_by : Samples or None
-        The samples by which the best epoch is found, where there are such.
-
-    Returns
-    -------
-    str
-        Hexadecimal digits.
-    """
-    if chosen_by is None:
-        return data.digest()
-    return hashlib.sha256(f"{data.digest()} {chosen_by.digest()}".encode()).hexdigest()
 
 
 def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: float) -> Progress:

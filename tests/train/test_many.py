@@ -74,7 +74,7 @@ def test_data_are_checked_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) ->
         calls.append(sizes)
         return samples(x, y, sizes, *more, **named)
 
-    monkeypatch.setattr("gossamer.train.mlp.samples", recorded)
+    monkeypatch.setattr("gossamer.train.training_data.samples", recorded)
     monkeypatch.setattr("gossamer.train.data.samples.samples", recorded)
     configs = sweep(MLP.published((4, 3), epochs=1, device="host"), {
         "sizes": [(4, 3), (4, 2, 3)], "seed": range(3)})

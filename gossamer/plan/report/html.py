@@ -136,7 +136,7 @@ def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
         spread = quartiles_text(plan)
         bar = _bar(plan["plan"], plan["median_us"], longest, plan["is_taken"],
                    f" ({spread})" if spread else "")
-        lines.append(f'<div class="row">{bar or escape(plan["plan"])}'
+        lines.append(f'<div class="row">{bar or _value(plan["plan"])}'
                      f"<div>{escape(plan['outcome'])}</div></div>")
     return "\n".join(lines)
 
@@ -182,8 +182,7 @@ def _candidates(row: Mapping[str, Any]) -> str:
     for candidate in candidates:
         taken = candidate["reason"] == "taken"
         name = f"{candidate['algorithm']} {candidate['config']}".strip()
-        bars.append(_bar(name, candidate["median_us"], longest, taken)
-                    or f'<div class="value">{escape(name)}</div>')
+        bars.append(_bar(name, candidate["median_us"], longest, taken) or _value(name))
         bars.append(f'<div class="why">{escape(candidate["reason"])}</div>')
         lines.append(f'<tr{" class=taken" if taken else ""}>' + "".join([
             _text(candidate["algorithm"]), _text(candidate["config"]),
@@ -226,12 +225,17 @@ def _number(value: str) -> str:
     return f'<td class="number">{escape(value)}</td>'
 
 
+def _value(name: str) -> str:
+    """Returns the name of something that has no time."""
+    return f'<div class="value">{escape(name)}</div>'
+
+
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
     """Returns a name, a time and its bar, whose length is the share of the longest one; "" for
     None."""
     if value is None:
         return ""
     width = 100 * value / longest if longest else 0.0
-    return (f'<div class="bar{"" if taken else " other"}"><div class="value">{escape(name)}: '
-            f'{time_text(value)} us{escape(more)}</div>'
+    return (f'<div class="bar{"" if taken else " other"}"><div class="value">'
+            f'<span>{escape(name)}</span>: {time_text(value)} us{escape(more)}</div>'
             f'<div><div class="fill" style="width:{width:.1f}%"></div></div></div>')
