@@ -1,30 +1,42 @@
-"""The environment variable GOSSAMER_DEBUG, whose levels show more and more; each level includes the
-lower ones.
+"""What gossamer tells while it works: the logger `gossamer`, and the environment variable
+GOSSAMER_DEBUG, whose levels show more and more on standard error; each level includes the lower
+ones.
 
 1: Errors come with their traceback.
 2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers run one after another
    and not as a graph.
 3: Each layer's config is listed, and the reasons why other algorithms were rejected.
 4: Registers and spilled bytes of its kernels are listed, where the compiler reports them.
+
+The lines of levels 2 to 4 are messages of the logger's level DEBUG. A program that sets that level
+gets them by its own handlers, as of level 2 where GOSSAMER_DEBUG is not set.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
 LEVELS = (0, 1, 2, 3, 4)
 
+logger = logging.getLogger("gossamer")
+logger.addHandler(logging.NullHandler())
+
 
 def level() -> int:
-    """Returns the level that the environment sets; a value that is not a number counts as 1."""
+    """Returns the level that the environment sets, at least 2 where the logger takes messages of
+    level DEBUG; a value that is not a number counts as 1."""
     text = os.environ.get("GOSSAMER_DEBUG", "").strip()
     try:
-        return max(0, min(int(text), LEVELS[-1])) if text else 0
+        level = max(0, min(int(text), LEVELS[-1])) if text else 0
     except ValueError:
-        return 1
+        level = 1
+    return max(level, 2) if logger.isEnabledFor(logging.DEBUG) else level
 
 
 def show(line: str) -> None:
-    """Prints a line to standard error."""
-    print(line, file=sys.stderr, flush=True)
+    """Logs a line, and prints it to standard error where GOSSAMER_DEBUG asks for it."""
+    logger.debug("%s", line)
+    if os.environ.get("GOSSAMER_DEBUG", "").strip():
+        print(line, file=sys.stderr, flush=True)

@@ -343,7 +343,7 @@ def test_every_option_is_described(verb, page):
     from gossamer.cli.app import app
 
     text = (DOCS / f"{page}.md").read_text()
-    options = {name for parameter in get_command(app).commands[verb].params
+    options = {name for parameter in get_command(app).get_command(None, verb).params
                for name in parameter.opts if name.startswith("--")}
     assert "--batch" in options
     assert not [name for name in sorted(options) if f"`{name}" not in text]

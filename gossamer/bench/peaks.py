@@ -38,20 +38,26 @@ class Peaks:
 
     device: name of the device. flops: operations a second (a multiply-add counts as two) by
     precision. bandwidth: bytes a second of a copy, read plus written. unknown: reason for each
-    precision whose rate could not be measured.
+    precision whose rate could not be measured. cache_bytes: size of its cache, 0 where that is not
+    known.
     """
 
     device: str
     flops: Mapping[str, float]
     bandwidth: float
     unknown: Mapping[str, str] = field(default_factory=dict)
+    cache_bytes: int = 0
 
     def speed_of_light_us(self, flops: int, nbytes: int, precision: str) -> float | None:
         """Returns the least microseconds in which the device can do so many operations and move so
-        many bytes; None where the precision's rate is not known."""
+        many bytes; None where the precision's rate is not known, or where the bytes fit its cache,
+        whose rate is not measured, and would take longer than the operations."""
         if precision not in self.flops:
             return None
-        return max(flops / self.flops[precision], nbytes / self.bandwidth) * 1e6
+        computing, moving = flops / self.flops[precision], nbytes / self.bandwidth
+        if moving > computing and nbytes <= self.cache_bytes:
+            return None
+        return max(computing, moving) * 1e6
 
 
 def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peaks:
@@ -81,7 +87,8 @@ def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peak
             except Exception as error:  # a library may raise any exception
                 unknown[precision] = next(iter(str(error).strip().splitlines()),
                                           type(error).__name__)
-    return Peaks(device.name, rates, _rate(2 * nbytes, copied), unknown)
+    return Peaks(device.name, rates, _rate(2 * nbytes, copied), unknown,
+                 device.limits.cache_bytes)
 
 
 def _rate(amount: int, timing: Timing) -> float:

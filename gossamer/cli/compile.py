@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gossamer.cli import arguments
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption, WeightsOption
-from gossamer.cli.report import report_dict
+from gossamer.cli.report import evaluate_hint, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
@@ -32,6 +32,7 @@ from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import find_regions
 from gossamer.plan.report.html import (
+    WHY_SLOWER,
     build_text,
     by_time,
     error_text,
@@ -130,6 +131,8 @@ def compile_(
     for path in (output, html):
         if path is not None:
             print(f"written: {path}")
+    if any(row["precision"] != "fp32" for report in reports for row in report.rows):
+        print(f"some layers are in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
 
 
 def _check_options(effort: str, precision: str, sparse_threshold: float | None,
@@ -242,10 +245,12 @@ def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
              "dense": time_text(row.get("best_dense_us")),
              "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
              "error": error_text(row.get("error"))} for row in report.rows]
+    slower = any(row.get("speedup_reason") for row in report.rows)
     terminal.print_table(
         {"layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
          "config": "config", "us": "us", "spread": "quartiles", "dense": "dense us",
-         "speedup": "speed-up", "error": "error"}, rows,
+         "speedup": "speed-up", **({"speedup_reason": WHY_SLOWER} if slower else {}),
+         "error": "error"}, rows,
         spare=("config", "error", "spread", "problem", "density"))
     if report.plans:
         print()

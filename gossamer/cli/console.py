@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from gossamer.cli.imports import INTERRUPTED, interruptible_at_once
 from gossamer.errors import InputError
 
 BROKEN_PIPE = 141
-INTERRUPTED = 130
 
 
 def main() -> NoReturn:
@@ -24,7 +21,7 @@ def main() -> NoReturn:
     code: Any = 0
     try:
         _open_streams()
-        with _interruptible_at_once():
+        with interruptible_at_once():
             from gossamer.cli.usage import invoke
         code = invoke()
         sys.stdout.flush()
@@ -37,22 +34,6 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         code = _fail("interrupted", INTERRUPTED)
     sys.exit(code)
-
-
-@contextmanager
-def _interruptible_at_once() -> Iterator[None]:
-    """Lets Ctrl-C end the process at once: within imports Python may lose a KeyboardInterrupt, or
-    print it and go on."""
-
-    def leave(*_: object) -> None:
-        os.write(2, b"error: interrupted\n")
-        os._exit(INTERRUPTED)
-
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, leave)
-    yield
-    signal.signal(signal.SIGINT, handler)
 
 
 class _Output(io.FileIO):

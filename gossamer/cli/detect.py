@@ -18,23 +18,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import gossamer
 from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.detect_output import DetectOutput, Finding
-from gossamer.cli.options import DeviceOption, JsonOption, ShapeOption, WeightsOption
+from gossamer.cli.options import (
+    DeviceOption,
+    JsonOption,
+    PlanArgument,
+    ShapeOption,
+    StrictOption,
+    WeightsOption,
+)
 from gossamer.detect.detector import Detector
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import read_names
 from gossamer.io.text import one_line
-from gossamer.model.load import expected_models
-from gossamer.plan.store.plan_file import SUFFIX
 
 _Photo = tuple[Path, np.ndarray]
 
 
 def detect(
-    model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"A plan that `gossamer compile` saved ({SUFFIX}), "
-                              f"{expected_models()}.")],
+    model: PlanArgument,
     images: Annotated[list[str], typer.Argument(
         metavar="IMAGE...", help="Photos, or folders of photos.")],
     names: Annotated[Path | None, typer.Option(
@@ -55,8 +58,7 @@ def detect(
     batch: Annotated[int, typer.Option(min=1, help="Photos at once.")] = 1,
     shape: ShapeOption = None,
     weights: WeightsOption = None,
-    strict: Annotated[bool, typer.Option(
-        "--strict", help="Fail when a layer cannot run on the device.")] = False,
+    strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find objects on photos, and draw boxes round them."""

@@ -14,6 +14,7 @@ import typer
 
 from gossamer.cli.onnx_form import onnx_form, serialised
 from gossamer.cli.options import JsonOption, ModelArgument, WeightsOption
+from gossamer.cli.report import evaluate_hint
 from gossamer.errors import InputError, ModelError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
@@ -68,6 +69,9 @@ def prune_(
     content = serialised(model, network)
     with replacing(output) as file:
         file.write(content)
+    if all(layer.after == layer.before for layer in layers):
+        terminal.notice(f"nothing was pruned: so many weights of {model} were zero already; the "
+                        "weights that are written are the same")
     for layer in layers:
         if not layer.after and layer.before:
             terminal.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity "
@@ -153,9 +157,12 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
     terminal.print_table({"layer": "layer", "op": "op", "shape": "shape", "size": "weights",
                           "before": "density before", "after": "after", "kept": "note"}, rows)
     print(f"{len(pruned)} layers: density {before / weights:.2%} before, {after / weights:.2%} "
-          f"after; {weights - after} of {weights} weights are zero")
+          f"after; {weights - after} of {weights} weights are zero, {weights - before} were before")
     print(f"written: {output}, an ONNX file: the graph of {model} with its weights pruned, nothing "
           "else changed")
+    if after < before:
+        print("a network loses accuracy when it is pruned, unless it is trained on afterwards; "
+              + evaluate_hint(output))
 
 
 def _density(layer: PrunedLayer, nonzeros: int) -> str | None:

@@ -22,6 +22,11 @@ def print_report(report: Any) -> None:
         print(report.shares_line)
 
 
+def evaluate_hint(model: object) -> str:
+    """Returns the command that shows what a changed network gets right."""
+    return f"gossamer evaluate {model} DATA counts what it gets right on labelled samples"
+
+
 def report_dict(report: Any) -> dict[str, Any]:
     """Returns a plan's report as plain data."""
     return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,

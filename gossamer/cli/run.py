@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gossamer
 from gossamer.cli import run_output
 from gossamer.cli.arguments import load_graph, load_plan
-from gossamer.cli.options import DeviceOption, JsonOption, ShapeOption, WeightsOption
+from gossamer.cli.options import (
+    BgrOption,
+    DeviceOption,
+    GreyOption,
+    JsonOption,
+    LabelsOption,
+    MeanOption,
+    PlanArgument,
+    PreprocessOption,
+    ResizeOption,
+    ScaleOption,
+    ShapeOption,
+    SizeOption,
+    StdOption,
+    StrictOption,
+    WeightsOption,
+)
 from gossamer.cli.photo_options import PhotoOptions
+from gossamer.cli.progress import input_bar
 from gossamer.cli.run_inputs import RunInputs, array_inputs, negatives, photo_inputs
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
-from gossamer.io.images import PRESETS
 from gossamer.io.labels.reader import read_names
-from gossamer.model.load import expected_models
-from gossamer.plan.store.plan_file import SUFFIX
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -32,9 +42,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"A plan that `gossamer compile` saved ({SUFFIX}), "
-                              f"{expected_models()}.")],
+    model: PlanArgument,
     photos: Annotated[list[str] | None, typer.Argument(
         metavar="[FILE]...", help="Photos, as with --image.")] = None,
     image: Annotated[list[str] | None, typer.Option(
@@ -49,26 +57,21 @@ def run(
     batch: Annotated[int | None, typer.Option(
         min=1, help="Inputs at once (default: one photo, or all of --input; all photos where "
                     "the network mixes the inputs of a batch).")] = None,
-    labels: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Names of the classes, one a line.")] = None,
+    labels: LabelsOption = None,
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 5,
     shape: ShapeOption = None,
     weights: WeightsOption = None,
-    preprocess: Annotated[str | None, typer.Option(
-        help=f"How photos are prepared: {', '.join(PRESETS)}.")] = None,
-    size: Annotated[str | None, typer.Option(help="Height x width: 224 or 224x320.")] = None,
-    resize: Annotated[int | None, typer.Option(
-        help="Scale the short side to this, then crop the centre to --size.")] = None,
-    scale: Annotated[float | None, typer.Option(
-        help="Multiply pixel values (0 to 255) by this, before --mean and --std.")] = None,
-    mean: Annotated[str | None, typer.Option(help="Subtract: one number or three.")] = None,
-    std: Annotated[str | None, typer.Option(help="Divide by: one number or three.")] = None,
-    bgr: Annotated[bool, typer.Option("--bgr", help="Channels in the order BGR.")] = False,
-    grey: Annotated[bool, typer.Option("--grey", help="One grey channel.")] = False,
+    preprocess: PreprocessOption = None,
+    size: SizeOption = None,
+    resize: ResizeOption = None,
+    scale: ScaleOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    bgr: BgrOption = False,
+    grey: GreyOption = False,
     table: Annotated[bool, typer.Option(
         "--table", help="Time and show every layer of the plan.")] = False,
-    strict: Annotated[bool, typer.Option(
-        "--strict", help="Fail when a layer cannot run on the device.")] = False,
+    strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a network on photos or on arrays."""
@@ -118,7 +121,7 @@ def _execute(model: str, graph: Graph, saved_plan: Plan | None, inputs: RunInput
     of its layers where table is set."""
     results: list[tuple[np.ndarray, ...]] = []
     inverted: list[str] = []
-    with _progress() as progress:
+    with input_bar() as progress:
         task = progress.add_task(f"preparing {model}", total=None)
         plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
         progress.update(task, description=f"running on {plan.device.name}",
@@ -144,13 +147,3 @@ def _tell_of_negatives(inverted: list[str]) -> None:
         more = f" and {len(inverted) - 1} more" if len(inverted) > 1 else ""
         terminal.notice(f"{inverted[0]}{more}: nearer in brightness to a negative of what was "
                         "trained on; --scale -1 --mean -255 takes its negative")
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Shows a bar on stderr, where that is a terminal; it is gone at the end."""
-    console = Console(stderr=True)
-    with Progress(TextColumn("{task.description}", markup=False), BarColumn(),
-                  MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True,
-                  disable=not console.is_terminal) as progress:
-        yield progress

@@ -42,7 +42,7 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
     """Returns the photos in batches. model: the network as the command line names it, for messages.
     Raises InputError where they do not fit the network."""
     prepare = photo_options.preprocessing(model, graph, options)
-    size = _batch_size(graph, batch, len(photos), 1)
+    size = batch_size(graph, batch, len(photos), 1)
     batches = photo_options.photo_batches(photos, size, prepare, graph.inputs[0].shape)
     return RunInputs(photos, size, batches, True)
 
@@ -59,7 +59,7 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
         rows = next(len(values) for values, info in zip(arrays, graph.inputs, strict=True)
                     if info.shape[:1] == (None,))
         names = [f"{texts[0]}[{index}]" for index in range(rows)]
-        size = _batch_size(graph, batch, rows, rows)
+        size = batch_size(graph, batch, rows, rows)
     elif batch is not None:
         raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
     else:
@@ -67,7 +67,7 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
     return RunInputs(names, size, arguments.array_batches(arrays, graph, len(names), size), False)
 
 
-def _batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
+def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
     """Returns how many rows run at once. batch: the value of --batch. Raises InputError when it
     would change the numbers."""
     size = min(batch or default, rows)

@@ -18,8 +18,9 @@ from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
+from gossamer.train.data.samples import TASKS
 from gossamer.train.export import curve
-from gossamer.train.loop.settings import INITIAL
+from gossamer.train.loop.settings import INITIAL, OPTIMISERS
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
                         "shuffle": True}
@@ -36,29 +37,49 @@ def train(
         metavar="DATA", help="Labelled samples: a .csv file (label first), an idx file, a .npz "
                              "file (x, y), or a folder with a folder of pictures a class.")] = None,
     sizes: Annotated[str | None, typer.Option(
-        metavar="1024,32,10", help="Units of each layer: inputs, hidden layers, classes.")] = None,
+        metavar="1024,32,10", help="Units of each layer: inputs, hidden layers, classes (default: "
+                                   "as DATA and --hidden say).")] = None,
+    hidden: Annotated[str | None, typer.Option(
+        metavar="100", help="Units of each hidden layer, such as 300,100 (100).")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="MODEL.onnx", help="Write the network here.")] = None,
-    learning_rate: Annotated[float | None, typer.Option("--lr", help="Learning rate (0.3).")
-                             ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs (10).")] = None,
+    task: Annotated[str | None, typer.Option(
+        help=f"What the label column holds: {', '.join(TASKS)} of one number "
+             "(classification).")] = None,
+    optimiser: Annotated[str | None, typer.Option(
+        help=f"How weights change: {', '.join(OPTIMISERS)} ({OPTIMISERS[0]}).")] = None,
+    learning_rate: Annotated[float | None, typer.Option(
+        "--lr", help="Learning rate (0.001 with adam, 0.1 with sgd).")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Most epochs (200).")] = None,
+    patience: Annotated[int | None, typer.Option(
+        min=1, help="Stop after so many epochs without improvement: of the accuracy with "
+                    "--validation, else of the error (10).")] = None,
+    keep: Annotated[str | None, typer.Option(
+        help="The epoch to keep: best with --validation, or last (best).")] = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Samples an update (1: online training).")] = None,
+        min=1, help="Samples an update; 1 is online training (200).")] = None,
     activation: Annotated[str | None, typer.Option(
-        help=f"Of the hidden layers: {', '.join(ACTIVATIONS)} ({ACTIVATIONS[0]}).")] = None,
+        help=f"Of the hidden layers: {', '.join(ACTIVATIONS)} (relu).")] = None,
     loss: Annotated[str | None, typer.Option(
-        help=f"What is made small: {', '.join(LOSSES)} ({LOSSES[0]}).")] = None,
-    momentum: Annotated[float | None, typer.Option(help="0 or more, below 1 (0).")] = None,
+        help=f"What is made small: {', '.join(LOSSES)} (cross_entropy).")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of sgd: 0 or more, below 1 (0).")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="0 or more (0).")] = None,
     schedule: Annotated[str | None, typer.Option(
         metavar="NAME", help="How the learning rate changes: constant, inverse, or step:4:0.3 "
                              "(times 0.3 every 4 epochs) (constant).")] = None,
     initial: Annotated[str | None, typer.Option(
-        help=f"First weights: {', '.join(INITIAL)} ({INITIAL[0]}: within 0.05).")] = None,
+        help=f"First weights: {', '.join(INITIAL)} ({INITIAL[0]}; uniform: within 0.05).")] = None,
     target_error: Annotated[float | None, typer.Option(
         help="Stop after the first epoch whose mean error is no more than this.")] = None,
     shuffle: Annotated[bool | None, typer.Option(
-        "--shuffle/--no-shuffle", help="Another order each epoch, or that of the file.")] = None,
+        "--shuffle/--no-shuffle", help="Another order each epoch, or that of DATA "
+                                       "(--shuffle).")] = None,
+    standardise: Annotated[bool | None, typer.Option(
+        "--standardise", help="Train on numbers less their mean, divided by their deviation, "
+                              "column by column.")] = None,
+    published: Annotated[bool, typer.Option(
+        "--published", help="Train as published: sigmoid, squared_error, sgd at 0.3, batch 1, "
+                            "10 epochs, in order; other options change it.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and split.")] = 0,
     validation: Annotated[str | None, typer.Option(
         metavar="FILE|0.1", help="Samples to test on and not train on: another file or folder, or "
@@ -96,14 +117,19 @@ def train(
     """Train a small fully connected network on labelled samples."""
     training_device = find(device)
     settings = {
-        "sizes": train_options.sizes(sizes), "learning_rate": learning_rate, "epochs": epochs,
-        "batch": batch, "activation": activation, "loss": loss, "momentum": momentum,
+        "sizes": train_options.sizes(sizes), "hidden": train_options.hidden(hidden),
+        "task": task, "optimiser": optimiser, "learning_rate": learning_rate, "epochs": epochs,
+        "patience": patience, "keep": keep, "batch": batch, "activation": activation,
+        "loss": loss, "momentum": momentum, "standardise": standardise,
         "weight_decay": weight_decay, "schedule": train_options.schedule(schedule),
         "initial": initial, "target_error": target_error, "shuffle": shuffle, "seed": seed,
         "effort": effort}
-    mlp = MLP(device=training_device, **{
+    make = MLP.published if published or demo else MLP
+    mlp = make(device=training_device, **{
         **(DEMO if demo else {}),
         **{name: value for name, value in settings.items() if value is not None}})
+    if task is not None and task not in TASKS:
+        raise InputError(f"--task {task}: expected one of {', '.join(TASKS)}")
     train_options.check_settings(mlp)
     _check_threshold(threshold, binarise or demo)
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
@@ -118,12 +144,16 @@ def train(
     train_options.check_resume(checkpoint, resume)
     options = DataOptions(source, validation, label, limit, seed, scale,
                           (threshold or _HALF) if binarise else None,
-                          train_options.padded_shape(pad))
+                          train_options.padded_shape(pad), bool(standardise),
+                          task == "regression")
     with train_output.following(mlp.epochs, rows=not as_json) as reporter:
         data = train_data.read(options)
+        train_options.settle(mlp, data.shape)
         train_data.check(mlp, data)
+        if validation is None or demo:
+            mlp.set_params(keep="last")  # what DATA keeps apart is tested on and chooses no epoch
         head = train_output.head(mlp, training_device, data)
-        reporter.begin_training(head, data.held_out is not None, len(data.training.x))
+        reporter.begin_training(head, data.held_out is not None, data.shape)
         _fit(mlp, data, reporter, checkpoint, resume)
         facts = train_output.facts(mlp, training_device, data, reporter)
     written, faults = train_output.write(mlp, data.preparation, facts, outputs, data.examples)

@@ -14,12 +14,15 @@ from gossamer.train import MLP
 from gossamer.train.data import sources
 from gossamer.train.data.dataset import Dataset, prepared, split
 from gossamer.train.data.preparation import WHITE, Preparation
-from gossamer.train.data.samples import found_classes
+from gossamer.train.data.samples import DataShape, found_classes
 
 EXAMPLES = 16
 """Number of unprepared samples that the demo writes, to run the network on."""
 _FAR = 16
 """Magnitude above which numbers are far beyond 1."""
+_MANY, _FEW = 20, 5
+"""Number of classes above which whole numbers with fewer samples a class than the second may be
+meant as numbers."""
 _UNLIKE = 10
 """Ratio of magnitudes above which two sets of samples are unlike each other."""
 
@@ -36,6 +39,8 @@ class DataOptions:
     scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
     threshold: number from which on --binarise makes 1; None without --binarise.
     pad: height and width that pictures are padded to.
+    standardise: whether the network is trained on standardised numbers.
+    numbers: whether numbers are learnt, and not labels.
     """
 
     source: str
@@ -46,6 +51,8 @@ class DataOptions:
     scale: bool | None
     threshold: float | None
     pad: tuple[int, int] | None
+    standardise: bool
+    numbers: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,14 @@ class TrainingData:
     examples: np.ndarray
 
     @property
+    def shape(self) -> DataShape:
+        """The numbers of samples to train on, of their numbers, and of their classes; one number
+        is learnt where there are none."""
+        rows, inputs = self.training.x.shape
+        labelled = self.training.labelled
+        return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
+
+    @property
     def tested(self) -> Dataset:
         """The samples on which the trained network is tested."""
         return self.training if self.held_out is None else self.held_out
@@ -73,7 +88,7 @@ def read(options: DataOptions) -> TrainingData:
     """Returns the samples that the options name, prepared. Raises InputError."""
     training, held_out = _read(options)
     scaled = training.pixels if options.scale is None else options.scale
-    _tell_of_ranges(training, held_out, options.scale, scaled)
+    _tell_of_ranges(training, held_out, options.scale, scaled, options.standardise)
     grey = training.shape is not None and (scaled or training.pixels)
     preparation = Preparation(scaled, options.threshold, options.pad, training.shape, grey,
                               float(training.x.mean()) if grey else None)
@@ -87,13 +102,15 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
     """Returns the samples to train on, and the samples to test on: those that --validation names,
     else those that the data keep apart."""
     validation, label, limit = options.validation, options.label, options.limit
-    training, held_out = sources.load(options.source, label=label, limit=limit)
+    training, held_out = sources.load(options.source, label=label, limit=limit,
+                                      numbers=options.numbers)
     if validation is None:
         return training, held_out
     fraction = _fraction(validation)
     if fraction is not None:
         return split(training, fraction, options.seed)
-    samples, test_samples = sources.load(validation, label=label, limit=limit)
+    samples, test_samples = sources.load(validation, label=label, limit=limit,
+                                         numbers=options.numbers)
     held_out = test_samples or samples
     if training.y.dtype.kind == "U":  # labels of the other file may all look like numbers
         held_out = replace(held_out, y=held_out.y.astype(str))
@@ -113,15 +130,15 @@ def _fraction(validation: str) -> float | None:
 
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
-                    scaled: bool) -> None:
+                    scaled: bool, standardised: bool) -> None:
     """Prints a notice where numbers stay far beyond 1 though nobody asked for that, and where the
     numbers of the samples to test on are unlike those trained on. scale: what was asked for.
-    scaled: what is done to both."""
+    scaled, standardised: what is done to both."""
     least, greatest = float(training.x.min()), float(training.x.max())
     reach = f"{training.source}: its numbers reach from {least:g} to {greatest:g}"
-    if scale is None and not scaled and max(-least, greatest) > _FAR:
+    if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:
         advice = ("--scale takes 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
-                  "bring them nearer to 0 (--scale only takes 0..255 to 0..1)")
+                  "--standardise brings them nearer to 0")
         terminal.notice(f"{reach} and are not scaled, from which a network may learn little; "
                         f"{advice}, --no-scale leaves them as they are")
     if held_out is None:
@@ -145,20 +162,35 @@ def check(mlp: MLP, data: TrainingData) -> None:
     is bad for training."""
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
+    if not training.labelled:
+        _check_inputs(sizes, data)
+        if sizes[-1] != 1:
+            raise InputError(f"--sizes {text}: ends in {sizes[-1]}; expected 1, the number that "
+                             "is learnt")
+        return
     if len(training.names) == 1:
         raise InputError(f"{training.source}: the label of all {len(training.y)} samples that are "
                          f"trained on is {training.names[0]!r}; expected two classes or more")
     if sizes[-1] == 1:
         raise InputError(f"--sizes {text}: ends in 1; expected an output for each class, of which "
                          f"{training.source} has {len(training.names)}")
-    for dataset in (training, data.held_out):
-        if dataset is not None and dataset.x.shape[1] != sizes[0]:
-            raise InputError(_inputs_text(sizes, dataset))
+    _check_inputs(sizes, data)
     _check_classes(mlp, training, data.held_out)
+    if (training.y.dtype.kind == "i" and len(training.names) > _MANY
+            and len(training.y) < _FEW * len(training.names)):
+        terminal.notice(f"{training.source}: has {len(training.names)} labels in "
+                        f"{len(training.y)} samples, each of which is a class; --task regression "
+                        "learns them as numbers")
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
         terminal.notice(f"{training.source}: the samples are sorted by class, from which a network "
                         "learns little; --shuffle mixes them")
+
+
+def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
+    for dataset in (data.training, data.held_out):
+        if dataset is not None and dataset.x.shape[1] != sizes[0]:
+            raise InputError(_inputs_text(sizes, dataset))
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:

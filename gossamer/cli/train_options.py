@@ -16,31 +16,56 @@ from gossamer.errors import GossamerError, InputError
 from gossamer.io import output_files
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
+from gossamer.train.data.samples import DataShape
 from gossamer.train.loop import memory
 from gossamer.train.loop.checkpoint import OtherSettings
 from gossamer.train.loop.schedule import factor
 from gossamer.train.loop.settings import Settings
 from gossamer.train.mlp import device_of
 
+_WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
+          "numbers in x": "numbers in the samples",
+          "take output='linear', or bring y into": "leave --published out, or bring them into"}
+"""Words in messages of training, and those of the command line for them."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
 def check_settings(mlp: MLP) -> None:
     """Raises InputError, which names the option, where the network or its training cannot be."""
-    if not mlp.sizes:
-        raise InputError("give --sizes: the units of all layers from inputs to classes, like "
-                         "784,32,10 for pictures of 28x28 and ten classes")
     if mlp.effort is not None and mlp.effort not in EFFORTS:
         raise InputError(f"--effort {mlp.effort}: expected one of {', '.join(EFFORTS)}")
     units = ",".join(map(str, mlp.sizes))
-    if len(mlp.sizes) < 2:
+    if len(mlp.sizes) == 1:
         raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "
-                         "classes, like 784,32,10; hidden layers alone are not enough")
+                         f"classes, like 784,32,10; --hidden {units} gives hidden layers alone")
+    if mlp.sizes and mlp.hidden is not None:
+        raise InputError(f"--hidden {','.join(map(str, mlp.hidden))}: --sizes {units} says all "
+                         "layers; give one of them")
+    inputs, outputs = (mlp.sizes[0], mlp.sizes[-1]) if mlp.sizes else (1, 2)
+    _checked(mlp, DataShape(1, inputs, outputs, mlp.task != "regression"))
+
+
+def settle(mlp: MLP, data: DataShape) -> None:
+    """Gives a network the parameters that it left open, as samples of this shape decide them.
+    Raises InputError, which names the option, where it cannot be trained."""
+    settings = _checked(mlp, data)
+    mlp.set_params(sizes=settings.sizes, hidden=None, **{
+        name: getattr(settings, name) for name in ("loss", "output", "learning_rate", "batch")})
+
+
+def _checked(mlp: MLP, data: DataShape) -> Settings:
+    """Returns the settings of a network for samples of this shape."""
     try:
-        memory.check(Settings.of(mlp), device_of(mlp))
+        settings = Settings.of(mlp, data)
+        memory.check(settings, device_of(mlp))
     except InputError as error:
-        name, _, rest = str(error).replace(f"sizes {mlp.sizes}", f"sizes {units}").partition(" ")
+        text = str(error)
+        for name in ("sizes", "hidden"):
+            if units := getattr(mlp, name):
+                text = text.replace(f"{name} {units}", f"{name} {','.join(map(str, units))}")
+        name, _, rest = text.partition(" ")
         raise InputError(f"{_option(name)} {rest}") from None
+    return settings
 
 
 def in_options(error: GossamerError) -> str:
@@ -50,8 +75,10 @@ def in_options(error: GossamerError) -> str:
         return (f"{error.path}: is the checkpoint of a network with {stored}, this one has "
                 f"{current}: give {stored}; or give another file, or leave --resume out to begin "
                 "anew")
-    return str(error).replace("leave resume out", "leave --resume out").replace(
-        "a learning_rate below", "an --lr below").replace("numbers in x", "numbers in the samples")
+    text = str(error)
+    for words, in_command_line in _WORDS.items():
+        text = text.replace(words, in_command_line)
+    return text
 
 
 def _option(name: str) -> str:
@@ -125,13 +152,21 @@ def checkpoint_hint(checkpoint: Path | None) -> str:
 
 def sizes(text: str | None) -> tuple[int, ...] | None:
     """Returns the units of each layer that --sizes gives."""
+    return _units("--sizes", text, "the units of all layers, like 784,32,10")
+
+
+def hidden(text: str | None) -> tuple[int, ...] | None:
+    """Returns the units of each hidden layer that --hidden gives."""
+    return _units("--hidden", text, "the units of each hidden layer, like 100 or 300,100")
+
+
+def _units(option: str, text: str | None, expected: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--sizes {text}: expected the units of all layers, like 784,32,10"
-                         ) from None
+        raise InputError(f"{option} {text}: expected {expected}") from None
 
 
 def schedule(text: str | None) -> str | tuple[str, int, float] | None:

@@ -26,6 +26,7 @@ from gossamer.errors import InputError
 from gossamer.io.output_files import replacing
 from gossamer.io.text import human, shape_text
 from gossamer.train import MLP, Preparation, Progress
+from gossamer.train.data.samples import DataShape
 from gossamer.train.export import curve
 from gossamer.train.network import JUDGED
 
@@ -58,21 +59,25 @@ class EpochReporter:
         self._live = live
         self._head: Head
         self._accuracy_heading = ""
+        self._labelled = True
         self._lines: list[str] = []
 
-    def begin_training(self, head: Head, held_out: bool, samples: int) -> None:
+    def begin_training(self, head: Head, held_out: bool, data: DataShape) -> None:
         """Takes note that the samples are read and training begins. held_out: whether the tests
-        are on samples that are not trained on. samples: number of samples to train on."""
+        are on samples that are not trained on. data: shape of the samples to train on."""
         self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
         self._head = head
-        self._accuracy_heading = "test accuracy" if held_out else "training accuracy" + (
-            f" (of {JUDGED} samples)" if samples > JUDGED else "")
+        self._labelled = data.labelled
+        name = score_name(data.labelled)
+        self._accuracy_heading = f"test {name}" if held_out else f"training {name}" + (
+            f" (of {JUDGED} samples)" if data.rows > JUDGED else "")
 
     def __call__(self, progress: Progress) -> None:
-        held_out = progress.validation_accuracy
+        held_out = progress.validation_score
+        score = progress.score if held_out is None else held_out
         row = {"epoch": progress.epoch, "error": progress.loss,
-               "accuracy": progress.accuracy if held_out is None else None,
+               "accuracy": score if held_out is None else None,
                "held_out_error": progress.validation_loss, "held_out_accuracy": held_out,
                "samples_per_second": progress.samples_per_second}
         self.rows.append(row)
@@ -83,10 +88,10 @@ class EpochReporter:
                 self._print([row])
             except OSError:  # that nobody reads the rows any more is no reason to lose the network
                 self._live = None
-        accuracy = row["accuracy"] if held_out is None else held_out
         self._bar.update(
             self._task, completed=progress.epoch,
-            description=f"error {progress.loss:.4g}, accuracy {accuracy:.2%}, "
+            description=f"error {progress.loss:.4g}, {score_name(self._labelled)} "
+                        f"{score_text(score, self._labelled)}, "
                         f"{human(progress.samples_per_second)} samples/s")
 
     def stop(self) -> None:
@@ -106,7 +111,7 @@ class EpochReporter:
             accuracy = row["accuracy" if row["held_out_accuracy"] is None
                            else "held_out_accuracy"]
             lines.append(f"{row['epoch']:>{width}}  {row['error']:>10.6f}  "
-                         f"{accuracy:>{len(self._accuracy_heading)}.2%}  "
+                         f"{score_text(accuracy, self._labelled):>{len(self._accuracy_heading)}}  "
                          f"{human(row['samples_per_second']):>9}")
         print("\n".join(lines), flush=True)
 
@@ -143,8 +148,10 @@ def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
     steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),
         (f"binarised at {preparation.threshold or 0:g}", preparation.threshold is not None),
-        (f"padded to {shape_text(preparation.pad or ())}", preparation.pad)) if applies]
-    data_line = (f"data: {len(training.x)} samples of {training.source}, {mlp.sizes[-1]} classes"
+        (f"padded to {shape_text(preparation.pad or ())}", preparation.pad),
+        ("standardised", mlp.standardise)) if applies]
+    kinds = f"{mlp.sizes[-1]} classes" if training.labelled else "numbers to learn"
+    data_line = (f"data: {len(training.x)} samples of {training.source}, {kinds}"
                  + "".join(f", {step}" for step in steps))
     return lambda device, algorithm: [
         data_line, f"network: {_title(mlp.get_params())}",
@@ -156,7 +163,7 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
     """Returns the settings and results of the training as plain data for JSON."""
     training, held_out, tested = data.training, data.held_out, data.tested
     preparation = data.preparation
-    right = int((mlp.predict(tested.x) == tested.y).sum())
+    right = int((mlp.predict(tested.x) == tested.y).sum()) if tested.labelled else None
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
     # only the error is known of epochs that were trained before a --resume
     before = [{"epoch": number, "error": error, "accuracy": None, "held_out_error": None,
@@ -165,7 +172,7 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
     goal = mlp.target_error
     return {
         "data": training.source, "samples": len(training.x), "shape": training.shape,
-        "classes": [str(name) for name in mlp.classes_],
+        "classes": [str(name) for name in mlp.classes_] if tested.labelled else None,
         "held_out": None if held_out is None else held_out.source,
         "held_out_samples": 0 if held_out is None else len(held_out.x), "prepared": {
             "scale": preparation.scale, "threshold": preparation.threshold,
@@ -176,9 +183,10 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
                                for row in reporter.rows),
         "seconds": time.perf_counter() - reporter.started, "epochs_done": mlp.n_iter_,
         "errors": mlp.loss_curve_, "rows": [*before, *reporter.rows],
+        "kept_epoch": mlp.kept_epoch_,
         "goal_reached": None if goal is None else mlp.loss_curve_[-1] <= goal,
         "tested_on": tested.source, "tested": len(tested.x), "right": right,
-        "accuracy": right / len(tested.x),
+        "accuracy": mlp.score(tested.x, tested.y),
     }
 
 
@@ -190,7 +198,8 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
     that could not be written the reason."""
     def content(output: str) -> bytes:
         if output == "--curve":
-            return curve.png(_title(facts["settings"]), facts["errors"], _accuracies(facts))
+            return curve.png(_title(facts["settings"]), facts["errors"], _accuracies(facts),
+                             facts["classes"] is not None)
         if output == "--report":
             return (json.dumps(facts, indent=1) + "\n").encode()
         file = io.BytesIO()
@@ -229,20 +238,37 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
         print(f"error {facts['errors'][-1]:.4g} after {facts['epochs_done']} of "
               f"{facts['settings']['epochs']} epochs: the goal of {goal:g} is "
               + ("" if facts["goal_reached"] else "not ") + "reached")
+    if facts["epochs_done"] < facts["settings"]["epochs"] and not facts["goal_reached"]:
+        print(f"stopped: {facts['settings']['patience']} epochs brought no improvement")
+    if facts["held_out"] is not None and facts["settings"]["keep"] == "best":
+        print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['tested_on']}; the "
+              f"{score_name(facts['classes'] is not None)} on samples that chose no epoch may be "
+              "lower")
     for path in written:
         print(f"written: {path}")
     samples = outputs.get(SAMPLES)
     if samples in written and outputs["--output"] in written:
         print(f"try: gossamer run {outputs['--output']} --input {samples} --top 1")
-    print(f"{kind} accuracy: {facts['accuracy']:.2%} ({facts['right']} of {facts['tested']} "
-          f"samples of {facts['tested_on']})")
+    labelled = facts["classes"] is not None
+    print(f"{kind} {score_name(labelled)}: {score_text(facts['accuracy'], labelled)} ("
+          + (f"{facts['right']} of " if labelled else "")
+          + f"{facts['tested']} samples of {facts['tested_on']})")
+
+
+def score_name(labelled: bool) -> str:
+    """Returns what says how good a network is: the accuracy, or where numbers are learnt R^2."""
+    return "accuracy" if labelled else "R^2"
+
+
+def score_text(score: float, labelled: bool) -> str:
+    return f"{score:.2%}" if labelled else f"{score:.4f}"
 
 
 def _title(settings: Mapping[str, Any]) -> str:
     """Returns the network and the settings of its training in one line."""
     return (f"{'-'.join(map(str, settings['sizes']))}, {settings['activation']}, "
-            f"{settings['loss']}, learning rate {settings['learning_rate']:g}, "
-            f"batch {settings['batch']}")
+            f"{settings['loss']}, {settings['optimiser']}, learning rate "
+            f"{settings['learning_rate']:g}, batch {settings['batch']}")
 
 
 def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:

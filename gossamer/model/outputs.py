@@ -36,6 +36,16 @@ def best_classes(scores: np.ndarray, count: int, names: Sequence[str] | None,
             for index in order]
 
 
+def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Returns for each row how many classes come before the right one, best first as in
+    best_classes(): (rows,) integers. scores: (rows, classes[, 1, 1]). right: (rows,) indices."""
+    scores = scores.reshape(len(scores), -1)
+    of_right = scores[np.arange(len(scores)), right][:, None]
+    before = np.arange(scores.shape[1]) < right[:, None]
+    # of NaN nothing is known: every class that is not worse comes before it
+    return (~(scores < of_right) & ~((scores == of_right) & ~before)).sum(axis=1)
+
+
 def summary(output: np.ndarray) -> dict[str, Any]:
     """Returns an output's shape, dtype, and least and greatest number (None where it has no
     numbers)."""

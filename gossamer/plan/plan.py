@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, UnsupportedError
@@ -68,7 +69,7 @@ class Plan:
 
     def __init__(self, graph: Graph, device: Device, policy: Policy = ANY, *,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
-                 note: Callable[[str], None] = lambda line: None) -> None:
+                 note: Callable[[str], None] = debug.logger.info) -> None:
         if tuner is None and policy.effort is not None:
             tuner = Tuner(device, policy.effort, precision=policy.precision, note=note,
                           keeps_precisions=policy.tolerance is not None,
@@ -442,6 +443,30 @@ class Plan:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "
                                 "device: each output, and each input at a new address")
         return report
+
+    def close(self) -> None:
+        """Free the memory on the device that calls of the plan have taken.
+
+        A later call takes it anew. Contexts from `context` keep theirs. `with plan:` closes it at
+        the end.
+
+        Raises
+        ------
+        DeviceError
+            If the device fails.
+        """
+        with self._lock:
+            if self._contexts:
+                self.device.synchronize()
+            self._contexts.clear()
+
+    def __enter__(self) -> Plan:
+        """Return the plan itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free the memory on the device, as close() does."""
+        self.close()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to pickle or copy the plan, with a TypeError."""

@@ -32,12 +32,15 @@ class Estimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, Tags, TargetTags
+        from sklearn.utils import ClassifierTags, RegressorTags, Tags, TargetTags
 
-        # before training it may become either; scikit-learn then decides by y as well
-        is_classifier = hasattr(self, "classes_") or not hasattr(self, "_state")
-        return Tags("classifier" if is_classifier else None, TargetTags(required=True),
-                    classifier_tags=ClassifierTags() if is_classifier else None)
+        # without a task it may become either by training; scikit-learn then decides by y as well
+        is_trained = hasattr(self, "_state")
+        is_regressor = (is_trained and not hasattr(self, "classes_")) or (
+            getattr(self, "task", None) == "regression")
+        return Tags("regressor" if is_regressor else "classifier", TargetTags(required=True),
+                    classifier_tags=None if is_regressor else ClassifierTags(),
+                    regressor_tags=RegressorTags() if is_regressor else None)
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.train.data.samples import Samples, samples, validation_samples
+from gossamer.train.data.samples import Samples, validation_samples
 from gossamer.train.loop import memory
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
-from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.loop.train_state import TrainLoop, TrainState
 from gossamer.train.mlp import MLP, become, device_of
 from gossamer.train.network import TrainedNetwork
+from gossamer.train.training_data import digest_of, given_samples, trainable
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,11 @@ class ManyResult:
         - validation_accuracy (float or None): accuracy, or R^2, on the validation data; None
           where there are none,
         - seconds (float): duration of the launches that the network shared with others,
-        - state (str): "trained", "target reached", or a sentence that says how training diverged
-          (the network is then as it was before that epoch); where training was interrupted also
-          "stopped after epoch ..." or "not begun",
+        - kept_epoch (int): number of the epoch whose parameters the network has,
+        - state (str): "trained", "target reached", "no improvement" where the patience ended it,
+          or a sentence that says how training diverged (the network is then as it was
+          before that epoch); where training was interrupted also "stopped after epoch ..." or
+          "not begun",
         - is_trained (bool): whether training began and did not diverge.
     networks : list of MLP
         The trained network of each row.
@@ -104,11 +107,12 @@ class ManyResult:
 
 def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                folds: int | None = None, validation: tuple[Any, Any] | None = None,
-               device: str | Device | None = None, checkpoint: str | Path | None = None,
-               resume: bool = False) -> ManyResult:
+               sample_weight: Any = None, device: str | Device | None = None,
+               checkpoint: str | Path | None = None, resume: bool = False) -> ManyResult:
     """Train one network for each config (and fold), many of them at once.
 
-    Each network is trained as MLP.fit() would train it. Networks with the same sizes, activation,
+    Each network is trained as MLP.fit() would train it; the rows that folds leave out choose no
+    epoch. Networks with the same sizes, activation,
     loss and batch share launches; each has its own learning rate, schedule, momentum, decay, seed
     and last epoch. A network that diverges is marked in the result, and the others continue.
 
@@ -128,6 +132,8 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         which the classes are spread evenly; each time another part is left out and validated on.
     validation : pair of array_like, optional
         x and y to validate all networks on; excludes folds.
+    sample_weight : array_like of float, shape (n,), optional
+        Weight of each sample, as for MLP.fit().
     device : str or Device, optional
         Device for all networks; None takes that of each config.
     checkpoint : str or Path, optional
@@ -159,21 +165,23 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     data: _Data = {}
     for index, config in enumerate(configs):
         try:
-            entries += _entries(index, config, x, y, data, folds, validation, opened_device)
+            entries += _entries(index, config, x, y, sample_weight, data, folds, validation,
+                                opened_device)
         except InputError as error:
             raise InputError(f"config {index}: {error}") from None
     if not entries:
         raise InputError("configs is empty: expected at least one MLP")
     if checkpoint is not None:
         _open_checkpoint(entries, Path(checkpoint), resume)
-    groups: dict[tuple[BackpropProblem, Device, str | None, str | None], list[_NetworkEntry]] = {}
+    groups: dict[tuple[BackpropProblem, int, Device, str | None, str | None],
+                 list[_NetworkEntry]] = {}
     for entry in entries:
         group_device = opened_device or device_of(entry.mlp)
         problem = entry.state.settings.problem(len(entry.data.x), len(entry.rows))
-        groups.setdefault((problem, group_device, entry.mlp.effort, entry.mlp.algorithm),
-                          []).append(entry)
+        key = problem, id(entry.data), group_device, entry.mlp.effort, entry.mlp.algorithm
+        groups.setdefault(key, []).append(entry)
     try:
-        for (_, group_device, effort, algorithm), group in groups.items():
+        for (_, _, group_device, effort, algorithm), group in groups.items():
             _train(group, group_device, effort, algorithm)
     except BaseException as error:
         vars(error)["result"] = _result(entries)
@@ -265,12 +273,13 @@ class _NetworkEntry:
 
     def row(self) -> dict[str, Any]:
         """Return the network's row of a ManyResult."""
-        state, network = self.state, TrainedNetwork.of(self.state)
+        state, network = self.state, TrainedNetwork.kept_of(self.state)
         begun = state.epochs_done > 0 or bool(state.failure)
         validation_data = self.validation_data
         if self.fold is not None:
             validation_data = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
-        outcome = ("target reached" if state.reached else "trained" if state.ended
+        outcome = ("target reached" if state.reached
+                 else "no improvement" if state.out_of_patience else "trained" if state.ended
                  else f"stopped after epoch {state.epochs_done}" if begun else "not begun")
         return {
             "config": self.config, "fold": self.fold, "network": repr(self.mlp),
@@ -278,15 +287,18 @@ class _NetworkEntry:
             "train_accuracy": network.judged(self.data, self.rows) if begun else None,
             "validation_accuracy": None if validation_data is None or not begun
                 else network.score(network.outputs(validation_data.x), validation_data),
-            "seconds": self.seconds, "state": state.failure or outcome,
+            "seconds": self.seconds, "kept_epoch": state.kept_epoch,
+            "state": state.failure or outcome,
             "is_trained": begun and not state.failure}
 
 
-_Data = dict[tuple[int, int], tuple[Samples, Samples | None]]
-"""Samples to train on, and those to validate on, by numbers of inputs and outputs."""
+_Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
+_Data = dict[tuple[int | None, int | None, str | None], tuple[Samples, _Scaled]]
+"""Samples as they are given, by the numbers of inputs and outputs that are expected and by task;
+and scaled samples to train on and to validate on, by what decides how they are scaled."""
 
 
-def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
+def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
              data: _Data, folds: int | None, validation: tuple[Any, Any] | None,
              opened_device: Device | None) -> list[_NetworkEntry]:
     """Return the networks of a config, one for each fold."""
@@ -297,20 +309,32 @@ def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any,
     else:
         raise InputError(f"is a {type(config).__name__}: expected an MLP, or a dict of its "
                          "parameters")
-    settings = Settings.of(mlp)
-    ends = settings.sizes[0], settings.sizes[-1]
+    given = given_sizes(mlp)
+    ends = (given[0], given[-1], mlp.task) if given else (None, None, mlp.task)
     if ends not in data:
-        training_data = samples(x, y, settings.sizes)
-        data[ends] = training_data, (
-            None if validation is None
-            else validation_samples(validation, settings.sizes, training_data))
-    training_data, validation_data = data[ends]
-    all_rows = np.arange(len(training_data.x))
-    rows_by_fold = ([(None, all_rows)] if folds is None
-                    else list(enumerate(_rows_of_folds(training_data, folds))))
-    memory.check(settings, opened_device or device_of(mlp), len(rows_by_fold))
-    return [_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()), TrainState.start(settings),
-                          training_data, rows, validation_data) for fold, rows in rows_by_fold]
+        data[ends] = given_samples(mlp, x, y, sample_weight), {}
+    given_data, scaled_data = data[ends]
+    rows_by_fold = ([(None, np.arange(len(given_data.x)))] if folds is None
+                    else list(enumerate(_rows_of_folds(given_data, folds))))
+    device = opened_device or device_of(mlp)
+    entries = []
+    for fold, rows in rows_by_fold:
+        settings = Settings.of(mlp, replace(given_data.shape, rows=len(rows)))
+        memory.check(settings, device, len(rows_by_fold))
+        # each fold is scaled by the rows that it is trained on
+        scaling = settings.scaling(given_data.rows(rows) if folds else given_data)
+        key = (settings.standardise, settings.scale_targets,
+               settings.problem(0, 0).output_activation, None if scaling.is_trivial else fold)
+        if key not in scaled_data:
+            training_data = trainable(settings, given_data, device, scaling)
+            scaled_data[key] = training_data, (
+                None if validation is None
+                else validation_samples(validation, settings.sizes, training_data, mlp.task))
+        training_data, validation_data = scaled_data[key]
+        entries.append(_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()),
+                                     TrainState.start(settings), training_data, rows,
+                                     validation_data))
+    return entries
 
 
 def _open_checkpoint(entries: Sequence[_NetworkEntry], folder: Path, resume: bool) -> None:
@@ -326,8 +350,10 @@ def _open_checkpoint(entries: Sequence[_NetworkEntry], folder: Path, resume: boo
     digests: dict[int, str] = {}
     for entry in entries:
         if id(entry.data) not in digests:
-            digests[id(entry.data)] = entry.data.digest()
+            digests[id(entry.data)] = digest_of(entry.data, None)
         digest = digests[id(entry.data)]
+        if entry.validation_data is not None and entry.state.settings.keep == "best":
+            digest = digest_of(entry.data, entry.validation_data)
         if entry.fold is not None:
             digest = hashlib.sha256(digest.encode() + entry.rows.tobytes()).hexdigest()
         entry.checkpointer = Checkpointer(_file(entry, folder), digest)
@@ -354,8 +380,11 @@ def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
 def _train(group: Sequence[_NetworkEntry], device: Device, effort: str | None,
            algorithm: str | None) -> None:
     """Train the networks of one problem to their last epochs, and fill their MLPs."""
-    training = TrainLoop([entry.state for entry in group], group[0].data,
-                         [entry.rows for entry in group], device, effort, algorithm)
+    validation_data = group[0].validation_data
+    training = TrainLoop(
+        [entry.state for entry in group], group[0].data, [entry.rows for entry in group], device,
+        effort, algorithm, None if validation_data is None
+        else lambda state: TrainedNetwork.of(state).validated(validation_data))
     throttle = Throttle()
     try:
         while training.active:

@@ -14,56 +14,99 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError
 from gossamer.train.data.preparation import Preparation
-from gossamer.train.data.samples import Samples, check_kind, matrix, samples, validation_samples
+from gossamer.train.data.samples import (
+    Samples,
+    check_kind,
+    checked_weights,
+    matrix,
+    samples,
+    validation_samples,
+)
+from gossamer.train.data.scaling import Scaling
 from gossamer.train.estimator import Estimator
-from gossamer.train.loop import memory
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.progress import OnEpoch, Progress
 from gossamer.train.loop.schedule import Schedule
-from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.loop.train_state import TrainLoop, TrainState
 from gossamer.train.network import TrainedNetwork, determination
+from gossamer.train.training_data import digest_of, given_samples, trainable
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 
+PUBLISHED: dict[str, Any] = {
+    "activation": "sigmoid", "loss": "squared_error", "optimiser": "sgd", "learning_rate": 0.3,
+    "batch": 1, "epochs": 10, "patience": None, "keep": "last", "shuffle": False,
+    "scale_targets": False, "initial": "uniform"}
+"""The settings of the published training where they differ from those of MLP."""
+
+
 class MLP(Estimator):
     """A fully connected network, trained by back-propagation on one device.
 
-    The class follows the conventions of scikit-learn. From the same settings and data every
-    device comes to the same parameters, to rounding.
+    The class follows the conventions of scikit-learn: it tells classes apart as its MLPClassifier
+    does and learns numbers as its MLPRegressor does, with defaults that learn as well. From the
+    same settings and data every device comes to the same parameters, to rounding.
 
     Parameters
     ----------
     sizes : sequence of int
         Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
-    activation : {"sigmoid", "tanh", "relu"}
+        Where it is empty, the data say the first and the last, and `hidden` the others.
+    hidden : sequence of int, optional
+        Number of units of each hidden layer, where `sizes` is empty; None is one layer of 100.
+    task : {"classification", "regression"} or None
+        What y holds: a label for each sample, or numbers to learn. With None integers, booleans
+        and strings are labels, and floats are numbers.
+    activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
-    loss : {"squared_error", "cross_entropy"}
-        With "squared_error" the outputs have the activation of the hidden layers, or none where
-        that is "relu"; with "cross_entropy" they are a softmax.
-    learning_rate : float
-        Factor of each change of a parameter, above 0.
+    output : {"linear", "sigmoid", "tanh"} or None
+        Activation of the outputs with "squared_error". None is "linear" for numbers; for labels
+        it is that of the hidden layers, or "linear" where that is "relu".
+    loss : {"cross_entropy", "squared_error"} or None
+        With "cross_entropy" the outputs are a softmax. None is "cross_entropy" for labels and
+        "squared_error" for numbers.
+    optimiser : {"adam", "sgd"}
+        How parameters change: by Adam, or against the gradient (stochastic gradient descent).
+    learning_rate : float or None
+        Factor of each change of a parameter, above 0. None is 0.001 for "adam", 0.1 for "sgd".
     schedule : str, tuple or callable
         Factor of the learning rate in each epoch: "constant" (1), "inverse"
         (1 / (1 + epochs done)), ("step", every, factor) (the factor once more after every so
         many epochs), or a function of the number of epochs done (int) that returns a float.
     momentum : float
-        Share of the last change that the next one keeps, at least 0 and below 1.
+        Share of the last change that the next one keeps, at least 0 and below 1; for "sgd".
     weight_decay : float
         Share of each weight that is added to its gradient, at least 0; biases do not decay.
-    batch : int
-        Number of samples of an update; 1 is online training.
+    batch : int or None
+        Number of samples of an update; 1 is online training. None is 200, or all samples where
+        there are fewer.
     epochs : int
         Largest number of epochs; an epoch is one run over all samples.
     target_error : float, optional
         Mean loss of an epoch at which training stops early.
+    patience : int or None
+        Number of epochs without an improvement after which training stops early: where the best
+        epoch is kept, of the score on the validation data (or, where it is equal, of the loss on
+        them), else of the epoch's mean loss. A loss improves by 0.0001 or more. None does not
+        stop.
+    keep : {"best", "last"}
+        The epoch whose parameters are kept: the one that did best on the validation data, or the
+        last, where validation data decide nothing; without them it is the last.
     shuffle : bool
         True to train each epoch in a random order of its own, False in the order of the rows.
-    initial : {"uniform", "glorot"}
-        Distribution of the initial parameters: "uniform" between -0.05 and 0.05, or the weights
-        as "glorot" and the biases 0.
+    standardise : bool
+        True to train on inputs that are less their mean and divided by their standard deviation,
+        column by column. The trained network takes inputs as they are.
+    scale_targets : bool
+        True to train on numbers in y that are standardised in the same way, where the outputs are
+        linear. The trained network predicts numbers as they are; its losses are those of the
+        standardised ones.
+    initial : {"glorot", "uniform"}
+        Distribution of the initial parameters: the weights as "glorot" and the biases 0, or
+        "uniform" between -0.05 and 0.05.
     seed : int or None
         Seed of the initial parameters and of the orders; None takes another one each time.
     device : str, Device or None
@@ -86,6 +129,8 @@ class MLP(Estimator):
         Mean loss of each epoch, each sample's taken before its update.
     n_iter_ : int
         Number of finished epochs.
+    kept_epoch_ : int
+        Number of the epoch, from 1, after which the network had the parameters that it has.
     classes_ : numpy.ndarray
         Labels in the order of the outputs; missing after a regression.
     n_features_in_ : int
@@ -99,37 +144,46 @@ class MLP(Estimator):
 
     Notes
     -----
-    Without an effort the algorithm is "blocked" where one work-group can train a network with it
-    (samples one by one without momentum, one hidden layer of 64 units at most); else "persistent"
-    where a network fits the shared memory of one work-group; else "blocked" with several
-    launches; else "per_step"; and on the host "numpy".
+    Adam, and weighted samples with "squared_error", are trained by "per_step" on GPUs. For all
+    else, without an effort, the algorithm is "blocked" where one work-group can train a network
+    with it (samples one by one without momentum, one hidden layer of 64 units at most); else
+    "persistent" where a network fits the shared memory of one work-group; else "blocked" with
+    several launches; else "per_step"; and on the host "numpy".
 
-    Source: training by back-propagation on a GPU with everything resident (2013): squared error,
-    sigmoid, one sample at a time, initial weights uniform in +-0.05.
+    Source: training by back-propagation on a GPU with everything resident (2013), whose settings
+    published() has; Adam is Kingma and Ba (2015).
     """
 
     coefs_: list[np.ndarray]
     intercepts_: list[np.ndarray]
     loss_curve_: list[float]
     n_iter_: int
+    kept_epoch_: int
     classes_: np.ndarray
     n_features_in_: int
     validation_scores_: list[float]
     device_: str
     algorithm_: str
     _state: TrainState
+    _scaling: Scaling
 
-    def __init__(self, sizes: Sequence[int] = (), *, activation: str = "sigmoid",
-                 loss: str = "squared_error", learning_rate: float = 0.3,
-                 schedule: Schedule = "constant", momentum: float = 0.0,
-                 weight_decay: float = 0.0, batch: int = 1, epochs: int = 10,
-                 target_error: float | None = None, shuffle: bool = False,
-                 initial: str = "uniform", seed: int | None = 0,
-                 device: str | Device | None = None, effort: str | None = None,
-                 algorithm: str | None = None) -> None:
+    def __init__(self, sizes: Sequence[int] = (), *, hidden: Sequence[int] | None = None,
+                 task: str | None = None, activation: str = "relu", output: str | None = None,
+                 loss: str | None = None, optimiser: str = "adam",
+                 learning_rate: float | None = None, schedule: Schedule = "constant",
+                 momentum: float = 0.0, weight_decay: float = 0.0, batch: int | None = None,
+                 epochs: int = 200, target_error: float | None = None,
+                 patience: int | None = 10, keep: str = "best", shuffle: bool = True,
+                 standardise: bool = False, scale_targets: bool = True, initial: str = "glorot",
+                 seed: int | None = 0, device: str | Device | None = None,
+                 effort: str | None = None, algorithm: str | None = None) -> None:
         self.sizes = sizes
+        self.hidden = hidden
+        self.task = task
         self.activation = activation
+        self.output = output
         self.loss = loss
+        self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.schedule = schedule
         self.momentum = momentum
@@ -137,16 +191,47 @@ class MLP(Estimator):
         self.batch = batch
         self.epochs = epochs
         self.target_error = target_error
+        self.patience = patience
+        self.keep = keep
         self.shuffle = shuffle
+        self.standardise = standardise
+        self.scale_targets = scale_targets
         self.initial = initial
         self.seed = seed
         self.device = device
         self.effort = effort
         self.algorithm = algorithm
 
-    def fit(self, x: Any, y: Any, *, validation: tuple[Any, Any] | None = None,
-            on_epoch: OnEpoch | None = None, checkpoint: str | Path | None = None,
-            resume: bool = False) -> MLP:
+    @classmethod
+    def published(cls, sizes: Sequence[int] = (), **settings: Any) -> MLP:
+        """Return a network that is trained as published.
+
+        That is sigmoid units in all layers, the outputs too, squared error, online training at
+        a learning rate of 0.3 without momentum in the order of the rows, initial parameters
+        between -0.05 and 0.05, 10 epochs without an early stop, and the last epoch is kept.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Number of units of each layer, as for MLP.
+        **settings
+            Other parameters of MLP. With squared error the outputs have the `activation` of the
+            hidden layers for numbers too, or none where that is "relu".
+
+        Returns
+        -------
+        MLP
+            A network that is not trained.
+        """
+        chosen = {**PUBLISHED, **settings}
+        if chosen["loss"] == "squared_error":
+            activation = chosen["activation"]
+            chosen.setdefault("output", "linear" if activation == "relu" else activation)
+        return cls(sizes, **chosen)
+
+    def fit(self, x: Any, y: Any, sample_weight: Any = None, *,
+            validation: tuple[Any, Any] | None = None, on_epoch: OnEpoch | None = None,
+            checkpoint: str | Path | None = None, resume: bool = False) -> MLP:
         """Train the network from the start.
 
         Finished epochs are kept, here and in the checkpoint, when Ctrl-C or on_epoch interrupts
@@ -159,8 +244,11 @@ class MLP(Estimator):
         y : array_like, shape (n,) or (n, outputs)
             One integer or string label for each sample to classify, or float targets; targets of
             a single output may have the shape (n,).
+        sample_weight : array_like of float, shape (n,), optional
+            Weight of each sample, 0 or more, by which its loss is multiplied; they are divided
+            by their mean.
         validation : pair of array_like, optional
-            x and y to evaluate the network on after each epoch.
+            x and y to evaluate the network on after each epoch, by which the best epoch is found.
         on_epoch : callable, optional
             Function that is called with a Progress after each epoch.
         checkpoint : str or Path, optional
@@ -183,19 +271,23 @@ class MLP(Estimator):
         OutOfMemoryError
             If the device has no room.
         """
-        settings = Settings.of(self)
-        memory.check(settings, device_of(self))
-        data = samples(x, y, settings.sizes)
+        data = given_samples(self, x, y, sample_weight)
+        settings = Settings.of(self, data.shape)
+        data = trainable(settings, data, device_of(self))
         validation_data = None if validation is None else validation_samples(
-            validation, settings.sizes, data)
+            validation, settings.sizes, data, self.task)
         if resume and checkpoint is None:
             raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
-        checkpointer = (None if checkpoint is None
-                        else Checkpointer(Path(checkpoint), data.digest()))
+        checkpointer = None
+        if checkpoint is not None:
+            chosen_by = validation_data if settings.keep == "best" else None
+            checkpointer = Checkpointer(Path(checkpoint), digest_of(data, chosen_by))
         state = (checkpointer.resume(settings) if checkpointer and resume
                  else TrainState.start(settings))
-        training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
-                             self.algorithm)
+        training = TrainLoop(
+            [state], data, [np.arange(len(data.x))], device_of(self), self.effort, self.algorithm,
+            None if validation_data is None
+            else lambda state: TrainedNetwork.of(state).validated(validation_data))
         self.validation_scores_ = []
         throttle = Throttle()
         try:
@@ -205,8 +297,11 @@ class MLP(Estimator):
                     with throttle:
                         training.fetch_parameters()
                         checkpointer.write(state)
-                if (validation_data or on_epoch) and not state.failure:
-                    self._report(training, state, data, validation_data, seconds, on_epoch)
+                if state.validation is not None and not state.failure:
+                    self.validation_scores_.append(state.validation.score)
+                if on_epoch is not None and not state.failure:
+                    on_epoch(_progress(training, state, data, seconds))
+            become(self, state, data, training)
         except BaseException:
             # the error that stopped the training may have stopped the device too
             with suppress(GossamerError):
@@ -215,14 +310,17 @@ class MLP(Estimator):
                 if checkpointer:
                     checkpointer.write(state)
             raise
-        become(self, state, data, training)
         if checkpointer:
             checkpointer.write(state)
         state.check()
         return self
 
-    def partial_fit(self, x: Any, y: Any, classes: Any = None) -> MLP:
+    def partial_fit(self, x: Any, y: Any, classes: Any = None,
+                    sample_weight: Any = None) -> MLP:
         """Train for one more epoch, over these samples.
+
+        With `standardise`, and for numbers to learn, the first call's samples say the means and
+        deviations.
 
         Parameters
         ----------
@@ -232,6 +330,8 @@ class MLP(Estimator):
             Labels or targets, as for fit().
         classes : array_like, optional
             All labels that may occur in later calls; only the first call uses it.
+        sample_weight : array_like of float, shape (n,), optional
+            Weight of each sample, as for fit().
 
         Returns
         -------
@@ -247,27 +347,30 @@ class MLP(Estimator):
         OutOfMemoryError
             If the device has no room.
         """
-        settings = Settings.of(self)
-        memory.check(settings, device_of(self))
         known_classes = getattr(self, "classes_", None)
-        if known_classes is None and classes is not None:
+        before: TrainState | None = getattr(self, "_state", None)
+        if before is None and classes is not None:
             known_classes = np.unique(np.asarray(classes))
-            if len(known_classes) != settings.sizes[-1]:
+            sizes = given_sizes(self)
+            if sizes and len(known_classes) != sizes[-1]:
                 raise InputError(f"classes has {len(known_classes)} different labels, sizes end in "
-                                 f"{settings.sizes[-1]}: expected as many")
-        data = samples(x, y, settings.sizes, known_classes)
-        if not hasattr(self, "_state"):
+                                 f"{sizes[-1]}: expected as many")
+        data = given_samples(self, x, y, sample_weight, known_classes)
+        settings = Settings.of(self, data.shape)
+        if before is None:
+            data = trainable(settings, data, device_of(self))
             state = TrainState.start(settings)
         else:
-            before = self._state
             if hasattr(self, "classes_") != (data.classes is not None):
                 raise InputError("y holds labels in one call and numbers in another: expected the "
                                  "same kind as before")
             if before.settings.sizes != settings.sizes:
                 raise InputError(f"sizes {settings.sizes}: what is trained has "
                                  f"{before.settings.sizes}; call fit to begin anew")
+            data = trainable(settings, data, device_of(self), self._scaling)
             state = before.under(settings)
-        state.settings = replace(settings, epochs=state.epochs_done + 1, target_error=None)
+        state.settings = replace(settings, epochs=state.epochs_done + 1, target_error=None,
+                                 patience=None)
         training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
                              self.algorithm)
         training.step()
@@ -328,7 +431,7 @@ class MLP(Estimator):
         total = y.sum(axis=1, keepdims=True)
         return np.where(total > 0, y / np.where(total > 0, total, 1), np.float32(1 / y.shape[1]))
 
-    def score(self, x: Any, y: Any) -> float:
+    def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
         """Evaluate the predictions for samples.
 
         Parameters
@@ -337,6 +440,8 @@ class MLP(Estimator):
             Samples.
         y : array_like, shape (n,) or (n, outputs)
             Right labels, or targets.
+        sample_weight : array_like of float, shape (n,), optional
+            Weight of each sample, 0 or more.
 
         Returns
         -------
@@ -351,8 +456,8 @@ class MLP(Estimator):
         """
         network = self._network()
         if not hasattr(self, "classes_"):
-            data = samples(x, y, network.sizes)
-            return determination(network.outputs(data.x), data.targets)
+            data = samples(x, y, network.sizes, task=self.task, sample_weight=sample_weight)
+            return determination(network.outputs(data.x), data.targets, data.weights)
         predictions, labels = self.predict(x), np.asarray(y).reshape(-1)
         if len(labels) != len(predictions):
             raise InputError(f"x has {len(predictions)} rows, y {len(labels)} labels: expected "
@@ -360,7 +465,8 @@ class MLP(Estimator):
         if len(predictions) == 0:
             raise InputError("x has no rows: expected at least one sample")
         check_kind(labels, self.classes_, "")
-        return float((predictions == labels).mean())
+        weights = None if sample_weight is None else checked_weights(sample_weight, len(labels))
+        return float(np.average(predictions == labels, weights=weights))
 
     def to_graph(self) -> Graph:
         """Return the network as a graph, which gossamer.compile() takes.
@@ -410,32 +516,6 @@ class MLP(Estimator):
             preparation_nodes.put_before(model, preparation)
         onnx_file.write(Path(path), model)
 
-    def _report(self, training: TrainLoop, state: TrainState, data: Samples,
-                validation_data: Samples | None, seconds: float,
-                on_epoch: OnEpoch | None) -> None:
-        """Evaluate the network on the validation data after an epoch, and call on_epoch."""
-        loss = score = None
-        if validation_data is not None:
-            training.fetch_parameters()
-            if state.failure:
-                return
-            network = TrainedNetwork.of(state)
-            outputs = network.outputs(validation_data.x)
-            loss = network.loss(outputs, validation_data.x, validation_data.targets)
-            score = network.score(outputs, validation_data)
-            self.validation_scores_.append(score)
-        if on_epoch is None:
-            return
-
-        def accuracy() -> float | None:
-            training.fetch_parameters()
-            return None if data.labels is None else TrainedNetwork.of(state).judged(
-                data, np.arange(len(data.x)))
-
-        on_epoch(Progress(state.epochs_done, state.settings.epochs, state.curve[-1], loss,
-                          None if data.labels is None else score, len(data.x) / max(seconds, 1e-9),
-                          training.device.name, training.algorithm, accuracy))
-
     def _network(self) -> TrainedNetwork:
         """Return the network with the parameters in coefs_ and intercepts_."""
         if not hasattr(self, "_state"):
@@ -446,6 +526,20 @@ class MLP(Estimator):
     def _outputs(self, x: Any) -> np.ndarray:
         network = self._network()
         return network.outputs(matrix(x, network.sizes[0], "x"))
+
+
+def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: float) -> Progress:
+    """Return the report of an epoch, which took so many seconds."""
+    def score() -> float:
+        training.fetch_parameters()
+        return TrainedNetwork.of(state).judged(data, np.arange(len(data.x)))
+
+    validation = state.validation
+    return Progress(
+        state.epochs_done, state.settings.epochs, state.curve[-1],
+        None if validation is None else validation.loss,
+        None if validation is None else validation.score, len(data.x) / max(seconds, 1e-9),
+        training.device.name, training.algorithm, score)
 
 
 def device_of(mlp: MLP) -> Device:
@@ -467,11 +561,12 @@ def become(mlp: MLP, state: TrainState, data: Samples, training: TrainLoop | Non
     training : TrainLoop or None
         Loop that trained it; None where the state comes from a checkpoint alone.
     """
-    mlp._state = state
-    layers = TrainedNetwork.of(state).layers
+    mlp._state, mlp._scaling = state, data.scaling
+    layers = data.scaling.folded(TrainedNetwork.kept_of(state).layers)
     mlp.coefs_ = [weight.T.copy() for weight, _ in layers]
     mlp.intercepts_ = [bias.copy() for _, bias in layers]
     mlp.loss_curve_, mlp.n_iter_ = list(state.curve), state.epochs_done
+    mlp.kept_epoch_ = state.kept_epoch
     mlp.n_features_in_ = state.settings.sizes[0]
     if training is not None:
         mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm

@@ -10,7 +10,7 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import Layers, forward
 from gossamer.train.data.samples import Samples
 from gossamer.train.loop.settings import Settings
-from gossamer.train.loop.train_state import TrainState
+from gossamer.train.loop.train_state import TrainState, Validation
 
 _ROWS = 8192
 """Number of rows that are computed at once."""
@@ -31,9 +31,15 @@ class TrainedNetwork:
 
     @staticmethod
     def of(state: TrainState) -> TrainedNetwork:
-        """Returns the network of a training state."""
+        """Returns the network of a training state after its last epoch."""
         return TrainedNetwork.with_layers(
             state.settings, state.settings.problem(0, 0).split(state.parameters))
+
+    @staticmethod
+    def kept_of(state: TrainState) -> TrainedNetwork:
+        """Returns the network of a training state with the parameters that are kept."""
+        return TrainedNetwork.with_layers(
+            state.settings, state.settings.problem(0, 0).split(state.kept_weights))
 
     @staticmethod
     def with_layers(settings: Settings, layers: Layers) -> TrainedNetwork:
@@ -46,7 +52,7 @@ class TrainedNetwork:
 
     @property
     def activations(self) -> list[str]:
-        """Name of each layer's activation; "none" where it has none."""
+        """Name of each layer's activation."""
         hidden = [self.problem.activation] * (len(self.layers) - 1)
         return [*hidden, self.problem.output_activation]
 
@@ -78,6 +84,11 @@ class TrainedNetwork:
             return determination(outputs, data.targets)
         return float((outputs.argmax(axis=1) == data.labels).mean())
 
+    def validated(self, data: Samples) -> Validation:
+        """Returns how well the network does on validation data."""
+        outputs = self.outputs(data.x)
+        return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
+
     def judged(self, data: Samples, rows: np.ndarray) -> float:
         """Returns the score over these rows; of more than 10,000 rows it takes 10,000 that are
         spread over them."""
@@ -87,12 +98,15 @@ class TrainedNetwork:
         return self.score(self.outputs(judged_data.x), judged_data)
 
 
-def determination(y: np.ndarray, targets: np.ndarray) -> float:
-    """Returns R^2 of predictions, averaged over the outputs. For an output whose targets are all
+def determination(y: np.ndarray, targets: np.ndarray,
+                  weights: np.ndarray | None = None) -> float:
+    """Returns R^2 of predictions, averaged over the outputs, with a weight for each row (n,) or
+    None. For an output whose targets are all
     equal it is 1 where every prediction equals them, and 0 otherwise."""
     y, targets = y.astype(np.float64), targets.astype(np.float64)
-    residual = np.square(targets - y).sum(axis=0)
-    spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
+    residual = np.average(np.square(targets - y), axis=0, weights=weights)
+    mean = np.average(targets, axis=0, weights=weights)
+    spread = np.average(np.square(targets - mean), axis=0, weights=weights)
     constant = spread == 0
     scores = 1 - residual / np.where(constant, 1, spread)
     return float(np.where(constant, residual == 0, scores).mean())

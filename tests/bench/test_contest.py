@@ -72,6 +72,13 @@ def test_speed_of_light_is_the_slower_of_arithmetic_and_memory() -> None:
     assert PEAKS.speed_of_light_us(10**9, 10**3, "tf32") is None
 
 
+def test_what_fits_the_cache_is_not_bound_by_copies() -> None:
+    cached = dataclasses.replace(PEAKS, cache_bytes=10**8)
+    assert cached.speed_of_light_us(10**3, 10**8, "fp32") is None
+    assert cached.speed_of_light_us(10**3, 10**8 + 1, "fp32") is not None
+    assert cached.speed_of_light_us(10**9, 10**3, "fp32") == pytest.approx(1000)
+
+
 def wrong(error: float, name: str = "peer") -> Alternative:
     """A contender whose output has this relative error."""
     def make() -> ReadyContender:

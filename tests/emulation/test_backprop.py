@@ -61,6 +61,9 @@ LAUNCH_PER_STEP = {
     "a launch per step": (
         BackpropProblem((70, 3, 2), 3, 2, "tanh", "cross_entropy", 2, velocity=True), _DECAYS,
         {"threads": 64}),
+    "Adam, weighted samples": (
+        BackpropProblem((70, 3, 2), 3, 5, batch=2, adam=True, output="linear", weighted=True),
+        _DECAYS, {"threads": 64}),
 }
 CASES = {**{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.items()},
          **{name: (Persistent(), *case) for name, case in PERSISTENT.items()},

@@ -23,11 +23,12 @@ def _vector(mlp: MLP) -> np.ndarray:
 
 def test_each_is_trained_as_if_alone(device: Device, blobs: Blobs) -> None:
     x, labels = blobs[0][:60], blobs[1][:60]
-    base = MLP((4, 5, 3), epochs=2, shuffle=True, device=device)
+    base = MLP.published((4, 5, 3), epochs=2, shuffle=True, device=device)
     configs = [*sweep(base, {"seed": [0, 1], "learning_rate": [0.1, 0.3]}),
                *sweep(base, {"momentum": [0.5, 0.9], "schedule": ["inverse"]}),
-               MLP((4, 6, 4, 3), activation="tanh", epochs=2, learning_rate=0.05, device=device),
-               MLP((4, 5, 3), batch=4, weight_decay=1e-3, epochs=3, device=device),
+               MLP.published((4, 6, 4, 3), activation="tanh", epochs=2, learning_rate=0.05,
+                             device=device),
+               MLP.published((4, 5, 3), batch=4, weight_decay=1e-3, epochs=3, device=device),
                dict(sizes=(4, 5, 3), epochs=3, shuffle=False, device=device, learning_rate=0.2)]
     result = train_many(configs, x, labels)
     assert [row["config"] for row in result.rows] == list(range(9))
@@ -57,7 +58,7 @@ def test_alike_networks_share_launches(blobs: Blobs, monkeypatch: pytest.MonkeyP
 
     original = TrainLoop.__init__
     monkeypatch.setattr(TrainLoop, "__init__", recorded)
-    base = MLP((4, 5, 3), epochs=1, device="host")
+    base = MLP.published((4, 5, 3), epochs=1, device="host")
     train_many(sweep(base, {"sizes": [(4, 5, 3), (4, 3)], "learning_rate": [0.1, 0.2, 0.3],
                             "weight_decay": [0, 1e-4]}), *blobs)
     assert together == [6, 6]
@@ -69,21 +70,22 @@ def test_alike_networks_share_launches(blobs: Blobs, monkeypatch: pytest.MonkeyP
 def test_data_are_checked_once(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, ...]] = []
 
-    def recorded(x: Any, y: Any, sizes: tuple[int, ...], *more: Any) -> Any:
+    def recorded(x: Any, y: Any, sizes: tuple[int, ...], *more: Any, **named: Any) -> Any:
         calls.append(sizes)
-        return samples(x, y, sizes, *more)
+        return samples(x, y, sizes, *more, **named)
 
-    monkeypatch.setattr("gossamer.train.many.samples", recorded)
+    monkeypatch.setattr("gossamer.train.training_data.samples", recorded)
     monkeypatch.setattr("gossamer.train.data.samples.samples", recorded)
-    configs = sweep(MLP((4, 3), epochs=1, device="host"), {
+    configs = sweep(MLP.published((4, 3), epochs=1, device="host"), {
         "sizes": [(4, 3), (4, 2, 3)], "seed": range(3)})
     train_many(configs, *blobs, validation=blobs)
     assert calls == [(4, 3), (4, 3)]
 
 
 def test_a_schedule_is_asked_for_epochs_that_are_trained(blobs: Blobs) -> None:
-    configs = [MLP((4, 3), epochs=2, device="host", schedule=lambda epochs: [1.0, 0.5][epochs]),
-               MLP((4, 3), epochs=4, device="host")]
+    configs = [MLP.published((4, 3), epochs=2, device="host",
+                             schedule=lambda epochs: [1.0, 0.5][epochs]),
+               MLP.published((4, 3), epochs=4, device="host")]
     result = train_many(configs, *blobs)
     assert [row["epochs"] for row in result.rows] == [2, 4]
     for config, mlp in zip(configs, result.networks, strict=True):
@@ -91,10 +93,10 @@ def test_a_schedule_is_asked_for_epochs_that_are_trained(blobs: Blobs) -> None:
 
 
 def test_each_ends_by_itself(device: Device, blobs: Blobs) -> None:
-    base = MLP((4, 5, 3), device=device, epochs=4)
+    base = MLP.published((4, 5, 3), device=device, epochs=4)
     curve = MLP(**base.get_params()).fit(*blobs).loss_curve_
-    configs = [base, MLP((4, 5, 3), device=device, epochs=1),
-               MLP((4, 5, 3), device=device, epochs=4, target_error=curve[2] * 1.0001)]
+    configs = [base, MLP.published((4, 5, 3), device=device, epochs=1),
+               MLP.published((4, 5, 3), device=device, epochs=4, target_error=curve[2] * 1.0001)]
     result = train_many(configs, *blobs)
     assert [row["epochs"] for row in result.rows] == [4, 1, 3]
     assert [row["state"] for row in result.rows] == ["trained", "trained", "target reached"]
@@ -105,7 +107,7 @@ def test_each_ends_by_itself(device: Device, blobs: Blobs) -> None:
 
 def test_folds_are_validated_on_what_they_leave_out(device: Device, blobs: Blobs) -> None:
     x, labels = blobs
-    mlp = MLP((4, 6, 3), epochs=5, shuffle=True, device=device)
+    mlp = MLP.published((4, 6, 3), epochs=5, shuffle=True, device=device)
     result = cross_validate(mlp, x, labels, folds=7)
     assert [row["fold"] for row in result.rows] == list(range(7))
     assert result.scores.shape == (1, 7)
@@ -123,14 +125,16 @@ def test_folds_are_validated_on_what_they_leave_out(device: Device, blobs: Blobs
 
 def test_folds_of_numbers() -> None:
     x = np.random.default_rng(0).uniform(-1, 1, (31, 2))
-    result = cross_validate(MLP((2, 1), activation="relu", learning_rate=0.1, device="host"),
+    result = cross_validate(MLP.published((2, 1), activation="relu", learning_rate=0.1,
+                                          device="host"),
                             x, x[:, 0] - x[:, 1], folds=4)
     assert result.scores.min() > 0.99
 
 
 def test_the_best(blobs: Blobs) -> None:
     x, labels = blobs
-    configs = sweep(MLP((4, 6, 3), epochs=6, device="host"), {"learning_rate": [1e-6, 0.3, 1e-5]})
+    configs = sweep(MLP.published((4, 6, 3), epochs=6, device="host"),
+                    {"learning_rate": [1e-6, 0.3, 1e-5]})
     result = train_many(configs, x[:90], labels[:90], validation=(x[90:], labels[90:]))
     assert result.best is result.networks[1]
     assert result.best.learning_rate == 0.3
@@ -147,7 +151,7 @@ def test_the_best(blobs: Blobs) -> None:
 
 def test_one_that_diverges_is_marked() -> None:
     x = np.random.default_rng(0).standard_normal((40, 1)).astype(np.float32)
-    base = MLP((1, 1), activation="relu", epochs=4, device="host")
+    base = MLP.published((1, 1), activation="relu", epochs=4, device="host")
     configs = sweep(base, {"learning_rate": [0.1, 50.0, 0.2]})
     result = train_many(configs, x, 3 * x[:, 0])
     assert [row["state"][:8] for row in result.rows] == ["trained", "diverged", "trained"]
@@ -165,7 +169,7 @@ def test_one_that_diverges_is_marked() -> None:
 
 
 def test_sweeps() -> None:
-    base = MLP((4, 3), epochs=2)
+    base = MLP.published((4, 3), epochs=2)
     networks = sweep(base, {"learning_rate": [0.1, 0.2], "seed": range(3)})
     assert [(network.learning_rate, network.seed) for network in networks] == [
         (0.1, 0), (0.1, 1), (0.1, 2), (0.2, 0), (0.2, 1), (0.2, 2)]
@@ -179,13 +183,17 @@ def test_sweeps() -> None:
 
 @pytest.mark.parametrize(("configs", "options", "message"), [
     ([], {}, "configs is empty: expected at least one MLP"),
-    ([MLP((4, 3)), MLP((4, 3), batch=0)], {}, "config 1: batch 0"),
-    ([MLP((4, 3)), MLP((5, 3))], {}, "config 1: x has 4 columns, sizes begin with 5"),
+    ([MLP.published((4, 3)), MLP.published((4, 3), batch=0)], {}, "config 1: batch 0"),
+    ([MLP.published((4, 3)), MLP.published((5, 3))], {},
+     "config 1: x has 4 columns, sizes begin with 5"),
     ([{"sizes": (4, 3), "rate": 1}], {}, "config 0: MLP has no parameter 'rate'"),
     ([(4, 3)], {}, "config 0: is a tuple: expected an MLP, or a dict of its parameters"),
-    ([MLP((4, 3))], {"folds": 1}, "config 0: folds 1: expected a whole number from 2 to the 120"),
-    ([MLP((4, 3))], {"folds": 121}, "folds 121"), ([MLP((4, 3))], {"folds": 2.5}, "folds 2.5"),
-    ([MLP((4, 3))], {"folds": 2, "validation": (1, 2)}, "give either folds or validation")])
+    ([MLP.published((4, 3))], {"folds": 1},
+     "config 0: folds 1: expected a whole number from 2 to the 120"),
+    ([MLP.published((4, 3))], {"folds": 121}, "folds 121"),
+    ([MLP.published((4, 3))], {"folds": 2.5}, "folds 2.5"),
+    ([MLP.published((4, 3))], {"folds": 2, "validation": (1, 2)},
+     "give either folds or validation")])
 def test_wrong_configs(blobs: Blobs, configs: Any, options: dict[str, Any],
                        message: str) -> None:
     with pytest.raises(InputError, match=message):

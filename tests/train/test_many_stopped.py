@@ -47,9 +47,10 @@ def stop_before(monkeypatch: pytest.MonkeyPatch) -> Stop:
 
 def _configs(device: Device) -> list[MLP]:
     """Returns configs of two groups: five networks, of which one ends after an epoch, and one."""
-    base = MLP((4, 5, 3), device=device, epochs=4, shuffle=True)
+    base = MLP.published((4, 5, 3), device=device, epochs=4, shuffle=True)
     return [*sweep(base, {"seed": [0, 1], "learning_rate": [0.1, 0.3]}),
-            MLP((4, 5, 3), device=device, epochs=1), MLP((4, 3), device=device, epochs=3)]
+            MLP.published((4, 5, 3), device=device, epochs=1),
+            MLP.published((4, 3), device=device, epochs=3)]
 
 
 def _assert_same(actual: ManyResult, expected: ManyResult) -> None:
@@ -117,7 +118,7 @@ def test_it_goes_on_to_the_same_bits(device: Device, blobs: Blobs, tmp_path: Pat
 
 def test_stopped_again_before_it_went_on(blobs: Blobs, tmp_path: Path, stop_before: Stop,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    base = MLP((4, 5, 3), device="host", epochs=4)
+    base = MLP.published((4, 5, 3), device="host", epochs=4)
     stop_before(3)
     first, _ = _stopped([base], *blobs, checkpoint=tmp_path / "c")
     stop_before(1)
@@ -133,7 +134,7 @@ def _interrupted(*_: Any) -> None:
 
 
 def test_folds_go_on(blobs: Blobs, tmp_path: Path, stop_before: Stop) -> None:
-    mlp = MLP((4, 5, 3), device="host", epochs=3, shuffle=True)
+    mlp = MLP.published((4, 5, 3), device="host", epochs=3, shuffle=True)
     uninterrupted = cross_validate(mlp, *blobs, folds=3)
     stop_before(3)
     with pytest.raises(KeyboardInterrupt):
@@ -151,7 +152,7 @@ def test_folds_go_on(blobs: Blobs, tmp_path: Path, stop_before: Stop) -> None:
 
 
 def test_wrong_folders(blobs: Blobs, tmp_path: Path) -> None:
-    configs = [MLP((4, 3), epochs=1, device="host")]
+    configs = [MLP.published((4, 3), epochs=1, device="host")]
     with pytest.raises(InputError, match="resume=True needs the checkpoint to go on from"):
         train_many(configs, *blobs, resume=True)
     with pytest.raises(InputError, match="absent: has no checkpoint of these networks"):

@@ -18,6 +18,7 @@ from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.train import MLP, Progress
+from gossamer.train.data.samples import DataShape
 from gossamer.train.loop.settings import Settings
 from tests.tolerances import normalised_error, tolerance
 
@@ -42,12 +43,12 @@ def _same(first: MLP, second: MLP) -> bool:
 def test_every_device_trains_as_float64_does(device: Device, blobs: Blobs,
                                              settings: dict[str, Any]) -> None:
     x, labels = blobs
-    mlp = MLP((4, 5, 3), device=device, epochs=3, **settings).fit(x, labels)
+    mlp = MLP.published((4, 5, 3), device=device, epochs=3, **settings).fit(x, labels)
     momentum = settings.get("momentum", 0.0)
     problem = BackpropProblem((4, 5, 3), 120, 120, mlp.activation, mlp.loss, mlp.batch,
                               momentum > 0)
     rng = np.random.default_rng(0)
-    parameters = Settings.of(mlp).start(rng)[None].astype(np.float64)
+    parameters = Settings.of(mlp, DataShape(120, 4, 3, True)).start(rng)[None].astype(np.float64)
     factors = {"inverse": [1, 1 / 2, 1 / 3], "constant": [1, 1, 1]}.get(
         str(mlp.schedule), [1, 1, 0.5])
     curve = []
@@ -67,17 +68,17 @@ def test_every_device_trains_as_float64_does(device: Device, blobs: Blobs,
 def test_it_learns(device: Device, blobs: Blobs) -> None:
     x, labels = blobs
     reports: list[tuple[Progress, float | None]] = []
-    mlp = MLP((4, 6, 3), epochs=20, shuffle=True, device=device)
+    mlp = MLP.published((4, 6, 3), epochs=20, shuffle=True, device=device)
     assert mlp.fit(x[:90], labels[:90], validation=(x[90:], labels[90:]),
-                   on_epoch=lambda p: reports.append((p, p.accuracy))) is mlp
+                   on_epoch=lambda p: reports.append((p, p.score))) is mlp
     assert mlp.score(x[90:], labels[90:]) >= 0.95
     assert mlp.loss_curve_[-1] < mlp.loss_curve_[0] / 2
     assert [p.epoch for p, _ in reports] == list(range(1, 21))
     last, accuracy = reports[-1]
     assert last.epochs == 20
     assert last.loss == mlp.loss_curve_[-1]
-    assert last.validation_accuracy == mlp.score(x[90:], labels[90:])
-    assert mlp.validation_scores_ == [p.validation_accuracy for p, _ in reports]
+    assert last.validation_score == mlp.score(x[90:], labels[90:])
+    assert mlp.validation_scores_ == [p.validation_score for p, _ in reports]
     assert accuracy == mlp.score(x[:90], labels[:90])
     assert last.samples_per_second > 0
     assert (last.device, last.algorithm) == (device.name, mlp.algorithm_)
@@ -87,7 +88,7 @@ def test_it_learns(device: Device, blobs: Blobs) -> None:
 def test_the_loss_of_validation(blobs: Blobs, loss: str) -> None:
     x, labels = blobs
     losses: list[float | None] = []
-    mlp = MLP((4, 6, 3), loss=loss, epochs=2, device="host").fit(
+    mlp = MLP.published((4, 6, 3), loss=loss, epochs=2, device="host").fit(
         x, labels, validation=(x[::-7], labels[::-7]),
         on_epoch=lambda p: losses.append(p.validation_loss))
     hidden = 1 / (1 + np.exp(-(x[::-7] @ mlp.coefs_[0] + mlp.intercepts_[0])))
@@ -103,7 +104,8 @@ def test_the_loss_of_validation(blobs: Blobs, loss: str) -> None:
 
 def test_seeds(blobs: Blobs) -> None:
     def trained(seed: int | None) -> MLP:
-        return MLP((4, 5, 3), epochs=2, device="host", shuffle=True, seed=seed).fit(*blobs)
+        return MLP.published((4, 5, 3), epochs=2, device="host", shuffle=True,
+                             seed=seed).fit(*blobs)
 
     assert _same(trained(3), trained(3))
     assert not _same(trained(3), trained(4))
@@ -111,12 +113,12 @@ def test_seeds(blobs: Blobs) -> None:
 
 
 def test_stops_at_a_target_error(device: Device, blobs: Blobs) -> None:
-    full = MLP((4, 6, 3), epochs=5, device=device).fit(*blobs)
+    full = MLP.published((4, 6, 3), epochs=5, device=device).fit(*blobs)
     target = full.loss_curve_[2]
-    mlp = MLP((4, 6, 3), epochs=5, device=device, target_error=target).fit(*blobs)
+    mlp = MLP.published((4, 6, 3), epochs=5, device=device, target_error=target).fit(*blobs)
     assert mlp.n_iter_ == 3
     assert mlp.loss_curve_ == full.loss_curve_[:3]
-    assert _same(mlp, MLP((4, 6, 3), epochs=3, device=device).fit(*blobs))
+    assert _same(mlp, MLP.published((4, 6, 3), epochs=3, device=device).fit(*blobs))
 
 
 @pytest.mark.parametrize("labels", [
@@ -126,7 +128,7 @@ def test_stops_at_a_target_error(device: Device, blobs: Blobs) -> None:
 def test_labels_of_any_kind(blobs: Blobs, labels: Callable[[np.ndarray], Any]) -> None:
     x, y = blobs
     y_as_labels = labels(y)
-    mlp = MLP((4, 6, 3), epochs=15, device="host").fit(x, y_as_labels)
+    mlp = MLP.published((4, 6, 3), epochs=15, device="host").fit(x, y_as_labels)
     expected = np.asarray(y_as_labels).ravel()
     assert mlp.classes_.tolist() == sorted(set(expected.tolist()))
     assert (mlp.predict(x) == expected).mean() >= 0.95
@@ -135,7 +137,7 @@ def test_labels_of_any_kind(blobs: Blobs, labels: Callable[[np.ndarray], Any]) -
 
 def test_a_class_may_be_absent(blobs: Blobs) -> None:
     x, y = blobs
-    mlp = MLP((4, 4), epochs=2, device="host").fit(x, y)
+    mlp = MLP.published((4, 4), epochs=2, device="host").fit(x, y)
     assert mlp.classes_.tolist() == [0, 1, 2, 3]
     assert mlp.predict_proba(x).shape == (120, 4)
 
@@ -144,7 +146,7 @@ def test_a_class_may_be_absent(blobs: Blobs) -> None:
     ("sigmoid", "squared_error"), ("tanh", "squared_error"), ("relu", "squared_error"),
     ("relu", "cross_entropy")])
 def test_probabilities(blobs: Blobs, activation: str, loss: str) -> None:
-    mlp = MLP((4, 6, 3), activation=activation, loss=loss, epochs=3, learning_rate=0.02,
+    mlp = MLP.published((4, 6, 3), activation=activation, loss=loss, epochs=3, learning_rate=0.02,
               device="host").fit(*blobs)
     probabilities = mlp.predict_proba(blobs[0])
     assert probabilities.shape == (120, 3)
@@ -158,12 +160,13 @@ def test_regression(device: Device) -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (100, 2)).astype(np.float32)
     y = np.stack([x[:, 0] - 2 * x[:, 1], 0.5 * x[:, 0]], 1)
-    mlp = MLP((2, 2), activation="relu", learning_rate=0.3, epochs=5, device=device).fit(x, y)
+    mlp = MLP.published((2, 2), activation="relu", learning_rate=0.3, epochs=5,
+                        device=device).fit(x, y)
     assert mlp.predict(x).shape == (100, 2)
     assert not hasattr(mlp, "classes_")
     assert mlp.score(x, y) > 0.999
     assert mlp.score(x, y[:, ::-1]) < 0
-    one = MLP((2, 1), activation="relu", learning_rate=0.3, epochs=3, device=device)
+    one = MLP.published((2, 1), activation="relu", learning_rate=0.3, epochs=3, device=device)
     one.fit(x, y[:, 0], validation=(x, y[:, 0]))
     assert one.predict(x).shape == (100,)
     assert one.validation_scores_[-1] == pytest.approx(
@@ -175,8 +178,8 @@ def test_regression(device: Device) -> None:
 @pytest.mark.parametrize("settings", [
     {}, {"momentum": 0.7, "shuffle": True, "schedule": "inverse", "batch": 8}])
 def test_partial_fits_are_epochs(device: Device, blobs: Blobs, settings: dict[str, Any]) -> None:
-    single = MLP((4, 6, 3), epochs=3, device=device, **settings).fit(*blobs)
-    parts = MLP((4, 6, 3), device=device, target_error=1e9, **settings)
+    single = MLP.published((4, 6, 3), epochs=3, device=device, **settings).fit(*blobs)
+    parts = MLP.published((4, 6, 3), device=device, target_error=1e9, **settings)
     for epoch in range(3):
         assert parts.partial_fit(*blobs) is parts
         assert parts.n_iter_ == epoch + 1
@@ -186,7 +189,7 @@ def test_partial_fits_are_epochs(device: Device, blobs: Blobs, settings: dict[st
 def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
     x, y = blobs
     names = np.array(["ash", "elm", "oak"])[y]
-    mlp = MLP((4, 6, 3), device="host")
+    mlp = MLP.published((4, 6, 3), device="host")
     with pytest.raises(InputError, match="y has 2 different labels, sizes end in 3"):
         mlp.partial_fit(x[y < 2], names[y < 2])
     mlp.partial_fit(x[y < 2], names[y < 2], classes=["oak", "elm", "ash"])
@@ -199,11 +202,11 @@ def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
     with pytest.raises(InputError, match="numbers in another"):
         mlp.set_params(sizes=(4, 6, 3)).partial_fit(x, np.eye(3)[y])
     with pytest.raises(InputError, match="classes has 2"):
-        MLP((4, 3)).partial_fit(x, y, classes=[0, 1])
+        MLP.published((4, 3)).partial_fit(x, y, classes=[0, 1])
 
 
 def test_momentum_may_begin_and_end_between_partial_fits(blobs: Blobs) -> None:
-    mlp = MLP((4, 6, 3), device="host").partial_fit(*blobs)
+    mlp = MLP.published((4, 6, 3), device="host").partial_fit(*blobs)
     mlp.set_params(momentum=0.5).partial_fit(*blobs)
     mlp.set_params(momentum=0.0).partial_fit(*blobs)
     assert mlp.n_iter_ == 3
@@ -215,12 +218,12 @@ def test_ctrl_c_keeps_what_was_trained(device: Device, blobs: Blobs) -> None:
         if progress.epoch == 2:
             raise KeyboardInterrupt
 
-    mlp = MLP((4, 6, 3), epochs=9, momentum=0.5, shuffle=True, device=device)
+    mlp = MLP.published((4, 6, 3), epochs=9, momentum=0.5, shuffle=True, device=device)
     with pytest.raises(KeyboardInterrupt):
         mlp.fit(*blobs, on_epoch=interrupt)
     assert mlp.n_iter_ == 2
-    assert _same(mlp, MLP((4, 6, 3), epochs=2, momentum=0.5, shuffle=True, device=device).fit(
-        *blobs))
+    assert _same(mlp, MLP.published((4, 6, 3), epochs=2, momentum=0.5, shuffle=True,
+                                    device=device).fit(*blobs))
 
 
 def test_ctrl_c_within_an_epoch(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,12 +237,12 @@ def test_ctrl_c_within_an_epoch(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -
         return compute(self, *arguments)
 
     monkeypatch.setattr(NumpyBackprop, "compute", interrupted)
-    mlp = MLP((4, 6, 3), epochs=9, shuffle=True, device="host")
+    mlp = MLP.published((4, 6, 3), epochs=9, shuffle=True, device="host")
     with pytest.raises(KeyboardInterrupt):
         mlp.fit(*blobs)
     monkeypatch.undo()
     assert mlp.n_iter_ == 2
-    assert _same(mlp, MLP((4, 6, 3), epochs=2, shuffle=True, device="host").fit(*blobs))
+    assert _same(mlp, MLP.published((4, 6, 3), epochs=2, shuffle=True, device="host").fit(*blobs))
 
 
 def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
     x, labels = blobs[0][:6], blobs[1][:6]
 
     def mlp(epochs: int = 2) -> MLP:
-        return MLP((4, 3), epochs=epochs, momentum=0.5, shuffle=True, device="host")
+        return MLP.published((4, 3), epochs=epochs, momentum=0.5, shuffle=True, device="host")
 
     trained = {epochs: mlp(epochs).fit(x, labels) for epochs in (1, 2)}
     lines = 0
@@ -304,11 +307,11 @@ def test_what_is_not_trained_says_so() -> None:
     for use in (lambda m: m.predict([[1.0]]), lambda m: m.to_graph(),
                 lambda m: m.score([[1]], [1])):
         with pytest.raises(InputError, match="not trained yet: call fit first"):
-            use(MLP((1, 2)))
+            use(MLP.published((1, 2)))
 
 
 def test_a_wrong_input_of_predict(blobs: Blobs) -> None:
-    mlp = MLP((4, 3), epochs=1, device="host").fit(*blobs)
+    mlp = MLP.published((4, 3), epochs=1, device="host").fit(*blobs)
     with pytest.raises(InputError, match="x has 3 columns, sizes begin with 4"):
         mlp.predict(blobs[0][:, :3])
     with pytest.raises(InputError, match="x has 2 rows, y 1 labels"):
@@ -321,7 +324,7 @@ def test_a_wrong_input_of_predict(blobs: Blobs) -> None:
 
 
 def test_repeated_fits_begin_anew(device: Device, blobs: Blobs) -> None:
-    mlp = MLP((4, 6, 3), epochs=2, shuffle=True, device=device).fit(*blobs)
+    mlp = MLP.published((4, 6, 3), epochs=2, shuffle=True, device=device).fit(*blobs)
     first = _flat(mlp)
     mlp.fit(blobs[0], np.eye(3)[blobs[1]])
     np.testing.assert_array_equal(_flat(mlp), first)
@@ -331,7 +334,7 @@ def test_repeated_fits_begin_anew(device: Device, blobs: Blobs) -> None:
 def test_the_debug_level_reports_epochs(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
                                          capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("GOSSAMER_DEBUG", "2")
-    MLP((4, 3), epochs=2, device=find("host")).fit(*blobs)
+    MLP.published((4, 3), epochs=2, device=find("host")).fit(*blobs)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert re.fullmatch(r"4-3 sigmoid squared_error, 120 samples: numpy on host: [\d.]+ us, "

@@ -32,6 +32,6 @@ def test_mnist_as_published(device: Device) -> None:
         pytest.skip("one launch per step takes long on the processor")
     x, labels = _mnist(0, _SAMPLES)
     assert set(np.unique(x)) == {0.0, 1.0}
-    mlp = MLP((1024, 32, 10), epochs=4, device=device).fit(x, labels)
+    mlp = MLP.published((1024, 32, 10), epochs=4, device=device).fit(x, labels)
     assert mlp.score(*_mnist(1, 1000)) >= 0.8
     assert mlp.loss_curve_ == sorted(mlp.loss_curve_, reverse=True)

@@ -26,7 +26,7 @@ def test_a_device_is_one_object_however_it_is_copied(device: Device) -> None:
 
 
 def test_a_trained_network_is_stored_and_goes_on(device: Device, blobs: Blobs) -> None:
-    mlp = MLP((4, 6, 3), device=device, momentum=0.5, shuffle=True).partial_fit(*blobs)
+    mlp = MLP.published((4, 6, 3), device=device, momentum=0.5, shuffle=True).partial_fit(*blobs)
     for again in (pickle.loads(pickle.dumps(mlp)), copy.deepcopy(mlp)):
         assert again.device is device
         np.testing.assert_array_equal(again.predict_proba(blobs[0]), mlp.predict_proba(blobs[0]))
@@ -37,7 +37,7 @@ def test_a_trained_network_is_stored_and_goes_on(device: Device, blobs: Blobs) -
 
 
 def test_a_network_comes_to_a_machine_without_its_device(blobs: Blobs, tmp_path: Path) -> None:
-    mlp = MLP((4, 6, 3), device="host", epochs=2).fit(*blobs)
+    mlp = MLP.published((4, 6, 3), device="host", epochs=2).fit(*blobs)
     mlp.device = _Elsewhere()
     (tmp_path / "mlp.pickle").write_bytes(pickle.dumps(mlp))
     np.save(tmp_path / "x.npy", blobs[0])
@@ -63,7 +63,7 @@ class _Elsewhere:
 
 def test_clones(device: Device, blobs: Blobs) -> None:
     base = pytest.importorskip("sklearn.base")
-    mlp = MLP((4, 6, 3), device=device, epochs=2, schedule=("step", 1, 0.5)).fit(*blobs)
+    mlp = MLP.published((4, 6, 3), device=device, epochs=2, schedule=("step", 1, 0.5)).fit(*blobs)
     clone = base.clone(mlp)
     assert clone.get_params() == mlp.get_params() and clone.device is device
     assert not hasattr(clone, "coefs_")
@@ -76,7 +76,8 @@ def test_a_search_over_settings(device: Device, blobs: Blobs, processes: int | N
     pipeline = pytest.importorskip("sklearn.pipeline")
     preparation = pytest.importorskip("sklearn.preprocessing")
     estimator = pipeline.make_pipeline(preparation.StandardScaler(),
-                                       MLP((4, 6, 3), device=device, epochs=4, shuffle=True))
+                                       MLP.published((4, 6, 3), device=device, epochs=4,
+                                                     shuffle=True))
     search = selection.GridSearchCV(estimator, {"mlp__learning_rate": [1e-6, 0.3]}, cv=3,
                                     n_jobs=processes).fit(*blobs)
     assert search.best_params_ == {"mlp__learning_rate": 0.3}
@@ -90,9 +91,9 @@ def test_folds_have_all_classes_alike(blobs: Blobs) -> None:
     selection = pytest.importorskip("sklearn.model_selection")
     sorted_rows = np.argsort(blobs[1], kind="stable")
     x, labels = blobs[0][sorted_rows], blobs[1][sorted_rows]
-    mlp = MLP((4, 6, 3), epochs=8, shuffle=True, device="host")
+    mlp = MLP.published((4, 6, 3), epochs=8, shuffle=True, device="host")
     assert selection.cross_val_score(mlp, x, labels, cv=3).min() >= 0.9
-    numbers = MLP((4, 1), activation="relu", learning_rate=0.01, epochs=20, shuffle=True,
+    numbers = MLP.published((4, 1), activation="relu", learning_rate=0.01, epochs=20, shuffle=True,
                   device="host")
     mixed = blobs[0]
     assert selection.cross_val_score(numbers, mixed, mixed @ [1.0, 2, 3, 4], cv=3).min() > 0.9

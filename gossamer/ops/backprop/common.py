@@ -14,12 +14,12 @@ _FUNCTIONS = {
     "sigmoid": ("QUICK_SIGMOID(z)", "((a) * (1.0f - (a)))"),
     "tanh": ("tanh(z)", "(1.0f - (a) * (a))"),
     "relu": ("MAXIMUM(z, 0.0f)", "((a) > 0.0f ? 1.0f : 0.0f)"),
-    "none": ("(z)", "1.0f"),
+    "linear": ("(z)", "1.0f"),
     "softmax": ("(z)", "1.0f"),
 }
 """Each activation as a C expression of z, and its derivative as one of its value a."""
 
-X, TARGETS, ORDER, SETTINGS, PARAMETERS = range(5)
+X, TARGETS, ORDER, SETTINGS, PARAMETERS, SAMPLE_WEIGHTS = range(6)
 """Indices of a problem's inputs."""
 TRAINED, LOSSES = range(2)
 """Indices of a problem's outputs."""
@@ -32,6 +32,16 @@ class KernelBackprop(Algorithm):
 
     def supports(self, problem: BackpropProblem, device: Device) -> str | None:
         return cannot_compile(problem, device)
+
+
+def not_plain(problem: BackpropProblem) -> str | None:
+    """Returns the reason why kernels that only descend gradients, of samples without weights,
+    cannot train a problem; None where they can."""
+    if problem.adam:
+        return "it makes changes by gradient descent, and none by Adam; per_step can"
+    if problem.weighted:
+        return "its samples have no weights with the loss squared_error; those of per_step can"
+    return None
 
 
 def activation_macros(problem: BackpropProblem) -> dict[str, object]:
@@ -51,7 +61,7 @@ RunTime = Callable[..., Argument]
 """A function that returns a kernel argument, which is known only when a launch is queued."""
 
 RUN: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
-"""All inputs and outputs of a problem as kernel arguments."""
+"""All inputs and outputs of a problem whose samples have no weights, as kernel arguments."""
 
 
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:

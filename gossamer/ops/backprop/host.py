@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from scipy.linalg.blas import saxpy, sger
-from scipy.special import expit, log_softmax
+from scipy.special import log_softmax
 
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
+from gossamer.ops.backprop.batch_update import ACTIVATE, BatchUpdate
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import DERIVATIVES, Layers, train
+from gossamer.ops.backprop.reference import DERIVATIVES, Layers
 from gossamer.ops.strided import HostAlgorithm
-
-_IN_PLACE: dict[str, Callable[[np.ndarray], object]] = {
-    "sigmoid": lambda z: expit(z, out=z),
-    "tanh": lambda z: np.tanh(z, out=z),
-    "relu": lambda z: np.maximum(z, 0, out=z),
-    "none": lambda z: z,
-}
 
 _SMALL = 1 << 24
 """Largest number of multiply-adds in the forward pass of an update for which BLAS gets one thread:
@@ -39,10 +33,9 @@ class NumpyBackprop(HostAlgorithm):
     def compute(self, problem: BackpropProblem, inputs: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         products = sum(units * before for units, before in problem.layer_shapes)
+        online = problem.batch == 1 and not problem.adam and not problem.weighted
         with np.errstate(all="ignore"), _threads_for(problem.batch * products):
-            if problem.batch > 1:
-                return train(problem, inputs, np.dtype(np.float32))
-            return _online(problem, inputs)
+            return (_online if online else _in_batches)(problem, inputs)
 
 
 def _online(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -57,6 +50,21 @@ def _online(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.n
                              *map(float, settings[network]))
         for sample, row in enumerate(rows):
             losses[network, sample] = step(x[row], targets[row])
+    return [parameters, losses]
+
+
+def _in_batches(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns the outputs of a problem with several samples per update, or with Adam or weighted
+    samples."""
+    x, targets, order, settings = inputs[:4]
+    sample_weights = inputs[5] if problem.weighted else None
+    parameters = np.array(inputs[4], np.float32)
+    losses = np.zeros((problem.networks, problem.samples), np.float32)
+    for network, network_order in enumerate(order):
+        update = BatchUpdate(problem, parameters[network], *map(float, settings[network]))
+        for first in range(0, problem.samples, problem.batch):
+            part = slice(first, first + problem.batch)
+            update(x, targets, network_order[part], losses[network, part], sample_weights)
     return [parameters, losses]
 
 
@@ -87,14 +95,14 @@ class _OnlineUpdate:
             np.dot(weight, values, out=z)
             z += bias
             if index < last:
-                _IN_PLACE[problem.activation](z)
+                ACTIVATE[problem.activation](z)
             values = z
         if problem.loss == "cross_entropy":
             logarithms = log_softmax(values)
             loss = -float(target @ logarithms)
             error = np.exp(logarithms) * target.sum() - target
         else:
-            _IN_PLACE[problem.output_activation](values)
+            ACTIVATE[problem.output_activation](values)
             error = values - target
             loss = 0.5 * float(error @ error)
             error *= DERIVATIVES[problem.output_activation](values)

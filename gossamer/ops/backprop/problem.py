@@ -14,6 +14,12 @@ from gossamer.tensor import TensorSpec, default_spec
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 LOSSES = ("squared_error", "cross_entropy")
+OUTPUTS = ("linear", "sigmoid", "tanh")
+"""Activations that the outputs may have with the loss "squared_error"."""
+BETAS = (0.9, 0.999)
+"""Share of the means of gradients and of squared gradients that Adam keeps at each update."""
+EPSILON = 1e-8
+"""The number that Adam adds to each root, so that it never divides by 0."""
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
 """Shares of non-zero inputs to which the density of data is rounded, so that data of about the
 same density share one measurement."""
@@ -31,6 +37,10 @@ class BackpropProblem(Problem):
     samples: number of samples that are trained on, in the given order.
     batch: number of samples of an update (1: online); the last update takes the remaining ones.
     velocity: True where momentum is used.
+    adam: True where Adam makes the changes; excludes momentum.
+    output: activation of the outputs with squared_error, one of OUTPUTS; None takes that of the
+    hidden layers, or "linear" where that is relu.
+    weighted: True where each row has a weight, by which its loss and its gradient are multiplied.
     networks: number of networks, each of which is trained by itself.
 
     These change times and example_inputs(), but no results:
@@ -45,20 +55,25 @@ class BackpropProblem(Problem):
     3. settings, (networks, 3) float32: learning rate, momentum, weight decay.
     4. parameters, (networks, parameter_count) float32: for each layer the weights (units x units
        of the layer before), row-major, then the biases; with `velocity`, the velocities follow
-       them in the same order.
+       them in the same order. With `adam` the means of the gradients, those of the squared
+       gradients, and last the number of updates that were made follow.
+    5. only where `weighted`: the weight of each row, (rows,) float32.
     Outputs:
     0. parameters after the last update, which may use the memory of input 4.
     1. losses, (networks, samples) float32: the loss of each sample before its update.
 
     Forward, from a = x: z = W a + b, a = activation(z). The activation of the last layer is a
-    softmax for cross_entropy; for squared_error it is that of the hidden layers, or none where
-    that is relu. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be the gradient of the loss
-    with respect to a parameter, averaged over the update's samples, plus weight decay times the
-    parameter for weights (not for biases): velocity = momentum * velocity + g, parameter -=
-    learning rate * velocity. The published form for one sample is w += rate * err * input.
+    softmax for cross_entropy; for squared_error `output` says which. The loss is 0.5 sum (t - a)^2,
+    or -sum t log a. Let g be the gradient of the loss with respect to a parameter, averaged over
+    the update's samples, plus weight decay times the parameter for weights (not for biases):
+    velocity = momentum * velocity + g, parameter -= learning rate * velocity. The published form
+    for one sample is w += rate * err * input. With Adam, m and v are the running means of g
+    and g^2 with the shares BETAS = (b, c) kept, and at update t
+    parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
     Source: training by back-propagation on a GPU with everything resident (2013), its online
-    form with sigmoid units and squared error; the others are standard.
+    form with sigmoid units and squared error; Adam is Kingma and Ba (2015), the form before
+    section 2.1; the others are standard.
     """
 
     op: ClassVar[str] = "backprop"
@@ -74,6 +89,9 @@ class BackpropProblem(Problem):
     density: float = 0.25
     binary: bool = False
     decay: bool = True
+    adam: bool = False
+    output: str | None = None
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or min(self.sizes) < 1:
@@ -83,6 +101,13 @@ class BackpropProblem(Problem):
                              f"{', '.join(ACTIVATIONS)}")
         if self.loss not in LOSSES:
             raise ValueError(f"loss {self.loss!r}: expected one of {', '.join(LOSSES)}")
+        if self.output not in (None, *OUTPUTS):
+            raise ValueError(f"output {self.output!r}: expected one of {', '.join(OUTPUTS)}")
+        if self.output is not None and self.loss != "squared_error":
+            raise ValueError(f"output {self.output!r}: goes with the loss squared_error; those of "
+                             "cross_entropy are a softmax")
+        if self.adam and self.velocity:
+            raise ValueError("adam and velocity: expected one of them")
         if self.batch < 1 or min(self.rows, self.samples, self.networks) < 0:
             raise ValueError(f"batch {self.batch}, rows {self.rows}, samples {self.samples}, "
                              f"networks {self.networks}: expected a batch of 1 or more, and no "
@@ -92,10 +117,10 @@ class BackpropProblem(Problem):
 
     @property
     def output_activation(self) -> str:
-        """Activation of the outputs: sigmoid, tanh, softmax or none."""
+        """Activation of the outputs: sigmoid, tanh, softmax or linear."""
         if self.loss == "cross_entropy":
             return "softmax"
-        return "none" if self.activation == "relu" else self.activation
+        return self.output or ("linear" if self.activation == "relu" else self.activation)
 
     @property
     def layer_shapes(self) -> list[tuple[int, int]]:
@@ -109,7 +134,9 @@ class BackpropProblem(Problem):
 
     @property
     def parameter_count(self) -> int:
-        """Number of parameters of one network, velocities included."""
+        """Number of parameters of one network, with velocities or with what Adam keeps."""
+        if self.adam:
+            return 3 * self.weight_count + 1
         return self.weight_count * (2 if self.velocity else 1)
 
     @property
@@ -118,7 +145,8 @@ class BackpropProblem(Problem):
                 default_spec((self.rows, self.sizes[-1])),
                 default_spec((self.networks, self.samples), "int32"),
                 default_spec((self.networks, 3)),
-                default_spec((self.networks, self.parameter_count)))
+                default_spec((self.networks, self.parameter_count)),
+                *([default_spec((self.rows,))] if self.weighted else []))
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -164,13 +192,13 @@ class BackpropProblem(Problem):
         settings = np.empty((self.networks, 3), np.float32)
         settings[:] = 0.05, 0.9 if self.velocity else 0.0, 1e-4 if self.decay else 0.0
         parameters = rng.uniform(-0.05, 0.05, self.inputs[4].shape).astype(np.float32)
-        if self.velocity:
-            parameters[:, self.weight_count:] = 0
-        return [x, targets, order, settings, parameters]
+        parameters[:, self.weight_count:] = 0
+        weights = [rng.uniform(0.5, 1.5, self.rows).astype(np.float32)] if self.weighted else []
+        return [x, targets, order, settings, parameters, *weights]
 
     def split(self, parameters: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns views of one network's (weights, biases), layer by layer, or of its velocities
-        where these are given."""
+        """Returns views of one network's (weights, biases), layer by layer, or of what lies as
+        they do, such as its velocities, where that is given."""
         layers, start = [], 0
         for units, before in self.layer_shapes:
             middle, end = start + units * before, start + units * (before + 1)
@@ -194,6 +222,12 @@ class BackpropProblem(Problem):
 
     def describe(self) -> str:
         text = f"{'-'.join(map(str, self.sizes))} {self.activation} {self.loss}"
+        if self.output_activation != replace(self, output=None).output_activation:
+            text += f", {self.output} outputs"
+        if self.adam:
+            text += ", Adam"
+        if self.weighted:
+            text += ", weighted samples"
         if self.batch > 1:
             text += f", batch {self.batch}"
         if self.networks != 1:

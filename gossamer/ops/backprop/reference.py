@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.problem import BETAS, EPSILON, BackpropProblem
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
 """Weights (units, units of the layer before) and biases (units,) of each layer, or gradients or
@@ -16,30 +17,23 @@ velocities of the same shapes."""
 def reference(problem: BackpropProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Returns the outputs of a problem, computed in float64."""
-    return train(problem, inputs, np.dtype(np.float64))
-
-
-def train(problem: BackpropProblem, inputs: Sequence[np.ndarray],
-          dtype: np.dtype) -> list[np.ndarray]:
-    """Returns the outputs of a problem, computed in a floating-point type."""
-    x, targets = (np.asarray(array, dtype) for array in inputs[:2])
-    order, settings = inputs[2], np.asarray(inputs[3], dtype)
-    parameters = np.array(inputs[4], dtype)
-    losses = np.zeros((problem.networks, problem.samples), dtype)
-    half = problem.weight_count
-    for network in range(problem.networks):
-        layers = problem.split(parameters[network, :half])
-        velocities = problem.split(parameters[network, half:]) if problem.velocity else None
+    x, targets, settings = (np.asarray(inputs[index], np.float64) for index in (0, 1, 3))
+    sample_weights = np.asarray(inputs[5], np.float64) if problem.weighted else np.ones(len(x))
+    parameters = np.array(inputs[4], np.float64)
+    losses = np.zeros((problem.networks, problem.samples))
+    for network, order in enumerate(inputs[2]):
         for first in range(0, problem.samples, problem.batch):
-            rows = order[network, first:first + problem.batch]
-            loss, gradients = gradient(problem, layers, x[rows], targets[rows])
+            rows = order[first:first + problem.batch]
+            layers = problem.split(parameters[network])
+            loss, gradients = gradient(problem, layers, x[rows], targets[rows],
+                                       sample_weights[rows])
             losses[network, first:first + problem.batch] = loss
-            _update(layers, velocities, gradients, *settings[network])
+            _update(problem, parameters[network], gradients, *settings[network])
     return [parameters, losses]
 
 
-def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray,
-             targets: np.ndarray) -> tuple[np.ndarray, Layers]:
+def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: np.ndarray,
+             sample_weights: np.ndarray) -> tuple[np.ndarray, Layers]:
     """Returns the loss of each sample, and the gradient of the loss, averaged over the samples."""
     outputs = forward(problem, layers, x)
     y = outputs[-1]
@@ -50,12 +44,13 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray,
     else:
         loss = 0.5 * ((targets - y) ** 2).sum(1)
         error = (y - targets) * DERIVATIVES[problem.output_activation](y)
+    error *= sample_weights[:, None]
     gradients: Layers = []
     for index in reversed(range(len(layers))):
         gradients.insert(0, (error.T @ outputs[index] / len(x), error.mean(0)))
         if index:
             error = error @ layers[index][0] * DERIVATIVES[problem.activation](outputs[index])
-    return loss, gradients
+    return loss * sample_weights, gradients
 
 
 def forward(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
@@ -83,28 +78,43 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "relu": lambda z: np.maximum(z, 0),
     "softmax": lambda z: np.exp(_log_softmax(z)),
-    "none": lambda z: z,
+    "linear": lambda z: z,
 }
 
 DERIVATIVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": lambda a: a * (1 - a),
     "tanh": lambda a: 1 - a * a,
     "relu": lambda a: (a > 0).astype(a.dtype),
-    "none": np.ones_like,
+    "linear": np.ones_like,
 }
 """Derivative of each activation, as a function of the activation's value."""
 
 
-def _update(layers: Layers, velocities: Layers | None, gradients: Layers, rate: float,
+def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers, rate: float,
             momentum: float, decay: float) -> None:
-    """Changes the parameters, and the velocities where there are any, by gradients."""
-    for index, ((weight, bias), (by_weight, by_bias)) in enumerate(
-            zip(layers, gradients, strict=True)):
-        changes = [by_weight + decay * weight, by_bias]
-        if velocities is not None:
-            for velocity, change in zip(velocities[index], changes, strict=True):
-                velocity *= momentum
-                velocity += change
-            changes = list(velocities[index])
-        weight -= rate * changes[0]
-        bias -= rate * changes[1]
+    """Changes one network's parameters by gradients."""
+    count = problem.weight_count
+    weights = parameters[:count]
+    change = np.concatenate([part.ravel() for (weight, _), (by_weight, by_bias) in zip(
+        problem.split(weights), gradients, strict=True)
+        for part in (by_weight + decay * weight, by_bias)])
+    if problem.velocity:
+        velocity = parameters[count:]
+        velocity *= momentum
+        velocity += change
+        change = velocity
+    if problem.adam:
+        means, squares = parameters[count:2 * count], parameters[2 * count:3 * count]
+        parameters[-1] += 1
+        for average, share, value in zip((means, squares), BETAS, (change, change**2),
+                                         strict=True):
+            average *= share
+            average += (1 - share) * value
+        change = adam_factor(parameters[-1]) * means / (np.sqrt(squares) + EPSILON)
+    weights -= rate * change
+
+
+def adam_factor(updates: float) -> float:
+    """Returns the factor of the learning rate in Adam's update of this number, from 1."""
+    by_mean, by_square = BETAS
+    return math.sqrt(1 - by_square**updates) / (1 - by_mean**updates)

@@ -1,38 +1,58 @@
-"""A measured plan as one HTML page without other files: tables with bars."""
+"""A measured plan as one HTML page without other files: bars, and tables of all numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from gossamer.plan.report.report import Report, seconds_text
 
+WHY_SLOWER = "why below 1"
+"""Heading of the column that says why a layer is slower than with the best dense algorithm."""
 _STYLE = """
-:root { color-scheme: light dark; font: 14px/1.5 system-ui, sans-serif; }
-body { margin: 2em auto; max-width: 80em; padding: 0 1em; }
-table { border-collapse: collapse; width: 100%; margin: 1em 0; }
-th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid #8884; }
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif;
+  --taken: #17804a; --other: #8a8a8a; --line: #8886; }
+@media (prefers-color-scheme: dark) { :root { --taken: #35c27c; --other: #9a9a9a; } }
+body { margin: 1.5em auto; max-width: 90em; padding: 0 1em; overflow-wrap: anywhere; }
+h1 { margin-bottom: 0; }
+.scroll { overflow-x: auto; margin: 1em 0; }
+table { border-collapse: collapse; font-size: 92%; overflow-wrap: normal; }
+th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid var(--line);
+  vertical-align: top; }
+td { min-width: 3em; max-width: 30em; }
+td:nth-child(2) { min-width: 9em; }
+.why { padding-left: 1.2em; opacity: .8; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.bar { width: 22%; }
-.bar div { height: .6em; min-width: 1px; background: #2a7; margin: .15em 0; }
-.bar div.other { background: #8888; }
-details table { margin: .5em 0 1.5em; font-size: 92%; }
-summary { cursor: pointer; }
 tr.taken { font-weight: 600; }
+.legend span { display: inline-block; width: 1.6em; height: .8em; margin: 0 .4em 0 1em; }
+.legend span:first-child { margin-left: 0; }
+.row { border-bottom: 1px solid var(--line); padding: .4em 0; }
+summary { cursor: pointer; }
+summary .name, div > .name { font-weight: 600; }
+.bar { display: grid; grid-template-columns: minmax(8em, 2fr) minmax(0, 3fr); gap: .8em;
+  align-items: center; }
+.bar .value { font-variant-numeric: tabular-nums; }
+.fill { height: .9em; min-width: 3px; border-radius: 2px; background: var(--taken); }
+.other .fill, .legend .other { background: var(--other); }
+.legend .taken { background: var(--taken); }
+@media (max-width: 700px) { .bar { grid-template-columns: 1fr; gap: 0; margin-bottom: .3em; } }
 """
 
 
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
     """Returns the page for the reports of a measured plan, one for each batch size. facts: a
     mapping with the keys model, device, description, effort, precision, measured and reused."""
-    title = f"{facts['model']} on {facts['description']}"
+    title = Path(facts["model"]).name
     return "\n".join([
         "<!doctype html>", '<html lang="en">', '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>",
         f"<h1>{escape(title)}</h1>",
-        _paragraph(f"{facts['device']}, {facts['precision']}, effort {facts['effort']}: "
-                   f"{facts['measured']} candidates measured, {facts['reused']} from the cache"),
+        _paragraph(f"on {facts['device']} ({facts['description']}), {facts['precision']}, effort "
+                   f"{facts['effort']}: {facts['measured']} candidates measured, "
+                   f"{facts['reused']} from the cache"),
         *(_section(report) for report in reports), "</html>", ""])
 
 
@@ -82,61 +102,101 @@ def _section(report: Report) -> str:
         *([_plans(report.plans)] if report.plans else []),
         *([_paragraph(report.shares_line)] if report.shares else []),
         *(_paragraph(line) for line in (report.zeros_line, report.build_line) if line),
-        _paragraph("Green: the algorithm taken. Grey: the best dense one."),
+        "<h3>Layers</h3>",
+        _legend("the algorithm taken", "the best dense one, where that is another"),
+        _paragraph("A bar is the time alone. A layer opens to why its algorithm was taken."),
+        *(_layer(row, longest, _anchor(report, index)) for index, row in enumerate(report.rows)),
+        "<h3>All numbers</h3>",
         _table(["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
-                "dense us", "speed-up", "error", "build", "MiB", ""],
-               [_layer(row, longest) for row in report.rows]),
-        *(_candidates(row) for row in report.rows if row.get("candidates") or row["rejected"])])
+                "dense us", "speed-up", *([WHY_SLOWER] if _any_slower(report) else []), "error",
+                "build", "MiB"],
+               [_numbers(row, _anchor(report, index), _any_slower(report))
+                for index, row in enumerate(report.rows)])])
+
+
+def _any_slower(report: Report) -> bool:
+    return any(row.get("speedup_reason") for row in report.rows)
+
+
+def _anchor(report: Report, index: int) -> str:
+    """Returns the id of the place that says why a layer has its algorithm."""
+    return f"batch-{report.batch}-layer-{index}"
+
+
+def _legend(taken: str, other: str) -> str:
+    return (f'<p class="legend"><span class="taken"></span>{escape(taken)} '
+            f'<span class="other"></span>{escape(other)}</p>')
 
 
 def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the table of the measured choice and the baseline plans."""
+    """Returns the bars of the measured choice and the baseline plans, with what came of each."""
     longest = max(plan["median_us"] or 0.0 for plan in plans)
-    lines = []
+    lines = ["<h3>Plans, end to end</h3>", _legend("the plan taken", "another plan")]
     for plan in plans:
-        taken = plan["is_taken"]
-        lines.append(f'<tr{" class=taken" if taken else ""}>' + "".join([
-            _text(plan["plan"]), _number(time_text(plan["median_us"])),
-            _number(quartiles_text(plan)), _text(plan["outcome"]), '<td class="bar">',
-            _bar(plan["median_us"], longest, "" if taken else "other"), "</td></tr>"]))
-    return _table(["plan", "us end to end", "quartiles", "outcome", ""], lines)
+        spread = quartiles_text(plan)
+        bar = _bar(plan["plan"], plan["median_us"], longest, plan["is_taken"],
+                   f" ({spread})" if spread else "")
+        lines.append(f'<div class="row">{bar or _value(plan["plan"])}'
+                     f"<div>{escape(plan['outcome'])}</div></div>")
+    return "\n".join(lines)
 
 
-def _layer(row: Mapping[str, Any], longest: float) -> str:
+def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
+    """Returns a layer's bars, which open to why its algorithm was taken."""
+    median, dense = row.get("median_us"), row.get("best_dense_us")
+    bars = _bar(with_precision(row), median, longest, True)
+    if dense is not None and dense != median:
+        speedup = row.get("speedup")
+        bars += _bar("best dense", dense, longest, False,
+                     "" if speedup is None else f", speed-up {speedup:.2f}")
+    if row.get("speedup_reason"):
+        bars += f"<div>{escape(row['speedup_reason'])}</div>"
+    name = f'<span class="name">{escape(row["layer"])}</span> {escape(row["problem"])}'
+    if not (row.get("candidates") or row["rejected"]):
+        return f'<div class="row" id="{anchor}">{name}{bars}</div>'
+    return "\n".join([f'<details class="row"><summary>{name}{bars}</summary>',
+                      f'<div id="{anchor}">', _candidates(row), "</div></details>"])
+
+
+def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool) -> str:
+    """Returns a layer's row in the table of all numbers, linked to why it is so."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = "" if row["density"] is None else f"{row['density']:.0%}"
     speedup = row.get("speedup")
     return "<tr>" + "".join([
-        _text(row["layer"]), _text(row["problem"]), _number(density), _text(with_precision(row)),
+        f'<td><a href="#{anchor}">{escape(row["layer"])}</a></td>', _text(row["problem"]),
+        _number(density), _text(with_precision(row)),
         _text(row["config"]), _number(time_text(median)), _number(quartiles_text(row)),
         _number(time_text(dense)), _number("" if speedup is None else f"{speedup:.2f}"),
+        *([_text(row.get("speedup_reason") or "")] if with_reason else []),
         _number(error_text(row.get("error"))), _number(build_text(row)),
-        _number(_mebibytes(row["device_bytes"])),
-        '<td class="bar">', _bar(median, longest), _bar(dense, longest, "other"), "</td></tr>"])
+        _number(_mebibytes(row["device_bytes"])), "</tr>"])
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Returns the table of a layer's candidates, with why each was or was not taken."""
+    """Returns the bars and the table of a layer's candidates, with why each was or was not
+    taken."""
     candidates = by_time(row)
     longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
-    lines = []
+    bars, lines = [], []
     for candidate in candidates:
         taken = candidate["reason"] == "taken"
+        name = f"{candidate['algorithm']} {candidate['config']}".strip()
+        bars.append(_bar(name, candidate["median_us"], longest, taken) or _value(name))
+        bars.append(f'<div class="why">{escape(candidate["reason"])}</div>')
         lines.append(f'<tr{" class=taken" if taken else ""}>' + "".join([
             _text(candidate["algorithm"]), _text(candidate["config"]),
-            _text(" ".join(candidate["layouts"])), _text(candidate["precision"]),
             _number(time_text(candidate["median_us"])), _number(quartiles_text(candidate)),
             _number(time_text(candidate["cold_us"])), _number(error_text(candidate["error"])),
+            _text(" ".join(candidate["layouts"])), _text(candidate["precision"]),
             _number(build_text(candidate)), _number(_mebibytes(candidate["device_bytes"])),
-            _text(candidate["reason"]), '<td class="bar">',
-            _bar(candidate["median_us"], longest, "" if taken else "other"), "</td></tr>"]))
+            "</tr>"]))
     named = {candidate["algorithm"] for candidate in candidates}
-    lines += ["<tr>" + _text(name) + '<td colspan="9"></td>' + _text(reason) + "<td></td></tr>"
-              for name, reason in row["rejected"].items() if name not in named]
-    return "\n".join([
-        f"<details><summary>{escape(row['layer'])}: why {escape(row['algorithm'])}</summary>",
-        _table(["algorithm", "config", "layouts", "precision", "us", "quartiles", "cold us",
-                "error", "build", "MiB", "outcome", ""], lines), "</details>"])
+    bars += [f'<div>{escape(name)}</div><div class="why">{escape(reason)}</div>'
+             for name, reason in row["rejected"].items() if name not in named]
+    return "\n".join([*bars, _table(
+        ["algorithm", "config", "us", "quartiles", "cold us", "error", "layouts",
+         "precision", "build", "MiB"], lines)])
 
 
 def _mebibytes(nbytes: int | None) -> str:
@@ -148,8 +208,9 @@ def _longest(row: Mapping[str, Any]) -> float:
 
 
 def _table(headings: Sequence[str], rows: Sequence[str]) -> str:
-    return "\n".join(["<table>", "<tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
-                      + "</tr>", *rows, "</table>"])
+    return "\n".join(['<div class="scroll"><table>',
+                      "<tr>" + "".join(f"<th>{heading}</th>" for heading in headings) + "</tr>",
+                      *rows, "</table></div>"])
 
 
 def _paragraph(text: str) -> str:
@@ -164,8 +225,17 @@ def _number(value: str) -> str:
     return f'<td class="number">{escape(value)}</td>'
 
 
-def _bar(value: float | None, longest: float, kind: str = "") -> str:
-    if value is None or not longest:
+def _value(name: str) -> str:
+    """Returns the name of something that has no time."""
+    return f'<div class="value">{escape(name)}</div>'
+
+
+def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
+    """Returns a name, a time and its bar, whose length is the share of the longest one; "" for
+    None."""
+    if value is None:
         return ""
-    style = f"width:{100 * value / longest:.1f}%"
-    return f'<div{f" class={kind}" if kind else ""} style="{style}"></div>'
+    width = 100 * value / longest if longest else 0.0
+    return (f'<div class="bar{"" if taken else " other"}"><div class="value">'
+            f'<span>{escape(name)}</span>: {time_text(value)} us{escape(more)}</div>'
+            f'<div><div class="fill" style="width:{width:.1f}%"></div></div></div>')

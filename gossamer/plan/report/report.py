@@ -39,6 +39,7 @@ class Report:
     in the disk cache) and device_bytes (packed weights and code on the device); they are None
     where they are not known. Profiled steps have median_us, p25_us, p75_us and share. Steps whose
     candidates were measured have these too, and cold_us, error, best_dense_us, speedup over that,
+    speedup_reason (why the best dense algorithm was not taken where it is faster alone, else "")
     and candidates: one dict each, with its times or the reason why it is excluded.
 
     notes: sentences for the user. end_to_end_us: microseconds of one execution, with inputs and
@@ -244,9 +245,11 @@ def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
 def _measured(step: Step, why: str) -> dict[str, Any]:
     """Returns the columns of a step whose candidates were measured, with the times of the tuner."""
     taken = step.candidate_of(step.candidates)
-    dense = min((candidate.cost for candidate in step.candidates if candidate.algorithm.dense),
-                default=math.inf)
+    best_dense = min((candidate for candidate in step.candidates if candidate.algorithm.dense),
+                     key=lambda candidate: candidate.cost, default=None)
+    dense = math.inf if best_dense is None else best_dense.cost
     comparable = math.isfinite(dense) and taken.cost > 0
+    is_slower = best_dense is not None and comparable and dense < taken.cost
     return {
         "median_us": taken.measured.median_us,
         "p25_us": taken.measured.p25_us,
@@ -255,6 +258,7 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
         "error": taken.measured.error,
         "best_dense_us": dense if math.isfinite(dense) else None,
         "speedup": dense / taken.cost if comparable else None,
+        "speedup_reason": why_not(best_dense, taken, why) if best_dense and is_slower else "",
         "candidates": [_candidate(candidate, taken, why) for candidate in step.candidates],
     }
 

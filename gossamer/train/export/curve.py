@@ -19,12 +19,13 @@ def available() -> str | None:
 
 
 def png(title: str, losses: Sequence[float],
-        accuracies: Mapping[str, Mapping[int, float]]) -> bytes:
+        accuracies: Mapping[str, Mapping[int, float]], of_labels: bool = True) -> bytes:
     """Returns a PNG picture of a learning curve.
 
     losses: mean loss of each epoch; the axis is logarithmic where all of them are above 0.
     accuracies: shares of right answers, by name of the data and by epoch (from 1); they are drawn
     below the losses.
+    of_labels: whether these are shares; else they are R^2 of numbers that were learnt.
     Raises InputError where matplotlib is missing.
     """
     if reason := available():
@@ -36,15 +37,17 @@ def png(title: str, losses: Sequence[float],
     figure = Figure(figsize=_INCHES, layout="constrained", dpi=_DOTS)
     FigureCanvasAgg(figure)
     error, share = figure.subplots(2, 1, sharex=True)
-    epochs = range(1, len(losses) + 1)
+    epochs, factor = range(1, len(losses) + 1), 100 if of_labels else 1
     error.plot(epochs, losses, marker=".", color="C3")
     error.set_yscale("log" if min(losses, default=0) > 0 else "linear")
     error.set_ylabel("mean error of a sample")
     error.set_title(title, fontsize=10)
     for index, (data_name, points) in enumerate(accuracies.items()):
-        share.plot(list(points), [100 * value for value in points.values()], marker=".",
-                   color=f"C{index}", label=f"{data_name}: {100 * list(points.values())[-1]:.2f}%")
-    share.set_ylabel("right answers, %")
+        last = list(points.values())[-1]
+        share.plot(list(points), [factor * value for value in points.values()], marker=".",
+                   color=f"C{index}",
+                   label=f"{data_name}: " + (f"{last:.2%}" if of_labels else f"{last:.4f}"))
+    share.set_ylabel("right answers, %" if of_labels else "R^2")
     share.set_xlabel("epochs over the samples")
     share.xaxis.set_major_locator(MaxNLocator(integer=True))
     if accuracies:

@@ -41,7 +41,7 @@ def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetad
     """Returns the graph from the input x (N, inputs) to the output y (N, outputs): a product for
     each layer, and its activation.
 
-    activations: name of each layer's activation; "none" where it has none.
+    activations: name of each layer's activation; "linear" adds none.
     """
     build = GraphBuilder("mlp", file="mlp", metadata=model_metadata)
     value = build.input("x", (None, layers[0][0].shape[1]))
@@ -50,9 +50,9 @@ def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetad
         value = build.gemm(
             value, build.constant(f"{index}.weight", weight),
             build.constant(f"{index}.bias", bias), trans_b=True, name=f"{index}.gemm",
-            output="y" if is_last and activation == "none" else f"{index}.sum",
+            output="y" if is_last and activation == "linear" else f"{index}.sum",
             source=f"Gemm '{index}.gemm'")
-        if activation == "none":
+        if activation == "linear":
             continue
         names = NodeNames(name=f"{index}.activation",
                           output="y" if is_last else f"{index}.{activation}",

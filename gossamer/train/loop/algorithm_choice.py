@@ -136,7 +136,8 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
     """
     device = choices[0].device
     measured = _measured_problem(problem)
-    layer = Layer("training", measured.op, ["x", "targets", "order", "settings", "start"],
+    inputs = ["x", "targets", "order", "settings", "start", "sample_weights"]
+    layer = Layer("training", measured.op, inputs[:len(measured.inputs)],
                   ["parameters", "loss"], list(measured.outputs), measured)
     measurable = [choice for choice in choices
                   if choice.algorithm.supports(measured, device) is None]

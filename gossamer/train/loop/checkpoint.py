@@ -7,7 +7,7 @@ import io
 import json
 import time
 import warnings
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from gossamer.errors import GossamerWarning, InputError
 from gossamer.io.output_files import replacing
 from gossamer.train.loop.schedule import name
 from gossamer.train.loop.settings import Settings
-from gossamer.train.loop.train_state import TrainState
+from gossamer.train.loop.train_state import Best, TrainState, Validation
 
-_MAGIC = b"gossamer checkpoint 2\n"
-_MAY_DIFFER = ("epochs", "target_error")
+_MAGIC = b"gossamer checkpoint 3\n"
+_MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
 _SHARE = 0.05
 """Largest share of the time that is spent on writing checkpoints."""
 _NONE = "is no checkpoint that this gossamer wrote"
@@ -109,10 +109,14 @@ class Checkpointer:
 def save(path: Path, state: TrainState, digest: str) -> None:
     """Writes a checkpoint file, completely or not at all. Raises InputError that names the path."""
     header = {"settings": _plain(state.settings), "data": digest, "epochs_done": state.epochs_done,
-              "first": state.first, "rng": state.rng.bit_generator.state}
+              "first": state.first, "rng": state.rng.bit_generator.state,
+              "progress": [state.idle, state.least],
+              "validation": state.validation and asdict(state.validation),
+              "best": state.best and [state.best.epoch, asdict(state.best.validation)]}
     content = io.BytesIO()
     np.savez(content, header=np.frombuffer(json.dumps(header).encode(), np.uint8),
-             parameters=state.parameters, curve=np.array(state.curve, np.float64))
+             parameters=state.parameters, curve=np.array(state.curve, np.float64),
+             best=state.best.weights if state.best else np.empty(0, np.float32))
     data = content.getvalue()
     with replacing(path) as file:
         file.write(_MAGIC + hashlib.sha256(data).digest() + data)
@@ -120,9 +124,9 @@ def save(path: Path, state: TrainState, digest: str) -> None:
 
 def load(path: Path, settings: Settings, digest: str) -> TrainState:
     """Returns the state in a checkpoint file, which must belong to the same settings (except
-    epochs and target_error) and the same data. Raises InputError that names the file, what is
-    wrong and what to do."""
-    header, parameters, curve = _read(path)
+    epochs, target_error, patience and keep) and the same data. Raises InputError that names
+    the file, what is wrong and what to do."""
+    header, parameters, curve, best_weights = _read(path)
     here = _plain(settings)
     for key, value in header["settings"].items():
         if here.get(key) != value:
@@ -132,12 +136,16 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
                          f"samples, prepared alike; or {_ANEW}")
     rng = np.random.default_rng(0)
     rng.bit_generator.state = header["rng"]
+    validation, best = header["validation"], header["best"]
     return TrainState(settings, rng, parameters, header["epochs_done"], curve.tolist(),
-                      header["first"])
+                      header["first"], validation and Validation(**validation),
+                      best and Best(best[0], Validation(**best[1]), best_weights),
+                      *header["progress"])
 
 
-def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """Returns the header, the parameters and the loss curve of a checkpoint file."""
+def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the header, the parameters, the loss curve and the parameters of the best epoch of a
+    checkpoint file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -153,7 +161,7 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         raise InputError(f"{path}: the checkpoint is damaged or cut short: {_ANEW}")
     with np.load(io.BytesIO(data[length:])) as arrays:
         header = json.loads(arrays["header"].tobytes())
-        return header, arrays["parameters"], arrays["curve"]
+        return header, arrays["parameters"], arrays["curve"], arrays["best"]
 
 
 def _is_one(path: Path) -> bool:

@@ -20,9 +20,9 @@ class Progress:
         Mean loss of the epoch, each sample's taken before its update.
     validation_loss : float or None
         Mean loss on the validation data after the epoch; None where there are none.
-    validation_accuracy : float or None
-        Accuracy on the validation data after the epoch, from 0 to 1; None where there are none
-        and for regression.
+    validation_score : float or None
+        Accuracy on the validation data after the epoch, from 0 to 1, or for regression R^2; None
+        where there are none.
     samples_per_second : float
         Samples that were trained on per second.
     device : str
@@ -35,25 +35,25 @@ class Progress:
     epochs: int
     loss: float
     validation_loss: float | None
-    validation_accuracy: float | None
+    validation_score: float | None
     samples_per_second: float
     device: str
     algorithm: str
-    _accuracy: Callable[[], float | None] = field(repr=False, compare=False)
+    _score: Callable[[], float] = field(repr=False, compare=False)
 
     @property
-    def accuracy(self) -> float | None:
-        """Accuracy on the training data with the parameters after the epoch.
+    def score(self) -> float:
+        """Score on the training data with the parameters after the epoch.
 
         It is computed when it is read, which is possible until on_epoch returns. Of more than
         10,000 rows it takes 10,000, spread over all of them.
 
         Returns
         -------
-        float or None
-            The accuracy, from 0 to 1; None for regression.
+        float
+            The accuracy, from 0 to 1; for regression R^2.
         """
-        return self._accuracy()
+        return self._score()
 
 
 OnEpoch = Callable[[Progress], None]

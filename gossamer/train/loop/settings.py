@@ -12,13 +12,25 @@ import numpy as np
 
 from gossamer.errors import InputError
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.train.data.samples import DataShape, Samples
+from gossamer.train.data.scaling import Scaling
 from gossamer.train.loop.schedule import Schedule, factor
 
-INITIAL = ("uniform", "glorot")
+INITIAL = ("glorot", "uniform")
+OPTIMISERS = ("adam", "sgd")
+KEEP = ("best", "last")
 UNIFORM = 0.05
 """Bound of the published initial weights, which lie between its negative and it."""
+HIDDEN = (100,)
+"""Units of the hidden layers where neither `sizes` nor `hidden` is given."""
+_BATCH = 200
+"""Samples of an update where `batch` is not given and there are as many."""
+_RATES = {"adam": 0.001, "sgd": 0.1}
+"""The learning rate of each optimiser where none is given."""
 _MOST = 2**31 - 1
 """Largest number of parameters that the 32-bit indices of kernels can count."""
+_RANGES = {"sigmoid": (0, 1), "tanh": (-1, 1)}
+"""The numbers between which the values of an activation lie."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +38,16 @@ class Settings:
     """The settings with which one network is trained.
 
     sizes: number of units of each layer, inputs first.
-    The other fields are the parameters of MLP with the same names.
+    The other fields are the parameters of MLP with the same names. None of them is left open,
+    except `output` with cross_entropy, where the outputs are a softmax.
     Raises InputError that names a wrong one.
     """
 
     sizes: tuple[int, ...]
     activation: str
+    output: str | None
     loss: str
+    optimiser: str
     learning_rate: float
     schedule: Schedule
     momentum: float
@@ -40,11 +55,18 @@ class Settings:
     batch: int
     epochs: int
     target_error: float | None
+    patience: int | None
+    keep: str
     shuffle: bool
+    standardise: bool
+    scale_targets: bool
     initial: str
     seed: int | None
 
     def __post_init__(self) -> None:
+        if self.momentum and self.optimiser == "adam":
+            raise InputError(f"momentum {self.momentum!r}: goes with the optimiser sgd; Adam has "
+                             "its own")
         try:
             count = self.problem(0, 0).parameter_count
         except ValueError as error:
@@ -59,6 +81,13 @@ class Settings:
             raise InputError(f"weight_decay {self.weight_decay!r}: expected 0 or more")
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum {self.momentum!r}: expected 0 or more, and below 1")
+        if self.optimiser not in OPTIMISERS:
+            raise InputError(f"optimiser {self.optimiser!r}: expected one of "
+                             f"{', '.join(OPTIMISERS)}")
+        if self.keep not in KEEP:
+            raise InputError(f"keep {self.keep!r}: expected one of {', '.join(KEEP)}")
+        if self.patience is not None and self.patience < 1:
+            raise InputError(f"patience {self.patience}: expected 1 or more epochs, or None")
         if self.epochs < 1:
             raise InputError(f"epochs {self.epochs}: expected 1 or more epochs over the data")
         if self.initial not in INITIAL:
@@ -68,22 +97,58 @@ class Settings:
         factor(self.schedule, 0)
 
     @staticmethod
-    def of(mlp: Any) -> Settings:
-        """Returns the settings of an MLP. Raises InputError that names a wrong one."""
+    def of(mlp: Any, data: DataShape) -> Settings:
+        """Returns the settings with which an MLP is trained on samples of this shape, which decides
+        what the MLP leaves open. Raises InputError that names a wrong one."""
+        labelled, optimiser = data.labelled, mlp.optimiser
+        loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
+        output = mlp.output
+        if output is None and loss == "squared_error" and not labelled:
+            output = "linear"
         return Settings(
-            _sizes(mlp.sizes), mlp.activation, mlp.loss, _number(mlp, "learning_rate"),
+            units(mlp, data.inputs, data.outputs), mlp.activation, output, loss,
+            optimiser,
+            _RATES.get(optimiser, 1.0) if mlp.learning_rate is None
+            else _number(mlp, "learning_rate"),
             mlp.schedule, _number(mlp, "momentum"), _number(mlp, "weight_decay"),
-            _whole(mlp, "batch"), _whole(mlp, "epochs"),
+            min(_BATCH, data.rows) if mlp.batch is None else _whole(mlp, "batch"),
+            _whole(mlp, "epochs"),
             None if mlp.target_error is None else _number(mlp, "target_error"),
-            bool(mlp.shuffle), mlp.initial, None if mlp.seed is None else _whole(mlp, "seed"))
+            None if mlp.patience is None else _whole(mlp, "patience"), mlp.keep,
+            bool(mlp.shuffle), bool(mlp.standardise), bool(mlp.scale_targets), mlp.initial,
+            None if mlp.seed is None else _whole(mlp, "seed"))
 
-    def problem(self, rows: int, samples: int, networks: int = 1) -> BackpropProblem:
-        """Returns the problem of one epoch over `samples` samples of data with `rows` rows."""
-        return BackpropProblem(self.sizes, rows, samples, self.activation, self.loss, self.batch,
-                               self.momentum > 0, networks)
+    def problem(self, rows: int, samples: int, networks: int = 1,
+                weighted: bool = False) -> BackpropProblem:
+        """Returns the problem of one epoch over `samples` samples of data with `rows` rows.
+        weighted: whether the samples have weights."""
+        return BackpropProblem(
+            self.sizes, rows, samples, self.activation, self.loss, self.batch, self.momentum > 0,
+            networks, adam=self.optimiser == "adam", output=self.output,
+            weighted=weighted and self.loss != "cross_entropy")
+
+    def scaling(self, data: Samples) -> Scaling:
+        """Returns how samples are scaled before training."""
+        linear = self.problem(0, 0).output_activation == "linear"
+        scales_targets = self.scale_targets and linear and data.labels is None
+        return Scaling.of(data.x if self.standardise else None,
+                          data.targets if scales_targets else None)
+
+    def check_targets(self, targets: np.ndarray) -> None:
+        """Raises InputError where a target is a number that the outputs cannot become."""
+        activation = self.problem(0, 0).output_activation
+        if activation not in _RANGES:
+            return
+        least, most = _RANGES[activation]
+        outside = (targets < least) | (targets > most)
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            raise InputError(f"y has {targets[row, column]:g} in row {row}, column {column}: the "
+                             f"outputs are a {activation}, which gives {least} to {most}; take "
+                             "output='linear', or bring y into that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Returns the initial parameters, and velocities of 0, the same for every device:
+        """Returns the initial parameters, and zeros behind them, the same for every device:
         (parameter_count,) float32."""
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -91,7 +156,7 @@ class Settings:
             parameters[:problem.weight_count] = rng.uniform(-UNIFORM, UNIFORM,
                                                             problem.weight_count)
         else:
-            for weights, _ in problem.split(parameters):
+            for weights, _ in problem.split(parameters[:problem.weight_count]):
                 bound = math.sqrt(6 / sum(weights.shape))
                 weights[...] = rng.uniform(-bound, bound, weights.shape)
         return parameters
@@ -102,15 +167,42 @@ class Settings:
                 self.weight_decay)
 
 
-def _sizes(sizes: Any) -> tuple[int, ...]:
+def given_sizes(mlp: Any) -> tuple[int, ...]:
+    """Returns the units of all layers that an MLP names; () where it leaves them open. Raises
+    InputError where they cannot be."""
+    sizes = mlp.sizes
+    if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):
+        return ()
     example = "all layers, inputs first and outputs last, such as (784, 32, 10)"
-    if isinstance(sizes, str) or not isinstance(sizes, Sequence | np.ndarray) or not all(
-            isinstance(size, Integral) for size in sizes):
+    if not _are_whole(sizes):
         raise InputError(f"sizes {sizes!r}: expected whole numbers, {example}")
     if len(sizes) < 2:
         raise InputError(f"sizes {tuple(map(int, sizes))}: expected {example}; hidden layers alone "
-                         "are not enough")
+                         "are given by hidden")
+    if mlp.hidden is not None:
+        raise InputError(f"hidden {mlp.hidden!r}: sizes {tuple(map(int, sizes))} say all layers; "
+                         "give one of them")
     return tuple(map(int, sizes))
+
+
+def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
+    """Returns the units of all layers of an MLP, whose samples have so many inputs and outputs
+    where it leaves these open. Raises InputError where they cannot be."""
+    if sizes := given_sizes(mlp):
+        return sizes
+    hidden = HIDDEN if mlp.hidden is None else mlp.hidden
+    if not _are_whole(hidden):
+        raise InputError(f"hidden {hidden!r}: expected whole numbers, the units of each hidden "
+                         "layer, such as (100,)")
+    if min(hidden, default=1) < 1:
+        raise InputError(f"hidden {tuple(map(int, hidden))}: expected one unit or more in each "
+                         "layer")
+    return (inputs, *map(int, hidden), outputs)
+
+
+def _are_whole(values: Any) -> bool:
+    return (isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
+            and all(isinstance(value, Integral) for value in values))
 
 
 def _number(mlp: Any, name: str) -> float:

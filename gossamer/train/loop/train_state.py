@@ -6,7 +6,7 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,6 +27,43 @@ _GROWTH = 1e6
 """Training has diverged when an epoch's mean loss exceeds that of the first samples times this."""
 
 
+_LEAST_GAIN = 1e-4
+"""A mean loss is an improvement where it is smaller by at least this."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How well a network did on its validation data.
+
+    loss: mean loss. score: accuracy, or R^2.
+    """
+
+    loss: float
+    score: float
+
+    def is_better(self, other: Validation) -> bool:
+        """Says whether this is the better one: its score is higher or, where both are equal, its
+        loss is smaller by what counts as an improvement."""
+        return self.score > other.score or (
+            self.score == other.score and self.loss <= other.loss - _LEAST_GAIN)
+
+
+Validate = Callable[["TrainState"], Validation]
+"""A function that validates a network with the parameters after its last epoch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The epoch that did best on the validation data.
+
+    epoch: its number, from 1. weights: (weight_count,) float32, the parameters after it.
+    """
+
+    epoch: int
+    validation: Validation
+    weights: np.ndarray
+
+
 @dataclass(eq=False)
 class TrainState:
     """One network's training so far.
@@ -37,6 +74,10 @@ class TrainState:
     epochs_done: number of finished epochs.
     curve: mean loss of each epoch.
     first: mean loss of the very first samples; None before the first epoch.
+    validation: how well the last epoch did; None without validation data.
+    best: the best epoch so far; None without validation data, or where the last one is kept.
+    idle: number of epochs since the last improvement.
+    least: the mean loss of the last epoch that was an improvement without validation data.
     failure: text that says how training diverged, or "". The other fields are then those from
     before that epoch.
     """
@@ -47,6 +88,10 @@ class TrainState:
     epochs_done: int = 0
     curve: list[float] = field(default_factory=list)
     first: float | None = None
+    validation: Validation | None = None
+    best: Best | None = None
+    idle: int = 0
+    least: float = math.inf
     failure: str = ""
 
     @staticmethod
@@ -56,14 +101,30 @@ class TrainState:
         return TrainState(settings, rng, settings.start(rng))
 
     def under(self, settings: Settings) -> TrainState:
-        """Returns the same state with other settings. Velocities stay where both have momentum,
-        start at 0 where only the new settings have it, and are dropped where they have none."""
-        problem = settings.problem(0, 0)
+        """Returns the state in which training goes on from the kept parameters with other settings.
+        Velocities and Adam's means stay where both settings have them, and else start at 0."""
+        problem, before = settings.problem(0, 0), self.settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
-        common = min(len(parameters), len(self.parameters))
-        parameters[:common] = self.parameters[:common]
+        if problem.parameter_count == before.parameter_count:
+            parameters[:] = self.parameters
+        parameters[:problem.weight_count] = self.kept_weights
         return replace(self, settings=settings, parameters=parameters, curve=list(self.curve),
-                       failure="")
+                       validation=None, best=None, idle=0, failure="")
+
+    @property
+    def kept_weights(self) -> np.ndarray:
+        """The parameters that the trained network has, (weight_count,) float32: those after the
+        best epoch where they are to be kept and there is one, else after the last."""
+        if self.best is not None and self.settings.keep == "best":
+            return self.best.weights
+        return self.parameters[:self.settings.problem(0, 0).weight_count]
+
+    @property
+    def kept_epoch(self) -> int:
+        """Number of the epoch after which the network has its kept parameters."""
+        if self.best is not None and self.settings.keep == "best":
+            return self.best.epoch
+        return self.epochs_done
 
     @property
     def reached(self) -> bool:
@@ -72,9 +133,35 @@ class TrainState:
         return target is not None and bool(self.curve) and self.curve[-1] <= target
 
     @property
+    def out_of_patience(self) -> bool:
+        """True where as many epochs as the patience brought no improvement."""
+        return self.settings.patience is not None and self.idle >= self.settings.patience
+
+    @property
     def ended(self) -> bool:
         """True where no further epoch is trained."""
-        return bool(self.failure) or self.reached or self.epochs_done >= self.settings.epochs
+        return (bool(self.failure) or self.reached or self.out_of_patience
+                or self.epochs_done >= self.settings.epochs)
+
+    def note_loss(self) -> None:
+        """Takes note of whether the last epoch was an improvement, by its mean loss."""
+        improved = self.curve[-1] <= self.least - _LEAST_GAIN
+        self.idle = 0 if improved else self.idle + 1
+        if improved:
+            self.least = self.curve[-1]
+
+    def note_validation(self, validation: Validation) -> None:
+        """Takes note of how well the last epoch did on the validation data and, where the best one
+        is kept, of its parameters if it is that one."""
+        self.validation = validation
+        if self.settings.keep != "best":
+            self.note_loss()
+            return
+        self.idle += 1
+        if self.best is None or validation.is_better(self.best.validation):
+            count = self.settings.problem(0, 0).weight_count
+            self.best = Best(self.epochs_done, validation, self.parameters[:count].copy())
+            self.idle = 0
 
     def check(self) -> None:
         """Raises TrainingError where training diverged."""
@@ -83,7 +170,7 @@ class TrainState:
             scheduled_rate = self.settings.numbers(self.epochs_done)[0]
             raise TrainingError(
                 f"training {self.failure}; the network is as it was after epoch "
-                f"{self.epochs_done}: try a learning_rate below {rate:g}"
+                f"{self.kept_epoch}: try a learning_rate below {rate:g}"
                 + (f" (which the schedule made {scheduled_rate:g} in this epoch)"
                    if scheduled_rate != rate else "")
                 + ", or numbers in x nearer to 0")
@@ -114,11 +201,15 @@ class TrainLoop:
 
     states: the training state of each network, which the loop changes.
     rows: for each state the indices of the rows of `data` that it is trained on.
+    validate: function that validates a state after each epoch; None without validation data.
     """
 
     def __init__(self, states: Sequence[TrainState], data: Samples, rows: Sequence[np.ndarray],
-                 device: Device, effort: str | None = None, algorithm: str | None = None) -> None:
-        self.problem = states[0].settings.problem(len(data.x), len(rows[0]), len(states))
+                 device: Device, effort: str | None = None, algorithm: str | None = None,
+                 validate: Validate | None = None) -> None:
+        self.problem = states[0].settings.problem(len(data.x), len(rows[0]), len(states),
+                                                  data.weights is not None)
+        self._validate = validate
         self._slots = [_Slot(state, np.asarray(state_rows, np.int32), state.epochs_done, state.rng)
                        for state, state_rows in zip(states, rows, strict=True)]
         self._in_order = np.stack([slot.rows for slot in self._slots])
@@ -161,12 +252,25 @@ class TrainLoop:
             if not slot.state.failure:
                 self._count(slot, next_generators[index], float(means[index]))
         self._trainer.accept()
+        self._note_progress([slot for _, slot in active_slots])
         if any(slot.state.ended and not slot.parameters_fetched for _, slot in active_slots):
             self.fetch_parameters()
         if debug.level() >= 2:
             debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
                        f"{seconds * 1e6:.1f} us, {self._per_sample(seconds):.3f} us a sample")
         return seconds
+
+    def _note_progress(self, slots: Sequence[_Slot]) -> None:
+        """Has each state that was trained take note of how well it did."""
+        if self._validate is not None:
+            self.fetch_parameters()
+        for slot in slots:
+            if slot.state.failure:
+                continue
+            if self._validate is None:
+                slot.state.note_loss()
+            else:
+                slot.state.note_validation(self._validate(slot.state))
 
     def fetch_parameters(self) -> None:
         """Copies the parameters after each state's last epoch from the device into the state; a

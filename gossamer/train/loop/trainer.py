@@ -34,7 +34,11 @@ class Trainer:
         self.choice = choice
         self._device = device = choice.device
         self._pieces = _pieces(problem, choice)
-        self._x, self._targets = data.on(device, *self._pieces[0].variant.inputs[:2])
+        specs = self._pieces[0].variant.inputs
+        self._x = data.on(device, "x", data.x, specs[0])
+        self._targets = data.on(device, "targets", data.targets_for(problem.loss), specs[1])
+        self._sample_weights = ([data.on(device, "sample weights", data.weights, specs[5])]
+                                if data.weights is not None and problem.weighted else [])
         self._settings = device.empty(problem.inputs[3].nbytes, "the learning rates")
         self._parameters = device.upload(parameters, "the parameters")
         self._previous = [device.upload(parameters, "the parameters before an epoch")
@@ -105,7 +109,8 @@ class Trainer:
     def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
         """Trains on the samples of a piece, in place."""
         self.choice.algorithm.launch(
-            piece.state, [self._x, self._targets, order, self._settings, self._parameters],
+            piece.state, [self._x, self._targets, order, self._settings, self._parameters,
+                          *self._sample_weights],
             [self._parameters, losses], piece.workspace, stream)
 
     def _read(self, buffer: Buffer) -> np.ndarray:

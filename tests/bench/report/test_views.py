@@ -52,3 +52,8 @@ def test_a_newer_run_replaces_only_the_precisions_it_has() -> None:
         *RUN, row("gossamer", 70.0, **later), row("cudnn", 60.0, **later)])}
     assert [row.median_us for row in shown["fp32"].rows] == [60.0, 70.0]
     assert [row.median_us for row in shown["fp16"].rows] == [30.0, 40.0]
+
+
+def test_a_share_of_light_above_1_is_left_out() -> None:
+    assert row("gossamer", 100.0, speed_of_light_us=50.0).share_of_light == 0.5
+    assert row("gossamer", 100.0, speed_of_light_us=100.1).share_of_light is None

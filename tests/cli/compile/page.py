@@ -11,6 +11,7 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
+        self.ids: list[str] = []
         self.text: list[str] = []
         self.tags: list[str] = []
         self.widths: list[float] = []
@@ -26,6 +27,8 @@ class Page(HTMLParser):
         for name, value in attrs:
             if name in ("src", "href", "action"):
                 self.links.append(str(value))
+            if name == "id":
+                self.ids.append(str(value))
             if name == "style":
                 self.widths.append(float(str(value).removeprefix("width:").removesuffix("%")))
 

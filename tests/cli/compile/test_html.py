@@ -31,7 +31,8 @@ def test_the_page_stands_alone_and_says_it_all(run: Run, network: Path, tmp_path
     text = (tmp_path / "a.html").read_text()
     described = json.loads(compile_(run, network, "--json").stdout)
     content = Page(text)
-    assert content.links == [] and "url(" not in text and "@import" not in text
+    assert "url(" not in text and "@import" not in text
+    assert content.links and all(link.removeprefix("#") in content.ids for link in content.links)
     assert "script" not in content.tags
     assert max(content.widths) == 100.0 and min(content.widths) >= 0
     for row in described["reports"][0]["rows"]:
@@ -40,6 +41,45 @@ def test_the_page_stands_alone_and_says_it_all(run: Run, network: Path, tmp_path
             assert candidate["reason"] in content.text
         for reason in row["rejected"].values():
             assert reason in content.text
+
+
+def test_the_page_is_called_as_its_file(run: Run, network: Path, tmp_path: Path) -> None:
+    result = compile_(run, network, "--html", tmp_path / "a.html")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "a.html").read_text()
+    assert f"<title>{network.name}</title>" in text
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    assert text.count('class="legend"') >= 1
+
+
+def _row(**changes: object) -> dict[str, object]:
+    return {"layer": "conv", "op": "conv2d", "problem": "3x3", "density": 0.5,
+            "algorithm": "sparse", "config": "", "precision": "fp32", "layout": "NCHW",
+            "device": "host", "flops": 0, "median_us": 12.0, "p25_us": 12.0, "p75_us": 12.0,
+            "cold_us": None, "error": None, "best_dense_us": 10.0, "speedup": 10 / 12,
+            "speedup_reason": "10.0 us against 12.0 us, but its formats cost more elsewhere",
+            "build_s": None, "build_when": None, "build_cached": None, "device_bytes": None,
+            "skips_zeros": True, "rejected": {}, "candidates": [], **changes}
+
+
+def test_a_layer_that_is_slower_says_why() -> None:
+    facts = {"model": "m.onnx", "device": "host", "description": "cpu", "effort": "quick",
+             "precision": "fp32", "measured": 1, "reused": 0}
+    slower, faster = _row(), _row(layer="other", speedup=2.0, speedup_reason="", median_us=5.0)
+    content = Page(page(facts, [Report("host", 1, [slower, faster], [])]))
+    assert content.text.count(str(slower["speedup_reason"])) == 2
+    assert "why below 1" in content.text
+    assert sorted(set(content.widths)) == [41.7, 83.3, 100.0]
+    assert "why below 1" not in Page(page(facts, [Report("host", 1, [faster], [])])).text
+
+
+def test_a_plan_without_a_time_has_its_name() -> None:
+    facts = {"model": "m.onnx", "device": "host", "description": "cpu", "effort": "quick",
+             "precision": "fp32", "measured": 1, "reused": 0}
+    plan = {"plan": "im2col wherever it can", "median_us": None, "p25_us": None, "p75_us": None,
+            "outcome": "not tried", "is_taken": False}
+    content = Page(page(facts, [Report("host", 1, [], [], plans=[plan])]))
+    assert "im2col wherever it can" in content.text and "not tried" in content.text
 
 
 def test_the_page_escapes_names() -> None:

@@ -105,10 +105,11 @@ def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_
 @pytest.mark.parametrize("columns, greatest, words, notice", [
     (64, 255, [], ""),
     (64, 256, [], "reach from 0 to 256 and are not scaled, from which a network may learn little; "
-                  "bring them nearer to 0 (--scale only takes 0..255 to 0..1), --no-scale"),
+                  "--standardise brings them nearer to 0, --no-scale leaves them as they are"),
     (16, 255, [], "reach from 0 to 255 and are not scaled, from which a network may learn little; "
                   "--scale takes 0..255 to 0..1, --no-scale leaves them as they are"),
-    (16, 255, ["--no-scale"], ""), (16, 255, ["--scale"], ""), (16, 16, [], "")])
+    (64, 256, ["--standardise"], ""), (16, 255, ["--no-scale"], ""), (16, 255, ["--scale"], ""),
+    (16, 16, [], "")])
 def test_numbers_that_nobody_chose_to_leave_unscaled(model, tmp_path, columns, greatest, words,
                                                      notice):
     path = save_csv(tmp_path / "x.csv", LABELS, levels(columns, greatest))

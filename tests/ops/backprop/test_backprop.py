@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gossamer.device.registry import find
-from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, BackpropProblem
+from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, OUTPUTS, BackpropProblem
 from gossamer.ops.backprop.reference import gradient, reference
 from tests.ops.harness import check
 
@@ -20,17 +22,28 @@ _SIZES = [(7, 3), (6, 5, 3), (5, 4, 6, 3), (4, 5, 3, 4, 2)]
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients_are_those_of_finite_differences(activation: str, loss: str,
                                                    sizes: tuple[int, ...]) -> None:
-    problem = BackpropProblem(sizes, 3, 3, activation, loss, batch=3)
+    _check_gradients(BackpropProblem(sizes, 3, 3, activation, loss, batch=3))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_gradients_of_every_output_activation(output: str) -> None:
+    _check_gradients(BackpropProblem((5, 4, 3), 3, 3, "relu", batch=3, output=output))
+
+
+def _check_gradients(problem: BackpropProblem) -> None:
+    sizes = problem.sizes
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, sizes[0]))
     targets = rng.random((3, sizes[-1]))
+    sample_weights = rng.random(3)
     parameters = rng.standard_normal(problem.weight_count)
 
     def mean_loss(values: np.ndarray) -> float:
-        return float(gradient(problem, problem.split(values), x, targets)[0].mean())
+        return float(gradient(problem, problem.split(values), x, targets,
+                              sample_weights)[0].mean())
 
     by_backprop = np.concatenate([part.ravel() for layer in gradient(
-        problem, problem.split(parameters), x, targets)[1] for part in layer])
+        problem, problem.split(parameters), x, targets, sample_weights)[1] for part in layer])
     step = 1e-6
     by_difference = np.array([
         (mean_loss(parameters + offset) - mean_loss(parameters - offset)) / (2 * step)
@@ -64,6 +77,33 @@ def test_the_host_trains_as_the_reference(activation: str, loss: str, velocity: 
     check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
 
 
+ADAM_AND_WEIGHTS = [
+    {"adam": True}, {"adam": True, "batch": 4, "loss": "cross_entropy", "activation": "relu"},
+    {"adam": True, "batch": 4, "weighted": True, "output": "linear"},
+    {"weighted": True, "output": "tanh", "activation": "relu"},
+    {"velocity": True, "weighted": True, "batch": 3, "output": "sigmoid", "activation": "tanh"}]
+"""Arguments of problems with Adam, weighted samples and other outputs."""
+
+
+@pytest.mark.parametrize("arguments", ADAM_AND_WEIGHTS)
+def test_adam_and_weights_on_the_host(arguments: dict[str, Any]) -> None:
+    problem = BackpropProblem((9, 5, 3), 6, 10, networks=2, **arguments)
+    check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
+
+
+def test_adam_is_the_published_update() -> None:
+    """The first update of Adam is the learning rate times the sign of the gradient."""
+    problem = BackpropProblem((3, 2), 1, 1, adam=True)
+    inputs = problem.example_inputs(np.random.default_rng(0))
+    inputs[0][:] = 1
+    inputs[3][:] = 0.01, 0, 0
+    after = reference(problem, inputs, {})[0]
+    count = problem.weight_count
+    change = after[0, :count] - inputs[4][0, :count]
+    np.testing.assert_allclose(change, -0.01 * np.sign(after[0, count:2 * count]), rtol=1e-5)
+    assert after[0, -1] == 1
+
+
 @pytest.mark.parametrize(("sizes", "samples", "networks"), ODD)
 def test_odd_sizes_on_the_host(sizes: tuple[int, ...], samples: int, networks: int) -> None:
     problem = BackpropProblem(sizes, 5, samples, networks=networks)
@@ -74,6 +114,9 @@ def test_bad_problems_are_refused() -> None:
     for wrong, message in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "a unit"),
                            ({"activation": "cubic"}, "expected one of sigmoid"),
                            ({"loss": "hinge"}, "expected one of squared_error"),
+                           ({"output": "step"}, "expected one of linear"),
+                           ({"output": "linear", "loss": "cross_entropy"}, "are a softmax"),
+                           ({"adam": True, "velocity": True}, "expected one of them"),
                            ({"batch": 0}, "a batch of 1")):
         with pytest.raises(ValueError, match=message):
             BackpropProblem(**{"sizes": (3, 2), "rows": 1, "samples": 1, **wrong})

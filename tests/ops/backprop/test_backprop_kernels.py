@@ -19,11 +19,11 @@ from gossamer.ops.backprop.blocked import gram
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.per_step import per_step
 from gossamer.ops.backprop.persistent.persistent import Persistent
-from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.problem import OUTPUTS, BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.ops.weights import Weights
 from tests.conftest import is_slow
-from tests.ops.backprop.test_backprop import ODD
+from tests.ops.backprop.test_backprop import ADAM_AND_WEIGHTS, ODD
 from tests.ops.harness import check, run_variant
 from tests.tolerances import normalised_error, tolerance
 
@@ -75,6 +75,27 @@ def test_activations_losses_batches_and_momentum(
         batch: int) -> None:
     problem = BackpropProblem((9, 5, 3), 6, 10, activation, loss, batch, velocity, networks=2)
     check(problem, compiled_device, inputs=inputs_of(problem), taken=one(turn))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("arguments", ADAM_AND_WEIGHTS)
+def test_adam_and_weighted_samples(compiled_device: Device, arguments: dict[str, Any]) -> None:
+    problem = BackpropProblem((9, 5, 3), 6, 10, networks=2, **arguments)
+    check(problem, compiled_device, inputs=inputs_of(problem), taken=one(0))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_output_activations(compiled_device: Device, output: str) -> None:
+    problem = BackpropProblem((9, 5, 3), 6, 10, "relu", output=output)
+    check(problem, compiled_device, inputs=inputs_of(problem), taken=one(0))
+
+
+def test_only_per_step_trains_by_adam(compiled_device: Device) -> None:
+    problem = BackpropProblem((9, 5, 3), 6, 10, adam=True)
+    reasons = {algorithm.name: algorithm.supports(problem, compiled_device)
+               for algorithm in KERNELS}
+    assert reasons.pop("per_step") is None
+    assert all("per_step can" in reason for reason in reasons.values())
 
 
 @pytest.mark.sanitize

@@ -70,9 +70,9 @@ def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
     ("5,1,2\n,3,4\n", "line 2: the label is empty"),
     ("5,1,2\nNaN,3,4\n", "line 2: the label is NaN"),
     ("5,1,2\n5.5,3,4\n", "the first column has 5.5, expected labels of classes; are they in the "
-                         "last column?"),
+                         "last column? `train --task regression` learns numbers"),
     ("5,1,2\ninf,3,4\n", "the first column has inf, expected labels of classes; are they in the "
-                         "last column?"),
+                         "last column? `train --task regression` learns numbers"),
     ("5,1,a\n0,3,b\n", "line 1, column 3 is 'a', expected a finite number; are labels in the last "
                        "column?"),
     (f"{'a' * 64},1\nb,2\n", "has labels of more than 63 characters"),

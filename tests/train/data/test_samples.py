@@ -73,7 +73,7 @@ def test_one_hot_targets() -> None:
 
 
 def test_wrong_validation_data() -> None:
-    mlp = MLP((2, 3), device="host", epochs=1)
+    mlp = MLP.published((2, 3), device="host", epochs=1)
     for validation, message in (((X, Y[:3]), "validation x has 6 rows, validation y has 3"),
                         ((_with(1, 0, np.nan), Y), "validation x has nan in row 1, column 0"),
                         ((X, Y + 1), "validation y has the label 3 in row 2: expected one of 0, 1, "

@@ -26,7 +26,8 @@ Blobs = tuple[np.ndarray, np.ndarray]
 def test_every_network_as_onnx(device: Device, blobs: Blobs, tmp_path: Path,
                                sizes: tuple[int, ...], activation: str, loss: str) -> None:
     x, labels = blobs
-    mlp = MLP(sizes, activation=activation, loss=loss, learning_rate=0.02, initial="glorot",
+    mlp = MLP.published(sizes, activation=activation, loss=loss, learning_rate=0.02,
+                        initial="glorot",
               epochs=2, device="host").fit(x, labels)
     file = tmp_path / "net.onnx"
     mlp.save_onnx(file)
@@ -56,11 +57,11 @@ def test_every_network_as_onnx(device: Device, blobs: Blobs, tmp_path: Path,
 def test_names_of_classes_go_along(blobs: Blobs, tmp_path: Path) -> None:
     names = np.array(["ash", "elm", "oak"])[blobs[1]]
     file = tmp_path / "net.onnx"
-    MLP((4, 3), epochs=1, device="host").fit(blobs[0], names).save_onnx(str(file))
+    MLP.published((4, 3), epochs=1, device="host").fit(blobs[0], names).save_onnx(str(file))
     classes, outputs = onnx.load(file).metadata_props
     assert (classes.key, json.loads(classes.value)) == ("classes", ["ash", "elm", "oak"])
     assert (outputs.key, outputs.value) == ("outputs", "scores")
-    mlp = MLP((4, 3), loss="cross_entropy", epochs=1, device="host")
+    mlp = MLP.published((4, 3), loss="cross_entropy", epochs=1, device="host")
     mlp.fit(blobs[0], names.astype(bytes)).save_onnx(file)
     (entry,) = onnx.load(file).metadata_props
     assert json.loads(entry.value) == ["ash", "elm", "oak"]
@@ -76,7 +77,7 @@ def test_names_of_classes_go_along(blobs: Blobs, tmp_path: Path) -> None:
     ("picture", '{"height": 8, "width": 8, "channels": "rgb"}'), ("outputs", "logits")])
 def test_metadata_of_other_programs(blobs: Blobs, tmp_path: Path, key: str, value: str) -> None:
     file = tmp_path / "net.onnx"
-    MLP((4, 3), epochs=1, device="host").fit(*blobs).save_onnx(file)
+    MLP.published((4, 3), epochs=1, device="host").fit(*blobs).save_onnx(file)
     model = onnx.load(file)
     onnx.helper.set_model_props(model, {key: value})
     onnx.save(model, file)
@@ -94,7 +95,8 @@ def test_a_file_that_takes_raw_samples(device: Device, tmp_path: Path,
     if not preparation.scale:
         x /= 256
     prepared = preparation(x)
-    mlp = MLP((prepared.shape[1], 5, 3), epochs=2, device="host").fit(prepared, np.arange(30) % 3)
+    mlp = MLP.published((prepared.shape[1], 5, 3), epochs=2, device="host").fit(
+        prepared, np.arange(30) % 3)
     file = tmp_path / "net.onnx"
     mlp.save_onnx(file, preparation)
     model = onnx.load(file)
@@ -123,7 +125,7 @@ def test_the_threshold_of_raw_samples(threshold: float) -> None:
 
 
 def test_a_preparation_that_does_not_fit(blobs: Blobs, tmp_path: Path) -> None:
-    mlp = MLP((4, 3), epochs=1, device="host").fit(*blobs)
+    mlp = MLP.published((4, 3), epochs=1, device="host").fit(*blobs)
     for preparation, message in (
             (Preparation(pad=(3, 3), shape=(2, 2)), "pads to 3x3, the network takes 4 numbers"),
             (Preparation(shape=(5, 5)), "pictures are 5x5, the network takes 4 numbers"),
@@ -135,7 +137,7 @@ def test_a_preparation_that_does_not_fit(blobs: Blobs, tmp_path: Path) -> None:
 
 
 def test_bad_targets(blobs: Blobs, tmp_path: Path) -> None:
-    mlp = MLP((4, 3), epochs=1, device="host")
+    mlp = MLP.published((4, 3), epochs=1, device="host")
     with pytest.raises(InputError, match="not trained yet"):
         mlp.save_onnx(tmp_path / "net.onnx")
     mlp.fit(*blobs)

@@ -139,7 +139,7 @@ def test_sparse_data_are_measured_as_such(monkeypatch: pytest.MonkeyPatch,
     algorithms = {}
     for share in (0.1, 1.0):
         x = (rng.random((700, 20)) < share).astype(np.float32)
-        mlp = MLP((20, 3, 2), device="host", effort="quick", epochs=1)
+        mlp = MLP.published((20, 3, 2), device="host", effort="quick", epochs=1)
         algorithms[share] = mlp.fit(x, rng.integers(0, 2, 700)).algorithm_
     assert algorithms == {0.1: "lists", 1.0: "rows"}
     # two epochs of all samples, and the measurements before them

@@ -22,7 +22,7 @@ SETTINGS: dict[str, Any] = {"momentum": 0.6, "shuffle": True, "learning_rate": 0
 
 
 def _mlp(**settings: Any) -> MLP:
-    return MLP((4, 6, 3), **{"device": "host", **SETTINGS, **settings})
+    return MLP.published((4, 6, 3), **{"device": "host", **SETTINGS, **settings})
 
 
 def _bits(mlp: MLP) -> bytes:

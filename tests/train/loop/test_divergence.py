@@ -9,13 +9,15 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.errors import TrainingError
 from gossamer.train import MLP, Progress
+from gossamer.train.data.samples import DataShape
 from gossamer.train.loop.settings import Settings
 
 Blobs = tuple[np.ndarray, np.ndarray]
 
 
 def _linear(**settings: Any) -> MLP:
-    return MLP((1, 1), **{"activation": "relu", "epochs": 5, "device": "host", **settings})
+    return MLP.published((1, 1), **{"activation": "relu", "epochs": 5, "device": "host",
+                                    **settings})
 
 
 def test_it_says_at_which_sample(device: Device) -> None:
@@ -95,18 +97,19 @@ def test_an_easy_beginning_is_no_measure() -> None:
     x[:20] = 1e-5
     mlp = _linear(initial="glorot").fit(x, 2 * x[:, 0])
     assert mlp.score(x, 2 * x[:, 0]) > 0.99
-    weight, _ = Settings.of(MLP((1, 2))).start(np.random.default_rng(0)).reshape(2, 2)
-    x[:20] = 25 / (weight[1] - weight[0])
     labels = np.arange(200) % 2
+    settings = Settings.of(MLP.published((1, 2)), DataShape(200, 1, 2, True))
+    weight, _ = settings.start(np.random.default_rng(0)).reshape(2, 2)
+    x[:20] = 25 / (weight[1] - weight[0])
     labels[:20] = 1
-    mlp = MLP((1, 2), loss="cross_entropy", learning_rate=1e-3, device="host", epochs=3)
+    mlp = MLP.published((1, 2), loss="cross_entropy", learning_rate=1e-3, device="host", epochs=3)
     assert mlp.fit(x, labels).n_iter_ == 3
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("factor", [1e300, 1e20])
 def test_a_rate_beyond_all_numbers(blobs: Blobs, factor: float) -> None:
-    mlp = MLP((4, 3), epochs=4, schedule=("step", 1, factor), device="host")
+    mlp = MLP.published((4, 3), epochs=4, schedule=("step", 1, factor), device="host")
     with pytest.raises(TrainingError, match=r"diverged in epoch \d .* below 0.3 \(which the "
                                             r"schedule made .* in this epoch\), or numbers in x"):
         mlp.fit(*blobs)

@@ -32,13 +32,13 @@ def test_what_is_available(files):
 
 def test_too_large_a_network(files):
     """A 2-3-2 network has 17 parameters, in five copies of four bytes each."""
-    mlp = MLP((2, 3, 2), device="host", epochs=1)
+    mlp = MLP.published((2, 3, 2), device="host", epochs=1)
     files[1].write_text("340")
     mlp.fit(X, Y)
     files[1].write_text("339")
     message = (r"sizes \(2, 3, 2\): 17 parameters take 340 bytes to train \(5 copies\), 339 bytes "
                "of memory are available: expected fewer units")
-    for train in (MLP((2, 3, 2), device="host").fit, mlp.partial_fit):
+    for train in (MLP.published((2, 3, 2), device="host").fit, mlp.partial_fit):
         with pytest.raises(InputError, match=message):
             train(X, Y)
 
@@ -46,4 +46,4 @@ def test_too_large_a_network(files):
 def test_folds_and_velocities_count(files):
     files[1].write_text("1359")
     with pytest.raises(InputError, match=r"config 0: .*: 68 parameters take 1360 bytes"):
-        cross_validate(MLP((2, 3, 2), device="host", momentum=0.5), X, Y, folds=2)
+        cross_validate(MLP.published((2, 3, 2), device="host", momentum=0.5), X, Y, folds=2)

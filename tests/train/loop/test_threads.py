@@ -29,7 +29,7 @@ def most() -> list[int]:
 
 
 def _train(blobs: Blobs, batch: int = 1) -> None:
-    MLP((4, 5, 3), epochs=1, batch=batch, device="host").fit(*blobs)
+    MLP.published((4, 5, 3), epochs=1, batch=batch, device="host").fit(*blobs)
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -44,7 +44,7 @@ def test_small_products_take_one_thread(blobs: Blobs, most: list[int], batch: in
 
         return function
 
-    for name in ("train", "_online"):
+    for name in ("_in_batches", "_online"):
         monkeypatch.setattr(host, name, recorded(getattr(host, name)))
     _train(blobs, batch)
     assert seen == [[1] * len(most)]

@@ -94,7 +94,8 @@ def _use(monkeypatch: pytest.MonkeyPatch, *algorithms: NumpyBackprop) -> None:
 
 
 def _trained(device: Device, blobs: Blobs, **settings: Any) -> MLP:
-    return MLP((4, 5, 3), **{"epochs": 4, "momentum": 0.5, "device": device, "shuffle": True,
+    return MLP.published((4, 5, 3), **{"epochs": 4, "momentum": 0.5, "device": device,
+                                       "shuffle": True,
                              **settings}).fit(*blobs)
 
 
@@ -155,7 +156,8 @@ def test_kernels_as_graphs(blobs: Blobs) -> None:
 
 def test_cut_epochs_of_several_networks(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = blobs
-    configs = sweep(MLP((4, 5, 3), epochs=3, shuffle=True, device="host"), {"seed": [0, 1, 2]})
+    configs = sweep(MLP.published((4, 5, 3), epochs=3, shuffle=True, device="host"),
+                    {"seed": [0, 1, 2]})
     uncut = train_many(configs, x, labels)
     monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
     _use(monkeypatch, Bounded())
@@ -201,7 +203,7 @@ def test_the_fastest_is_chosen(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
     before = files[0].read_text()
     assert '"slow"' in before
     # training on other data for a longer epoch uses the same measurement
-    MLP((4, 5, 3), momentum=0.5, device="host", effort="quick", epochs=1).fit(
+    MLP.published((4, 5, 3), momentum=0.5, device="host", effort="quick", epochs=1).fit(
         np.tile(blobs[0], (3, 1)), np.tile(blobs[1], 3))
     assert files[0].read_text() == before
 

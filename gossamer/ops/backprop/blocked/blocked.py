@@ -11,7 +11,7 @@ from gossamer.ops.backprop.blocked import in_turn, pipeline, pipeline_mma
 from gossamer.ops.backprop.blocked.in_turn import InTurn
 from gossamer.ops.backprop.blocked.pipeline import Pipeline
 from gossamer.ops.backprop.blocked.pipeline_mma import PipelineMma
-from gossamer.ops.backprop.common import KernelBackprop
+from gossamer.ops.backprop.common import KernelBackprop, not_plain
 from gossamer.ops.backprop.per_step.per_step import carry
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.weights import Weights
@@ -38,6 +38,8 @@ class Blocked(KernelBackprop):
 
     def supports(self, problem: BackpropProblem, device: Device) -> str | None:
         if (reason := super().supports(problem, device)) is not None:
+            return reason
+        if (reason := not_plain(problem)) is not None:
             return reason
         if problem.batch > 1 or problem.velocity:
             return "blocks are of online training without momentum"

@@ -9,8 +9,11 @@
  * `source` is the offset of a layer's inputs among the units of a sample; where it is negative,
  * they are in the data. `target` is the offset of the layer's units.
  *
- * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS or UPDATE.
- * THREADS  work-items of a work-group, a power of two
+ * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE or COUNT_UPDATES.
+ * THREADS   work-items of a work-group, a power of two
+ * WEIGHTED  1 where each row has a weight, by which its loss and its errors are multiplied
+ * ADAM      1 where Adam makes the changes; NEW_1 and NEW_2 are the shares of new values in its means,
+ *           LOG_BETA_1 and LOG_BETA_2 the logarithms of what is kept; EPSILON as published
  * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE  see activation_macros() in common.py */
 
 /* Combines the values of all work-items (to their sum or maximum) in a tree, in which neighbouring
@@ -38,6 +41,9 @@ KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
     const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT parameters,
+#if WEIGHTED
+    const GLOBAL float *RESTRICT sample_weights,
+#endif
     GLOBAL float *units, int samples, int first, int parameter_count, int batch, int width,
     int errors, int weights, int inputs, int source, int target, int last)
 {
@@ -56,8 +62,11 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
         float y;
         if (last) {
             y = ACTIVATE_OUTPUT(z);
-            units[errors + state + target + unit] =
-                (y - targets[row * GROUP_COUNT(0) + unit]) * OUTPUT_SLOPE(y);
+            float error = (y - targets[row * GROUP_COUNT(0) + unit]) * OUTPUT_SLOPE(y);
+#if WEIGHTED
+            error *= sample_weights[row];
+#endif
+            units[errors + state + target + unit] = error;
         } else {
             y = ACTIVATE(z);
         }
@@ -125,16 +134,21 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void hidden_errors(
 
 /* A work-item changes one weight; the ids of its work-group are (unit, chunk of the inputs,
  * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
- * offset from a parameter to its velocity, or 0 where there are none. With `add_losses` the first
- * work-group of each network sums the losses. */
+ * offset from a parameter to its velocity, or 0 where there are none. With Adam it is the offset
+ * to the mean of its gradients, and that of their squares lies as far behind; the last parameter is
+ * the number of updates before this call, in which `made` were made so far. With `add_losses` the
+ * first work-group of each network sums the losses. */
 #ifdef UPDATE
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
     const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
-    GLOBAL float *RESTRICT parameters, const GLOBAL float *RESTRICT units,
-    GLOBAL float *RESTRICT losses, int samples, int first, int count, int parameter_count,
-    int batch, int width, int errors, int weights, int inputs, int source, int target,
-    int velocities, int add_losses)
+    GLOBAL float *RESTRICT parameters,
+#if WEIGHTED
+    const GLOBAL float *RESTRICT sample_weights,
+#endif
+    const GLOBAL float *RESTRICT units, GLOBAL float *RESTRICT losses, int samples, int first,
+    int count, int parameter_count, int batch, int width, int errors, int weights, int inputs,
+    int source, int target, int velocities, int made, int add_losses)
 {
     SHARED float tree[THREADS];
     int item = LOCAL_ID(0), unit = GROUP_ID(0), outputs = GROUP_COUNT(0), network = GROUP_ID(2);
@@ -151,6 +165,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void update(
                 loss = FMA(0.5f * off, off, loss);
             }
             REDUCE(tree, loss, SUM)
+#if WEIGHTED
+            if (item == 0)
+                tree[0] *= sample_weights[rows[b]];
+#endif
             if (item == 0)
                 losses[network * samples + first + b] = tree[0];
             BARRIER();
@@ -167,11 +185,32 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void update(
                     + (i < inputs ? unit * inputs + i : outputs * inputs + unit);
         float weight = parameters[place];
         float change = gradient / (float)count + (i < inputs ? decay * weight : 0.0f);
+#if ADAM
+        float updates = parameters[(network + 1) * parameter_count - 1] + (float)(made + 1);
+        float mean = parameters[place + velocities], square = parameters[place + 2 * velocities];
+        mean = FMA(NEW_1, change - mean, mean);
+        square = FMA(NEW_2, FMA(change, change, -square), square);
+        parameters[place + velocities] = mean;
+        parameters[place + 2 * velocities] = square;
+        /* 1 - beta^n as expm1 gives it, without the cancellation of the subtraction */
+        rate *= sqrt(-expm1(updates * LOG_BETA_2)) / -expm1(updates * LOG_BETA_1);
+        change = mean / (sqrt(square) + EPSILON);
+#else
         if (velocities) {
             change = FMA(momentum, parameters[place + velocities], change);
             parameters[place + velocities] = change;
         }
+#endif
         parameters[place] = FMA(-rate, change, weight);
     }
+}
+#endif
+
+/* Adds the updates of a call to those that the last parameter of each network counts. */
+#ifdef COUNT_UPDATES
+KERNEL void count_updates(GLOBAL float *parameters, int parameter_count, int updates)
+{
+    if (LOCAL_ID(0) == 0)
+        parameters[(GROUP_ID(2) + 1) * parameter_count - 1] += (float)updates;
 }
 #endif

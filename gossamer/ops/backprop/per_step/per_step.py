@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gossamer.ops.backprop.common import (
     LOSSES,
     ORDER,
     PARAMETERS,
+    SAMPLE_WEIGHTS,
     SETTINGS,
     TARGETS,
     TRAINED,
@@ -19,12 +21,16 @@ from gossamer.ops.backprop.common import (
     X,
     activation_macros,
 )
-from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.problem import BETAS, EPSILON, BackpropProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, groups_for
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("per_step.cl")
+_ADAM = {"NEW_1": f"{1 - BETAS[0]!r}f", "NEW_2": f"{1 - BETAS[1]!r}f",
+         "LOG_BETA_1": f"{math.log(BETAS[0])!r}f", "LOG_BETA_2": f"{math.log(BETAS[1])!r}f",
+         "EPSILON": f"{EPSILON!r}f"}
+"""The constants of Adam as macros."""
 _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
@@ -37,7 +43,7 @@ class PerStep(KernelBackprop):
     update after update.
 
     Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to
-    13. Its tree, unlike the published one, sums layers of any width.
+    13. Its tree, unlike the published one, sums layers of any width. Adam is Kingma and Ba (2015).
     """
 
     name = "per_step"
@@ -72,6 +78,8 @@ class PerStep(KernelBackprop):
         steps = _UpdateLaunches(problem, variant["threads"], device)
         for first in range(0, problem.samples, problem.batch):
             launches += steps.of_update(first, min(problem.batch, problem.samples - first))
+        if problem.adam:
+            launches.append(steps.count_updates())
         return State(problem, variant, device, launches)
 
 
@@ -104,13 +112,16 @@ class _UpdateLaunches:
         self.softmax = problem.output_activation == "softmax"
         self.kernels = {name: self._kernel(name, *macro_names) for name, macro_names in {
             "forward": ("ACTIVATE(z)", "ACTIVATE_OUTPUT(z)", "OUTPUT_SLOPE(a)"),
-            "softmax_errors": (), "hidden_errors": ("SLOPE(a)",), "update": ()}.items()}
+            "softmax_errors": (), "hidden_errors": ("SLOPE(a)",), "update": (),
+            "count_updates": ()}.items()}
+        self.weights_of_samples = ((input_buffer(SAMPLE_WEIGHTS),) if problem.weighted else ())
 
     def _kernel(self, name: str, *macro_names: str) -> Kernel:
         """Returns the kernel, compiled with these of the activation macros."""
         activations = activation_macros(self.problem)
         macros = {name.upper(): 1, "THREADS": self.threads,
-                  **{key: activations[key] for key in macro_names}}
+                  "WEIGHTED": int(self.problem.weighted), "ADAM": int(self.problem.adam),
+                  **_ADAM, **{key: activations[key] for key in macro_names}}
         return self.device.compile(KernelSource.of(_SOURCE, name, macros))
 
     def of_update(self, first: int, count: int) -> Iterator[Launch]:
@@ -129,9 +140,9 @@ class _UpdateLaunches:
         return self._launch(
             "forward", (units, count, self.problem.networks),
             input_buffer(X), input_buffer(TARGETS), input_buffer(ORDER), output_buffer(TRAINED),
-            workspace_buffer, self.problem.samples, first, self.problem.parameter_count,
-            *self.shared, self.weights[layer], before, self.starts[layer],
-            self.starts[layer + 1], int(layer == self.layers[-1]))
+            *self.weights_of_samples, workspace_buffer, self.problem.samples, first,
+            self.problem.parameter_count, *self.shared, self.weights[layer], before,
+            self.starts[layer], self.starts[layer + 1], int(layer == self.layers[-1]))
 
     def _softmax_errors(self, first: int, count: int) -> Launch:
         return self._launch(
@@ -153,11 +164,18 @@ class _UpdateLaunches:
             "update",
             (units, before // self.threads + 1, self.problem.networks), input_buffer(X),
             input_buffer(TARGETS), input_buffer(ORDER), input_buffer(SETTINGS),
-            output_buffer(TRAINED), workspace_buffer, output_buffer(LOSSES), self.problem.samples,
-            first, count, self.problem.parameter_count, *self.shared, self.weights[layer], before,
+            output_buffer(TRAINED), *self.weights_of_samples, workspace_buffer,
+            output_buffer(LOSSES), self.problem.samples, first, count,
+            self.problem.parameter_count, *self.shared, self.weights[layer], before,
             self.starts[layer], self.starts[layer + 1],
-            self.problem.weight_count if self.problem.velocity else 0,
-            int(layer == self.layers[-1] and not self.softmax))
+            self.problem.weight_count if self.problem.velocity or self.problem.adam else 0,
+            first // self.problem.batch, int(layer == self.layers[-1] and not self.softmax))
+
+    def count_updates(self) -> Launch:
+        """Returns the launch that counts all updates of the call, as Adam needs it."""
+        updates = -(-self.problem.samples // self.problem.batch)
+        return self._launch("count_updates", (1, 1, self.problem.networks), output_buffer(TRAINED),
+                            self.problem.parameter_count, updates)
 
     def _launch(self, name: str, groups: tuple[int, ...],
                 *arguments: Argument | Callable[..., Argument]) -> Launch:

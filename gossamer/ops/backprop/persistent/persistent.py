@@ -9,7 +9,13 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.backprop.common import RUN, KernelBackprop, padded, registers_of
+from gossamer.ops.backprop.common import (
+    RUN,
+    KernelBackprop,
+    not_plain,
+    padded,
+    registers_of,
+)
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.upper_layers import UPPER_LAYERS, SharedMemoryLayout
 from gossamer.ops.launch import Launch
@@ -59,6 +65,8 @@ class Persistent(KernelBackprop):
 
     def supports(self, problem: BackpropProblem, device: Device) -> str | None:
         if (reason := super().supports(problem, device)) is not None:
+            return reason
+        if (reason := not_plain(problem)) is not None:
             return reason
         if any(_fits(problem, form, device) for form in FORMS):
             return None

@@ -1,0 +1,67 @@
+"""Turns the errors of a verb into messages and exit codes."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import typer
+
+from gossamer import debug
+from gossamer.errors import GossamerError, GossamerWarning
+
+
+def guarded(verb: Callable[..., None]) -> Callable[..., None]:
+    """Returns the verb with its errors turned into one line on stderr and an exit code: 2 for
+    what the user can mend, 1 for a fault of gossamer's own, 130 for Ctrl-C. Warnings become
+    one-line notices."""
+
+    @functools.wraps(verb)
+    def guarded_verb(*args: Any, **options: Any) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", GossamerWarning)
+                warnings.showwarning = lambda message, *_, **__: _notice(message, "warning")
+                verb(*args, **options)
+        except GossamerError as error:
+            _fail(error, str(error), 2)
+        except KeyboardInterrupt as error:
+            _fail(error, "interrupted", 130)
+        except MemoryError as error:
+            _fail(error, f"the host's memory does not suffice ({error})", 2)
+        except BrokenPipeError:
+            raise  # the reader of our output has left
+        except OSError as error:
+            if error.filename is None:
+                _fault(error)
+            _fail(error, f"{error.filename}: {error.strerror}", 2)
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            _fault(error)
+
+    return guarded_verb
+
+
+def _fault(error: Exception) -> NoReturn:
+    _fail(error, f"a fault in gossamer itself ({type(error).__name__}: {error}); "
+                 "GOSSAMER_DEBUG=1 shows where", 1)
+
+
+def _fail(error: BaseException, message: str, code: int) -> NoReturn:
+    line, *more_lines = message.strip().splitlines() or [type(error).__name__]
+    if debug.level() >= 1:
+        traceback.print_exception(error)
+    elif more_lines:
+        line += " (GOSSAMER_DEBUG=1 shows the rest)"
+    _notice(line, "error")
+    raise typer.Exit(code) from None
+
+
+def _notice(message: object, kind: str) -> None:
+    from gossamer.io import terminal
+
+    terminal.notice(message, kind)

@@ -1,0 +1,171 @@
+"""The labelled samples of the verb `evaluate`, in the form that a network takes."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gossamer.cli import photo_options
+from gossamer.cli.arguments import has_batch, input_names
+from gossamer.cli.photo_options import PhotoOptions
+from gossamer.cli.run_inputs import batch_size
+from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.io.labels.reader import class_names
+from gossamer.io.text import shape_text
+from gossamer.train.data import image_folders, sources
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph
+
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class LabelledInputs:
+    """Samples, in batches, and their labels.
+
+    labels: the label of each sample, as text.
+    batches: the array of each execution.
+    batch: number of samples of an execution; the last may have fewer.
+    source: text that says where they come from.
+    are_photos: whether the labels are the names of folders.
+    """
+
+    labels: Sequence[str]
+    batches: Iterator[tuple[np.ndarray, ...]]
+    batch: int
+    source: str
+    are_photos: bool
+
+    def classes(self, count: int, names_file: Path | None,
+                network_names: Sequence[str]) -> np.ndarray:
+        """Returns the index of each sample's class, of `count` classes: by the classes' names;
+        else the labels are indices; else folders are taken in the order of their names, with a
+        notice, where there are as many as classes.
+
+        names_file: the file of --labels. network_names: names that came with the network.
+        Raises InputError that names the first label without a class.
+        """
+        names = class_names(names_file, count, network_names)
+        distinct = sorted(set(self.labels))
+        indices = _by_name(distinct, names)
+        if indices is None and names_file is None:
+            indices = _as_indices(distinct, count)
+        if indices is None and names_file is None and self.are_photos and len(distinct) == count:
+            indices = {label: index for index, label in enumerate(distinct)}
+            terminal.notice(f"{self.source}: its folders are no names of the network's classes and "
+                            "are taken as them in their order; --labels FILE names the classes")
+        if indices is None:
+            known = Counter(map(_plain, names or ()))
+            unknown = [label for label in distinct if known[_plain(label)] != 1]
+            wrong = next((label for label in unknown if _as_indices([label], count) is None),
+                         unknown[0])
+            what = ("is the name of several classes" if known[_plain(wrong)] > 1
+                    else "is no class of the network")
+            raise InputError(f"{self.source}: the label {wrong!r} {what}; expected the name of "
+                             f"one of its {count} classes (--labels FILE gives them, one a line) "
+                             f"or a number from 0 to {count - 1}")
+        return np.array([indices[label] for label in self.labels], np.intp)
+
+
+def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int | None,
+                    options: PhotoOptions, batch: int | None) -> LabelledInputs:
+    """Returns the samples of a file or folder. Raises InputError where there are none, or where
+    they do not fit the network."""
+    if len(graph.inputs) > 1:
+        raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "
+                         "of one input")
+    path = Path(data)
+    if path.is_dir():
+        training, test = sources.parts(path)
+        path = training if test is None else test
+    if path.is_dir():
+        if label != "first":
+            raise InputError(f"--label {label}: goes with .csv and .tsv files; {path} is a folder")
+        return _photos(model, graph, path, limit, options, batch)
+    if options.names():
+        raise InputError(f"{options.names()[0]}: is for photos; the numbers of {path} are taken "
+                         "as they are")
+    return _numbers(model, graph, path, label, limit, batch)
+
+
+def _photos(model: str, graph: Graph, folder: Path, limit: int | None, options: PhotoOptions,
+            batch: int | None) -> LabelledInputs:
+    files = image_folders.labelled_files(folder, limit)
+    prepare = photo_options.preprocessing(model, graph, options)
+    size = batch_size(graph, batch, len(files), _size_of_batches(graph))
+    batches = photo_options.photo_batches([str(file) for file, _ in files], size, prepare,
+                                          graph.inputs[0].shape)
+    return LabelledInputs([name for _, name in files], batches, size, str(folder), True)
+
+
+def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None,
+             batch: int | None) -> LabelledInputs:
+    training, test = sources.load(path, label=label, limit=limit)
+    dataset, shape = test or training, graph.inputs[0].shape[1:]
+    numbers = dataset.x.shape[1]
+    if None in shape or math.prod(size or 1 for size in shape) != numbers or (
+            graph.inputs[0].dtype != "float32"):
+        raise InputError(f"{path}: a sample has {numbers} numbers; {model} takes "
+                         f"{shape_text(graph.inputs[0].shape)} {graph.inputs[0].dtype}")
+    stored = _stored_shape(path, "x_test" if test else None)
+    if stored is not None and len(stored) > 1 and len(shape) > 1 and (
+            _without_ones(stored) != _without_ones(shape)):
+        raise InputError(f"{path}: a sample is {shape_text(stored)}, {model} takes "
+                         f"{shape_text(shape)}; save x in that order of axes")
+    x = dataset.x.reshape(len(dataset.x), *(size or 1 for size in shape))
+    size = batch_size(graph, batch, len(x), _size_of_batches(graph))
+    batches = ((x[first:first + size],) for first in range(0, len(x), size))
+    return LabelledInputs(list(map(str, dataset.y.tolist())), batches, size, dataset.source, False)
+
+
+def _without_ones(shape: Sequence[int | None]) -> list[int | None]:
+    return [size for size in shape if size != 1]
+
+
+def _size_of_batches(graph: Graph) -> int:
+    return _BATCH if has_batch(graph) else 1
+
+
+def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
+    """Returns the shape of a sample in a .npz file, which the reader makes flat; None for other
+    files."""
+    if path.suffix != ".npz":
+        return None
+    with zipfile.ZipFile(path) as archive:
+        names = [name] if name else ["x", "x_train"]
+        member = next(f"{entry}.npy" for entry in names if f"{entry}.npy" in archive.namelist())
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0)
+            return tuple(read(file)[0][1:])
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().replace("_", " ").split())
+
+
+def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, int] | None:
+    """Returns the class that has each label as its name; None where a label is the name of no
+    class or of several."""
+    counts = Counter(map(_plain, names or ()))
+    if any(counts[_plain(label)] != 1 for label in labels):
+        return None
+    index_of = {_plain(name): index for index, name in enumerate(names or ())}
+    return {label: index_of[_plain(label)] for label in labels}
+
+
+def _as_indices(labels: Sequence[str], count: int) -> dict[str, int] | None:
+    """Returns the labels as indices of classes; None where one is none."""
+    if not all(label.isascii() and label.isdigit() and int(label) < count for label in labels):
+        return None
+    return {label: int(label) for label in labels}

@@ -1,0 +1,133 @@
+"""`gossamer evaluate`: samples of which it is known how many a network gets right."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from tests.cli.command_line import fails, save_network, save_photo, succeeds
+
+COLOURS = {"red": (255, 0, 0), "dark_green": (0, 255, 0), "Blue": (0, 0, 255)}
+DEVICE = ("--device", "host")
+
+
+@pytest.fixture
+def identity(tmp_path):
+    """A network whose seven scores are its seven inputs."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "identity",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 7])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 7])],
+        [numpy_helper.from_array(np.eye(7, dtype=np.float32), "w")])
+    path = tmp_path / "identity.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+@pytest.fixture
+def colours(tmp_path):
+    """A network that tells red, green and blue photos of 4x4, and four of each in folders, of
+    which one red photo is blue."""
+    graph = helper.make_graph(
+        [helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+         helper.make_node("Flatten", ["p"], ["y"])], "colours",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
+    network = tmp_path / "colours.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), network)
+    folder = tmp_path / "photos"
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(4):
+            Image.new("RGB", (4, 4), colour).save(folder / name / f"{index}.png")
+    Image.new("RGB", (4, 4), (0, 0, 255)).save(folder / "red" / "0.png")
+    labels = tmp_path / "labels.txt"
+    labels.write_text("Red\ndark green\nblue\n")
+    return network, folder, labels
+
+
+def test_ranks_of_numbers(identity, tmp_path):
+    """The right class of row n is the class that comes n-th."""
+    x = np.tile(np.arange(7, 0, -1, dtype=np.float32), (7, 1))
+    np.savez(tmp_path / "s.npz", x=x, y=np.arange(7))
+    rows = [",".join(map(str, [label, *row])) for label, row in enumerate(x)]
+    (tmp_path / "s.csv").write_text("\n".join(rows))
+    for file in ("s.npz", "s.csv"):
+        found = json.loads(succeeds("evaluate", identity, tmp_path / file, "--batch", "3", "--json",
+                                    *DEVICE).stdout)
+        assert (found["samples"], found["top1_right"], found["top5_right"]) == (7, 1, 5)
+    result = succeeds("evaluate", identity, tmp_path / "s.csv", "--limit", "4", *DEVICE)
+    assert result.stdout.splitlines()[-2:] == ["top-1: 25.00% (1 of 4)", "top-5: 100.00% (4 of 4)"]
+
+
+def test_scores_that_are_no_numbers_are_not_right(identity, tmp_path):
+    np.savez(tmp_path / "s.npz", x=np.full((2, 7), 3e38, np.float32), y=[0, 6])
+    weights = onnx.load(identity)
+    weights.graph.initializer[0].CopyFrom(numpy_helper.from_array(
+        np.full((7, 7), 3e38, np.float32) * np.where(np.arange(7) % 2, 1, -1).astype(np.float32),
+        "w"))
+    weights.graph.initializer[0].name = "w"
+    onnx.save(weights, identity)
+    result = succeeds("evaluate", identity, tmp_path / "s.npz", *DEVICE)
+    assert "top-1: 0.00% (0 of 2)" in result.stdout
+    assert "warning: 2 of 2 samples: the scores have NaN or infinite numbers" in result.stderr
+
+
+def test_folders_of_photos(colours):
+    network, folder, labels = colours
+    words = ("evaluate", network, folder, "--preprocess", "none", *DEVICE)
+    result = succeeds(*words, "--labels", labels)
+    assert result.stdout.splitlines()[-1] == "top-1: 91.67% (11 of 12)"
+    assert "12 samples of" in result.stdout and result.stderr == ""
+    # without names the folders are classes in their order: Blue, dark_green, red
+    result = succeeds(*words)
+    assert result.stdout.splitlines()[-1] == "top-1: 41.67% (5 of 12)"
+    assert "taken as them in their order; --labels FILE names the classes" in result.stderr
+
+
+def test_a_saved_plan(colours, tmp_path):
+    network, folder, labels = colours
+    succeeds("compile", network, "-o", tmp_path / "c.plan", "--effort", "quick", *DEVICE)
+    result = succeeds("evaluate", tmp_path / "c.plan", folder, "--preprocess", "none", "--labels",
+                      labels)
+    assert result.stdout.splitlines()[-1] == "top-1: 91.67% (11 of 12)"
+
+
+def test_labels_without_a_class(identity, colours, tmp_path):
+    network, folder, labels = colours
+    np.savez(tmp_path / "s.npz", x=np.eye(7, dtype=np.float32)[:2], y=[0, 7])
+    assert fails(2, "evaluate", identity, tmp_path / "s.npz", *DEVICE) == (
+        f"error: {tmp_path / 's.npz'}: the label '7' is no class of the network; expected the "
+        "name of one of its 7 classes (--labels FILE gives them, one a line) or a number from 0 "
+        "to 6")
+    labels.write_text("red\nred\nblue\n")
+    words = ("evaluate", network, folder, "--preprocess", "none", "--labels", labels, *DEVICE)
+    assert "the label 'dark_green' is no class of the network" in fails(2, *words)
+    labels.write_text("dark green\nBLUE\nblue\n")
+    assert "the label 'Blue' is the name of several classes" in fails(2, *words)
+
+
+def test_what_does_not_fit(identity, colours, tmp_path):
+    network, folder, _ = colours
+    np.savez(tmp_path / "n.npz", x=np.zeros((2, 4, 4, 3), np.float32), y=[0, 1])
+    assert "a sample is 4x4x3, " in fails(2, "evaluate", network, tmp_path / "n.npz", *DEVICE)
+    assert "a sample has 48 numbers; " in fails(2, "evaluate", identity, tmp_path / "n.npz",
+                                                *DEVICE)
+    assert "--grey: is for photos" in fails(2, "evaluate", network, tmp_path / "n.npz", "--grey",
+                                            *DEVICE)
+    assert "--label last: goes with .csv" in fails(2, "evaluate", network, folder, "--label",
+                                                   "last", *DEVICE)
+    assert "no such file or folder" in fails(2, "evaluate", network, tmp_path / "absent", *DEVICE)
+    single = save_photo(tmp_path / "photo.png")
+    assert "is no data to train on" in fails(2, "evaluate", network, single, *DEVICE)
+
+
+def test_outputs_that_are_no_scores(tmp_path):
+    network = save_network(tmp_path / "n.onnx", outputs=(("c", ["N", 4, 8, 8]),))
+    np.savez(tmp_path / "s.npz", x=np.zeros((2, 3, 8, 8), np.float32), y=[0, 1])
+    line = fails(2, "evaluate", network, tmp_path / "s.npz", *DEVICE)
+    assert line.endswith("output 'c' is 2x4x8x8 float32: no score for each class, which evaluate "
+                         "counts")

@@ -1,0 +1,128 @@
+"""`gossamer train` with few options: what the samples decide, the best epoch, and scaling."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gossamer
+from tests.cli.command_line import fails, succeeds
+from tests.cli.train.small import LABELS, X, save_csv
+
+HOST = ("--device", "host")
+
+
+def facts_of(*words):
+    return json.loads(succeeds("train", *words, *HOST, "--json").stdout)
+
+
+def test_the_samples_say_the_sizes(tmp_path):
+    samples, model = save_csv(tmp_path / "s.csv", LABELS), tmp_path / "m.onnx"
+    facts = facts_of(samples, "-o", model, "--epochs", "20", "--hidden", "8,4")
+    settings = facts["settings"]
+    assert settings["sizes"] == [9, 8, 4, 3] and settings["shuffle"] is True
+    assert (settings["loss"], settings["optimiser"], settings["learning_rate"]) == (
+        "cross_entropy", "adam", 0.001)
+    assert settings["batch"] == 60
+    assert facts_of(samples, "-o", model, "--epochs", "1")["settings"]["sizes"] == [9, 100, 3]
+
+
+def test_the_published_training_is_one_option(tmp_path):
+    samples, model = save_csv(tmp_path / "s.csv", LABELS), tmp_path / "m.onnx"
+    facts = facts_of(samples, "-o", model, "--sizes", "9,6,3", "--published")
+    mlp = gossamer.MLP.published((9, 6, 3), device="host").fit(X, LABELS)
+    assert facts["errors"] == mlp.loss_curve_ and facts["epochs_done"] == 10
+
+
+def test_the_best_epoch_is_kept_and_said(tmp_path):
+    labels = np.where(np.arange(60) % 4, LABELS, (LABELS + 1) % 3)  # a quarter of them is wrong
+    samples, model = save_csv(tmp_path / "s.csv", labels), tmp_path / "m.onnx"
+    words = ("train", samples, "-o", model, "--validation", "0.3", "--patience", "3", "--lr",
+             "0.01", *HOST)
+    text = succeeds(*words).stdout
+    assert "\nstopped: 3 epochs brought no improvement\n" in text
+    assert "\nkept: epoch " in text
+    assert "; the accuracy on samples that chose no epoch may be lower\n" in text
+    facts = json.loads(succeeds(*words, "--json").stdout)
+    assert facts["kept_epoch"] == facts["epochs_done"] - 3
+    best = max(row["held_out_accuracy"] for row in facts["rows"])
+    assert facts["accuracy"] == best
+    last = json.loads(succeeds(*words, "--keep", "last", "--json").stdout)
+    assert last["kept_epoch"] == last["epochs_done"]
+
+
+def test_samples_to_test_on_choose_no_epoch(tmp_path):
+    """Those that DATA keeps apart are tested on, and nothing else."""
+    np.savez(tmp_path / "s.npz", x_train=X[:40], y_train=LABELS[:40], x_test=X[40:],
+             y_test=LABELS[40:])
+    save_csv(tmp_path / "s.csv", LABELS[:40], X[:40])
+    words = ("--patience", "2", "--lr", "0.02")
+    with_test = facts_of(tmp_path / "s.npz", "-o", tmp_path / "m.onnx", *words)
+    without = facts_of(tmp_path / "s.csv", "-o", tmp_path / "m.onnx", *words)
+    assert with_test["held_out_samples"] == 20 and without["held_out_samples"] == 0
+    assert with_test["errors"] == pytest.approx(without["errors"], rel=1e-4)
+    assert with_test["kept_epoch"] == with_test["epochs_done"]
+
+
+def test_the_file_takes_numbers_that_are_not_standardised(tmp_path):
+    x = X * 1000 + 5000
+    samples, model = save_csv(tmp_path / "s.csv", LABELS, x), tmp_path / "m.onnx"
+    result = succeeds("train", samples, "-o", model, "--standardise", "--lr", "0.02", *HOST)
+    assert result.stderr == "" and "standardised" in result.stdout.splitlines()[0]
+    found = json.loads(succeeds("evaluate", model, samples, *HOST, "--json").stdout)
+    assert found["top1"] > 0.95
+
+
+def test_a_demo_is_told_all_layers(tmp_path):
+    assert "--hidden 8: --sizes 1024,32,10 says all layers" in fails(
+        2, "train", "--demo", "--hidden", "8", "-o", tmp_path / "demo", *HOST)
+
+
+def test_numbers_are_learnt(tmp_path):
+    y = 1000 * X[:, 0] + 5000
+    rows = [",".join(map(str, [*row, target])) for row, target in zip(X, y, strict=True)]
+    (tmp_path / "s.csv").write_text("\n".join(["a,b,c,d,e,f,g,h,i,price", *rows]))
+    np.savez(tmp_path / "s.npz", x=X, y=y)
+    words = ("--task", "regression", "--validation", "0.2", "--lr", "0.02")
+    for source in (["s.csv", "--label", "last"], ["s.npz"]):
+        result = succeeds("train", tmp_path / source[0], *source[1:], *words, "-o",
+                          tmp_path / "m.onnx", "--report", tmp_path / "r.json", "--curve",
+                          tmp_path / "c.png", *HOST)
+        head, *_, last = result.stdout.splitlines()
+        assert head.endswith("numbers to learn") and last.startswith("test R^2: 0.9")
+        facts = json.loads((tmp_path / "r.json").read_text())
+        assert facts["accuracy"] > 0.9 and facts["classes"] is facts["right"] is None
+        assert facts["settings"]["sizes"] == [9, 100, 1]
+    outputs = gossamer.compile(str(tmp_path / "m.onnx"), "host")(X)
+    assert np.corrcoef(outputs[:, 0], y)[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["--published"], "y has "), (["--sizes", "9,4,2"], "--sizes 9,4,2: ends in 2; expected 1"),
+    (["--sizes", "8,4,1"], "--sizes 8,4,1: begins with 8 inputs"),
+    (["--label", "first"], "S.CSV: the first column has 'cat', expected a number to learn"),
+    (["--loss", "hinge"], "--loss 'hinge': expected one of")])
+def test_numbers_that_cannot_be_learnt(tmp_path, words, expected):
+    samples = tmp_path / "s.csv"
+    samples.write_text("\n".join(",".join(map(str, [*row[1:], 5 * row[0]])) for row in (
+        (label, *row) for label, row in zip(LABELS, X, strict=True))))
+    if "first" in words:
+        samples.write_text("cat,1,2\n3,4,5\n")
+    line = fails(2, "train", samples, "--label", "last", "--task", "regression", "-o",
+                 tmp_path / "m.onnx", *words, *HOST)
+    assert line.startswith("error: " + expected.replace("S.CSV", str(samples)))
+    if "--published" in words:
+        assert line.endswith("leave --published out, or bring them into that range")
+
+
+def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):
+    samples = save_csv(tmp_path / "s.csv", np.arange(60) * 3)
+    result = succeeds("train", samples, "-o", tmp_path / "m.onnx", "--epochs", "1", *HOST)
+    assert result.stderr == (f"notice: {samples}: has 60 labels in 60 samples, each of which is a "
+                             "class; --task regression learns them as numbers\n")
+    pictures = tmp_path / "pictures"
+    (pictures / "a").mkdir(parents=True)
+    assert "numbers are learnt from .csv, .tsv and .npz files" in fails(
+        2, "train", pictures, "--task", "regression", "-o", tmp_path / "m.onnx", *HOST)
+    assert "--task sorting: expected one of classification, regression" in fails(
+        2, "train", samples, "--task", "sorting", "-o", tmp_path / "m.onnx", *HOST)
