@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -138,14 +139,20 @@ class Expression:
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
         """Returns the outputs for arrays that broadcast against each other, in their dtype."""
-        results = list(values)
+        results: list[Any] = list(values)
+        last_use = {argument: index for index, step in enumerate(self.steps)
+                    for argument in step.arguments}
         dtype = np.result_type(*[v.dtype for v in values]) if values else np.dtype("float64")
         with np.errstate(all="ignore"):
-            for step in self.steps:
+            for index, step in enumerate(self.steps):
                 function = FUNCTIONS[step.function]
                 constants = [dtype.type(c) for c in step.constants]
                 result = function.numpy(*[results[a] for a in step.arguments], *constants)
                 results.append(np.asarray(result, dtype=dtype))
+                for argument in step.arguments:
+                    # what no later step reads need not stay in memory
+                    if last_use[argument] == index and argument not in self.outputs:
+                        results[argument] = None
         return [results[index] for index in self.outputs]
 
     def c_statements(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph
 from gossamer.model.readers import registry
 
@@ -50,7 +50,7 @@ def load(model: str | Path, *more_files: str | Path) -> Graph:
             raise InputError(f"{name}: a network of the zoo takes no files; leave out "
                              f"{more_files[0]}")
         return zoo.build(model)
-    raise InputError(f"cannot load {name!r}: expected {expected_models()}{_hint(name)}")
+    raise InputError(f"cannot load {quoted(name)}: expected {expected_models()}{_hint(name)}")
 
 
 def expected_models() -> str:

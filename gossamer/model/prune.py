@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from gossamer.errors import InputError, ModelError
+from gossamer.errors import InputError, ModelError, quoted
+from gossamer.model.readers.onnx.constants import to_array
 
 SCOPES = ("global", "layer")
 
@@ -177,11 +178,11 @@ def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) ->
     for name, share in per_layer.items():
         layer = by_name.get(name)
         if layer is None:
-            raise InputError(f"no layer is called {name!r}; {_close(name, by_name)}")
+            raise InputError(f"no layer is called {quoted(name)}; {_close(name, by_name)}")
         if layer.kept:
-            raise InputError(f"layer {name!r} cannot be pruned: {layer.kept}")
+            raise InputError(f"layer {quoted(name)} cannot be pruned: {layer.kept}")
         if layer.sparsity is not None:
-            raise InputError(f"layer {name!r} is named twice, by its node and by its weights")
+            raise InputError(f"layer {quoted(name)} is named twice, by its node and by its weights")
         layer.sparsity = share
 
 
@@ -190,8 +191,8 @@ def _close(name: str, names: Iterable[str]) -> str:
     names = list(names)
     containing = [layer for layer in names if name and name.lower() in layer.lower()][:5]
     close = dict.fromkeys([*containing, *difflib.get_close_matches(name, names, 5, 0.4)])
-    return (f"close to it: {', '.join(map(repr, close))}" if close else
-            f"there are {', '.join(map(repr, names[:5]))}" + (", ..." if len(names) > 5 else ""))
+    return (f"close to it: {', '.join(map(quoted, close))}" if close else
+            f"there are {', '.join(map(quoted, names[:5]))}" + (", ..." if len(names) > 5 else ""))
 
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
@@ -221,7 +222,7 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
             continue
         layer.weight, layer.tensor = source, tensors[source]
         if source in owners:
-            layer.kept = f"has the weights of {owners[source]!r}"
+            layer.kept = f"has the weights of {quoted(owners[source])}"
             continue
         owners[source] = layer.name
         _inspect(layer, node)
@@ -282,7 +283,7 @@ def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
     while pending:
         value = pending.pop()
         if value in outputs:
-            return f"the network's output {value!r} tells"
+            return f"the network's output {quoted(value)} tells"
         passed.add(value)
         for node, index in readers.get(value, ()):
             if node.op_type in _TRANSPARENT and index == 0:
@@ -300,11 +301,10 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
         layer.kept = f"its weights are {TensorProto.DataType.Name(tensor.data_type).lower()}"
         return
     try:
-        array = numpy_helper.to_array(tensor)
-    except Exception as error:
-        # a damaged tensor fails in many ways inside onnx
-        raise ModelError(f"tensor {layer.weight!r} of {node.op_type} {layer.name!r} is damaged: "
-                         f"{str(error).splitlines()[0]}") from None
+        array = to_array(tensor)
+    except ValueError as error:
+        raise ModelError(f"tensor {quoted(layer.weight)} of {node.op_type} {quoted(layer.name)} is "
+                         f"damaged: {error}") from None
     double = tensor.data_type == TensorProto.DOUBLE
     layer.values = array.astype(np.float64 if double else np.float32)
     layer.before = int(np.count_nonzero(layer.values))

@@ -3,6 +3,8 @@ products."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gossamer.expression import apply
@@ -11,41 +13,76 @@ from gossamer.model.graph import Graph, Node, add_constant
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.batch_norm import channel_count, readers
 
+MOST_STEPS = 256
+"""Steps of the longest expression that nodes are merged into: every step of it is code of one
+kernel, and more bring nothing."""
 _RANKS = {"conv2d": 4, "conv_transpose2d": 4, "gemm": 2}
 
 
+@dataclass
+class _Chain:
+    """Element-wise nodes that become one.
+
+    nodes: from the last to the first; only the last one's results are read outside.
+    steps: length of their expressions together.
+    """
+
+    nodes: list[Node]
+    steps: int
+
+
 def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merges an element-wise node into the element-wise node that reads it, where that is its only
-    reader and has the same shape, so that nothing is computed twice."""
+    """Merges element-wise nodes of the same shape, of which only the last is read by others, so
+    that nothing is computed twice. No merged expression is longer than MOST_STEPS."""
     users = readers(graph)
-    producers = {node.outputs[0]: node for node in graph.nodes
-                 if node.op == "elementwise" and len(node.outputs) == 1}
-    merged = set()
-    for node in graph.nodes:
+    chains: dict[int, _Chain] = {}
+    for node in reversed(graph.nodes):
         if node.op != "elementwise":
             continue
-        while True:
-            chained = [name for name in node.inputs if name in producers and len(users[name]) == 1
-                       and shapes.depends_on_data(name) and shapes.equal(name, node.outputs[0])
-                       and shapes.dtype(name) == shapes.dtype(node.outputs[0]) == "float32"]
-            if not chained:
-                break
-            _merge(producers[chained[0]], node)
-            merged.add(id(producers[chained[0]]))
-            for name in node.inputs:
-                users[name] = [u for u in users[name] if id(u) not in merged and u is not node]
-                users[name].append(node)
+        steps = len(node.attributes["expression"].steps)
+        chain = _chain_of_readers(node, users, chains, shapes)
+        if chain is None or chain.steps + steps > MOST_STEPS:
+            chains[id(node)] = _Chain([node], steps)
+        else:
+            chain.nodes.append(node)
+            chain.steps += steps
+            chains[id(node)] = chain
+    merged = {id(node) for chain in chains.values() for node in chain.nodes[1:]}
     graph.nodes = [node for node in graph.nodes if id(node) not in merged]
+    for node in graph.nodes:
+        if id(node) in chains:
+            _merge(chains[id(node)].nodes)
 
 
-def _merge(inner: Node, node: Node) -> None:
-    """Puts the expression of a node into that of the node that reads it."""
+def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],
+                      shapes: ShapesByBatch) -> _Chain | None:
+    """Returns the chain that a node may join: the one that all readers of its result belong to."""
+    if len(node.outputs) != 1:
+        return None
+    (name,) = node.outputs
+    of_readers = {id(chain): chain for reader in users.get(name, ())
+                  for chain in [chains.get(id(reader))]}
+    chain = next(iter(of_readers.values())) if len(of_readers) == 1 else None
+    if chain is None or not shapes.depends_on_data(name):
+        return None
+    result = chain.nodes[0].outputs[0]
+    fits = shapes.equal(name, result) and shapes.dtype(name) == shapes.dtype(result) == "float32"
+    return chain if fits else None
+
+
+def _merge(nodes: list[Node]) -> None:
+    """Puts the expressions of a chain's nodes into that of its last one, which comes first."""
+    if len(nodes) == 1:
+        return
     composer = Composer()
-    results = dict(zip(inner.outputs, composer.inline(
-        inner.attributes["expression"], [composer.operand(n) for n in inner.inputs]), strict=True))
-    values = [results[n] if n in results else composer.operand(n) for n in node.inputs]
-    node.inputs, node.attributes["expression"] = composer.build(
-        *composer.inline(node.attributes["expression"], values))
+    values: dict[str, int] = {}
+    for node in reversed(nodes):
+        arguments = [values[name] if name in values else composer.operand(name)
+                     for name in node.inputs]
+        results = composer.inline(node.attributes["expression"], arguments)
+        values.update(zip(node.outputs, results, strict=True))
+    last = nodes[0]
+    last.inputs, last.attributes["expression"] = composer.build(*results)
 
 
 def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:

@@ -4,19 +4,16 @@ and x_test and y_test to test on."""
 from __future__ import annotations
 
 import warnings
-import zipfile
-import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gossamer.errors import GossamerWarning, InputError
+from gossamer.errors import GossamerWarning, InputError, cut
+from gossamer.io import npy
 from gossamer.io.text import shape_text
 from gossamer.train.data.dataset import Dataset, are_pixels, has_grey_levels, picture_shape
 
 _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
-_DAMAGED = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
@@ -30,9 +27,8 @@ def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
     Raises InputError that names the array and what is wrong with it.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = {name.removesuffix(".npy") for name in archive.namelist()}
-        with np.load(path, allow_pickle=False) as arrays:
+        with npy.read_archive(path) as arrays:
+            names = set(arrays.names)
             training = [pair for pair in _TRAINING if names.issuperset(pair)]
             if len(training) > 1:
                 raise InputError(f"{path}: has the arrays x, y and x_train, y_train; expected one "
@@ -42,10 +38,10 @@ def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
                         _part(path, arrays, *_TEST, limit) if _has_test(path, names) else None)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except _DAMAGED as error:
+    except npy.BadArray as error:
         raise InputError(f"{path}: is no .npz file, or a damaged one ({error})") from None
-    raise InputError(f"{path}: has the arrays {', '.join(sorted(names)) or '(none)'}; expected x "
-                     "and y, or x_train and y_train")
+    raise InputError(f"{path}: has the arrays {cut(', '.join(sorted(names))) or '(none)'}; "
+                     "expected x and y, or x_train and y_train")
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
@@ -59,14 +55,14 @@ def _has_test(path: Path, names: set[str]) -> bool:
     return not missing
 
 
-def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) -> Dataset:
+def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int | None) -> Dataset:
     """Returns the samples of two arrays, which are checked."""
     x, y = (_array(path, arrays, name) for name in (x_name, y_name))
     if x.ndim < 2 or x.size == 0 or not (x.dtype == bool or np.issubdtype(x.dtype, np.floating)
                                          or np.issubdtype(x.dtype, np.integer)):
         raise InputError(f"{path}: {x_name} is {shape_text(x.shape)} {x.dtype}, expected numbers "
                          "of shape (samples, features) or (samples, height, width)")
-    if y.shape not in ((len(y),), (len(y), 1)) or y.dtype.kind not in "iufUb":
+    if y.ndim == 0 or y.shape not in ((len(y),), (len(y), 1)) or y.dtype.kind not in "iufUb":
         hint = f"; save {y_name}.argmax(axis=1)" if y.ndim == 2 else ""
         raise InputError(f"{path}: {y_name} is {shape_text(y.shape)} {y.dtype}, expected one "
                          f"label a sample{hint}")
@@ -93,12 +89,12 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None) 
     return Dataset(x, y, shape, grey or are_pixels(x, shape), str(path))
 
 
-def _array(path: Path, arrays: Any, name: str) -> np.ndarray:
-    """Returns an array of the file. Raises InputError where it holds Python objects."""
+def _array(path: Path, arrays: npy.Archive, name: str) -> np.ndarray:
+    """Returns an array of the file. Raises BadArray, or InputError where it holds Python
+    objects."""
     try:
-        return np.asarray(arrays[name])
-    except ValueError as error:
-        if "allow_pickle" in str(error):
-            raise InputError(f"{path}: {name} holds pickled Python objects, expected an array of "
-                             f"numbers or texts; save {name}.astype(...)") from None
-        raise
+        return arrays.read(name)
+    except npy.PickledObjects as error:
+        raise InputError(f"{path}: {name} {error}; save {name}.astype(...)") from None
+    except npy.BadArray as error:
+        raise npy.BadArray(f"{name}: {error}") from None

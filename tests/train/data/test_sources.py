@@ -227,7 +227,7 @@ def test_damaged_npz(tmp_path):
     changed = bytearray(content)
     changed[content.index(PICTURES.tobytes()) + 5] ^= 1
     path.write_bytes(bytes(changed))
-    assert fault(path).startswith("is no .npz file, or a damaged one (Bad CRC-32")
+    assert fault(path).startswith("is no .npz file, or a damaged one (x: Bad CRC-32")
     np.save(path.open("wb"), PICTURES)
     assert fault(path).startswith("is no .npz file, or a damaged one (")
     array_file = io.BytesIO()
