@@ -89,7 +89,8 @@ def read_archive(path: str | Path) -> dict[str, SparseWeightsFile]:
     path = Path(path)
     files = {}
     try:
-        with opened(path, ModelError) as content, tarfile.open(fileobj=content, mode="r:") as archive:
+        with (opened(path, ModelError) as content,
+              tarfile.open(fileobj=content, mode="r:") as archive):
             packed = path.stat().st_size
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() else None

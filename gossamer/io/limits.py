@@ -57,8 +57,8 @@ def most_value_bytes(inputs: int, batch: int = 0) -> int:
     inputs: bytes of the network's inputs. batch: the number of images that the user asked for, 0
     where the file fixes it.
     """
-    limit = max(LEAST, MOST_GROWTH * inputs, LEAST // 4 * batch)
-    return set_limit() or min(limit, host_memory() // 2)
+    of_file = min(max(LEAST, MOST_GROWTH * inputs), host_memory() // 2)
+    return set_limit() or max(of_file, LEAST // 4 * batch)
 
 
 def host_memory() -> int:

@@ -84,10 +84,11 @@ class StaticGraph:
     dtypes: dict[str, str]
 
 
-def add_constant(graph: Graph, name: str, array: np.ndarray) -> str:
+def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
     """Adds a constant under this name, or a longer one where the graph uses the name already, and
-    returns its name."""
-    name = unused_name(names_of(graph), name)
+    returns its name. names: those of all values of the graph, to which it is added."""
+    name = unused_name(names, name)
+    names.add(name)
     graph.constants[name] = array
     return name
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gossamer.expression import apply
 from gossamer.model.compose import Composer
-from gossamer.model.graph import Graph, Node, add_constant
+from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.batch_norm import channel_count, readers
 
@@ -89,26 +89,35 @@ def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
     """Makes an element-wise node that is the only reader of a convolution or product part of its
     epilogue. The layer moves to that node's place in the order, since the other operands may be
     computed after its own."""
+    users, names = readers(graph), names_of(graph)
+    layers: dict[int, Node] = {}
+    moved: set[int] = set()
     for layer in [node for node in reversed(graph.nodes) if node.op in _RANKS]:
-        while _absorb(graph, shapes, layer):
-            pass
+        place = layer
+        while (node := _absorbed(graph, shapes, layer, users, names)) is not None:
+            moved.add(id(place))
+            place = node
+            for name in node.inputs:
+                users[name] = [layer if user is node else user for user in users.get(name, ())]
+        layers[id(place)] = layer
+    graph.nodes = [layers.get(id(node), node) for node in graph.nodes if id(node) not in moved]
 
 
-def _absorb(graph: Graph, shapes: ShapesByBatch, layer: Node) -> bool:
-    """Fuses the only reader of the layer's result into its epilogue, and returns whether that was
-    possible."""
+def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str, list[Node]],
+              names: set[str]) -> Node | None:
+    """Fuses the only reader of the layer's result into its epilogue, and returns it; None where
+    that is not possible."""
     result = layer.outputs[0]
-    users = [node for node in graph.nodes if result in node.inputs]
-    if len(users) != 1 or any(info.name == result for info in graph.outputs):
-        return False
-    node = users[0]
+    if len(users.get(result, ())) != 1:
+        return None
+    (node,) = users[result]
     if node.op != "elementwise" or len(node.outputs) != 1:
-        return False
+        return None
     channels = _channel_operands(graph, shapes, layer, node)
     if channels is None:
-        return False
+        return None
     if layer.op == "conv_transpose2d":
-        return _absorb_bias(graph, layer, node, channels)
+        return node if _absorb_bias(graph, layer, node, channels, names) else None
     composer = Composer()
     value = composer.operand(result)
     operands = [composer.operand(name) for name in layer.inputs[2:]]
@@ -119,16 +128,14 @@ def _absorb(graph: Graph, shapes: ShapesByBatch, layer: Node) -> bool:
             arguments.append(value)
         elif name in channels:
             arguments.append(composer.operand(
-                add_constant(graph, f"{name}.channels", channels[name])))
+                add_constant(graph, names, f"{name}.channels", channels[name])))
         else:
             arguments.append(composer.operand_or_constant(name, graph.constants.get(name)))
     outputs = composer.inline(node.attributes["expression"], arguments)
-    names, layer.attributes["epilogue"] = composer.build(*outputs, first=result)
-    layer.inputs[2:] = names[1:]
+    operand_names, layer.attributes["epilogue"] = composer.build(*outputs, first=result)
+    layer.inputs[2:] = operand_names[1:]
     layer.outputs = node.outputs
-    nodes = [n for n in graph.nodes if n is not layer]
-    graph.nodes = [layer if n is node else n for n in nodes]
-    return True
+    return node
 
 
 def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
@@ -164,13 +171,13 @@ def _one_a_channel(array: np.ndarray, channels: int, rank: int) -> bool:
     return array.ndim <= rank and (1,) * (rank - array.ndim) + array.shape == expected
 
 
-def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray]) -> bool:
+def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray],
+                 names: set[str]) -> bool:
     """Fuses a bias into a transposed convolution, which takes nothing else, and returns whether
     that was possible."""
     if len(layer.inputs) > 2 or len(channels) != 1 or node.attributes["expression"] != apply("add"):
         return False
     (bias,) = channels.values()
-    layer.inputs.append(add_constant(graph, f"{node.outputs[0]}.bias", bias))
+    layer.inputs.append(add_constant(graph, names, f"{node.outputs[0]}.bias", bias))
     layer.outputs = node.outputs
-    graph.nodes = [n for n in graph.nodes if n is not node]
     return True

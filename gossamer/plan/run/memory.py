@@ -22,17 +22,21 @@ def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int
     lowest gap between the values that are already placed and are alive at the same time.
     """
     offsets: dict[str, int] = {}
+    alive: dict[int, list[str]] = {}
     total = 0
     for name in sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name)):
         value = values[name]
-        neighbours = sorted(
-            (offsets[other], offsets[other] + values[other].nbytes) for other in offsets
-            if values[other].first <= value.last and value.first <= values[other].last)
+        steps = range(value.first, value.last + 1)
+        together = {other for step in steps for other in alive.get(step, ())}
+        neighbours = sorted((offsets[other], offsets[other] + values[other].nbytes)
+                            for other in together)
         offset = 0
         for start, end in neighbours:
             if offset + value.nbytes <= start:
                 break
             offset = max(offset, -(-end // alignment) * alignment)
         offsets[name] = offset
+        for step in steps:
+            alive.setdefault(step, []).append(name)
         total = max(total, offset + value.nbytes)
     return offsets, total
