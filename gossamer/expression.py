@@ -28,6 +28,11 @@ class Function:
     c: str
     flops: int = 1
 
+    @property
+    def constants(self) -> int:
+        """The number of constants, which the C expression names."""
+        return sum(f"{{c{index}}}" in self.c for index in range(9))
+
 
 def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(condition != 0, x, y)
@@ -122,9 +127,15 @@ class Expression:
         count = self.inputs
         for step in self.steps:
             function = FUNCTIONS[step.function]
-            if len(step.arguments) != function.arity or any(a >= count for a in step.arguments):
+            if len(step.arguments) != function.arity or not all(
+                    isinstance(a, int) and 0 <= a < count for a in step.arguments):
                 raise ValueError(f"bad arguments in {step}")
+            if len(step.constants) != function.constants or not all(
+                    isinstance(c, int | float | np.number) for c in step.constants):
+                raise ValueError(f"bad constants in {step}")
             count += 1
+        if not all(isinstance(output, int) and 0 <= output < count for output in self.outputs):
+            raise ValueError(f"an expression of {count} values has outputs {self.outputs}")
         if not self.outputs:
             object.__setattr__(self, "outputs", (count - 1,))
 

@@ -19,7 +19,7 @@ def read_arrays(file: str, option: str) -> dict[str, np.ndarray]:
             if stream.read(2) != b"PK":
                 stream.seek(0)
                 return {"": npy.read_array(stream, path.stat().st_size)}
-        with npy.read_archive(path) as archive:
+        with npy.read_archive(path, f"{option} {file}") as archive:
             return {name: archive.read(name) for name in archive.names}
     except FileNotFoundError:
         raise InputError(f"{option} {file}: no such file") from None

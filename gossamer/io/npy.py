@@ -6,6 +6,7 @@ taken for an array that is not there. Python objects are never read.
 
 from __future__ import annotations
 
+import io
 import math
 import tokenize
 import warnings
@@ -68,16 +69,17 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
         raise BadArray(reason(error)) from None
 
 
-def read_archive(path: Path) -> Archive:
+def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
     """Opens a .npz file. Raises BadArray where it is none, OSError where it cannot be read, and
-    InputError where its arrays unpack to more than gossamer.io.limits allows."""
+    InputError, which begins with `name`, where its arrays unpack to more than gossamer.io.limits
+    allows."""
     try:
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(file)
     except _DAMAGED as error:
         raise BadArray(reason(error)) from None
     try:
-        check_unpacked(str(path), sum(info.file_size for info in archive.infolist()),
-                       path.stat().st_size)
+        packed = file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
+        check_unpacked(name, sum(info.file_size for info in archive.infolist()), packed)
         return Archive(archive)
     except BaseException:
         archive.close()

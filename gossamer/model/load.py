@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gossamer.errors import InputError, quoted
@@ -39,6 +40,9 @@ def load(model: str | Path, *more_files: str | Path) -> Graph:
     >>> import gossamer
     >>> graph = gossamer.load("mobilenet_v2")
     """
+    if not isinstance(model, str | os.PathLike):
+        raise InputError(f"cannot load a {type(model).__name__}: expected the name of a file or of "
+                         "a network of the zoo; save an ONNX model with onnx.save first")
     name = str(model)
     reader = registry.reader_of(name)
     if reader is not None:

@@ -189,6 +189,10 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     inputs, outputs = ([ValueInfo(info["name"], tuple(info["shape"]), info["dtype"],
                                   tuple(info["labels"])) for info in plain[key]]
                        for key in ("inputs", "outputs"))
+    for info in (*inputs, *outputs):
+        if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
+                np.dtype(info.dtype).kind not in "biuf" or not isinstance(info.name, str)):
+            raise ValueError(f"an input or output is {quoted(info)}")
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]
@@ -220,6 +224,9 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
 
 
 def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(value, str) and not (value.isascii() and value.isidentifier()):
+        # no other text can come near the code of a kernel
+        raise ValueError(f"an attribute is the text {quoted(value)}")
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]
     if not isinstance(value, dict):

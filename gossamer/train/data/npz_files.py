@@ -27,7 +27,7 @@ def read(path: Path, limit: int | None) -> tuple[Dataset, Dataset | None]:
     Raises InputError that names the array and what is wrong with it.
     """
     try:
-        with npy.read_archive(path) as arrays:
+        with npy.read_archive(path, str(path)) as arrays:
             names = set(arrays.names)
             training = [pair for pair in _TRAINING if names.issuperset(pair)]
             if len(training) > 1:

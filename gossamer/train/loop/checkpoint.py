@@ -7,14 +7,18 @@ import io
 import json
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gossamer.errors import GossamerWarning, InputError
+from gossamer.errors import GossamerWarning, InputError, cut, quoted
+from gossamer.io import npy
 from gossamer.io.output_files import replacing
+from gossamer.io.text import shape_text
 from gossamer.train.loop.schedule import name
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import TrainState
@@ -36,8 +40,9 @@ class OtherSettings(InputError):
 
     def __init__(self, path: Path, key: str, there: Any, here: Any) -> None:
         self.path, self.key, self.there, self.here = path, key, there, here
-        super().__init__(f"{path}: is the checkpoint of a network with {key} {there!r}, this one "
-                         f"has {here!r}: give the same {key}; or {_ANEW}")
+        super().__init__(f"{path}: is the checkpoint of a network with {cut(key)} "
+                         f"{quoted(there)}, this one has {quoted(here)}: give the same "
+                         f"{cut(key)}; or {_ANEW}")
 
 
 class Throttle:
@@ -122,18 +127,47 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
     """Returns the state in a checkpoint file, which must belong to the same settings (except
     epochs and target_error) and the same data. Raises InputError that names the file, what is
     wrong and what to do."""
-    header, parameters, curve = _read(path)
-    here = _plain(settings)
-    for key, value in header["settings"].items():
-        if here.get(key) != value:
-            raise OtherSettings(path, key, value, here.get(key))
-    if header["data"] != digest:
-        raise InputError(f"{path}: is the checkpoint of training on other data: give the same "
-                         f"samples, prepared alike; or {_ANEW}")
+    with _checked(path):
+        header, parameters, curve = _read(path)
+        here = _plain(settings)
+        for key, there in {**dict.fromkeys(here), **header["settings"]}.items():
+            if here.get(key) != there:
+                raise OtherSettings(path, key, there, here.get(key))
+        if header["data"] != digest:
+            raise InputError(f"{path}: is the checkpoint of training on other data: give the same "
+                             f"samples, prepared alike; or {_ANEW}")
+        return _state(settings, header, parameters, curve)
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[None]:
+    """Turns the errors that a file causes whose hash is right and whose content is not into an
+    InputError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
+            ValueError) as error:
+        raise InputError(f"{path}: the checkpoint holds what gossamer does not write "
+                         f"({npy.reason(error)}): {_ANEW}") from None
+
+
+def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
+           curve: np.ndarray) -> TrainState:
+    """Returns the state that a checkpoint holds. Raises ValueError, or another error that _checked()
+    knows, where it cannot be one."""
+    epochs, first = header["epochs_done"], header["first"]
+    count = settings.problem(0, 0).parameter_count
+    if parameters.dtype != np.float32 or parameters.shape != (count,):
+        raise ValueError(f"parameters are {shape_text(parameters.shape)} {parameters.dtype}, "
+                         f"expected {count} float32")
+    if type(epochs) is not int or epochs < 1 or curve.dtype != np.float64 or (
+            curve.shape != (epochs,)):
+        raise ValueError(f"a curve of {shape_text(curve.shape)} for {quoted(epochs)} epochs")
+    if first is not None and type(first) is not float:
+        raise ValueError(f"the first loss is {quoted(first)}")
     rng = np.random.default_rng(0)
     rng.bit_generator.state = header["rng"]
-    return TrainState(settings, rng, parameters, header["epochs_done"], curve.tolist(),
-                      header["first"])
+    return TrainState(settings, rng, parameters, epochs, curve.tolist(), first)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
@@ -151,9 +185,9 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     length = hashlib.sha256().digest_size
     if hashlib.sha256(data[length:]).digest() != data[:length]:
         raise InputError(f"{path}: the checkpoint is damaged or cut short: {_ANEW}")
-    with np.load(io.BytesIO(data[length:])) as arrays:
-        header = json.loads(arrays["header"].tobytes())
-        return header, arrays["parameters"], arrays["curve"]
+    with npy.read_archive(io.BytesIO(data[length:]), str(path)) as arrays:
+        header = json.loads(arrays.read("header").tobytes())
+        return header, arrays.read("parameters"), arrays.read("curve")
 
 
 def _is_one(path: Path) -> bool:
