@@ -181,13 +181,12 @@ def prepare() -> None:
 
 def _work(name: str, seed: int, start: int, stop: int, results: Connection, keeps: bool) -> None:
     """Reads mutations and sends one result for each."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
     target = TARGETS[name]
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
-        outcome(target, target.corpus[0], folder)
+        read(target, target.corpus[0], folder)
         prepare()
         seen: set[str] = set()
         for index in range(start, stop):
@@ -207,9 +206,11 @@ def fuzz(name: str, count: int, seed: int = 0, start: int = 0, keeps: bool = Fal
          seconds: float = float("inf")) -> Counts:
     """Reads so many mutations of one target, and returns what became of them. keeps: whether
     failures are minimised and stored. seconds: after which no more are begun."""
-    context = multiprocessing.get_context("fork")
+    # workers are forked from a process that has no threads, which a fork would lose
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.fuzz.targets"])
     counts = Counts()
-    TARGETS[name].corpus  # noqa: B018 -- made once, before the workers
     begin, index, stop = time.monotonic(), start, start + count
     while index < stop and time.monotonic() - begin < seconds:
         ours, theirs = context.Pipe(False)
@@ -219,7 +220,7 @@ def fuzz(name: str, count: int, seed: int = 0, start: int = 0, keeps: bool = Fal
         while index < stop and time.monotonic() - begin < seconds:
             try:
                 # the worker's own timer cannot interrupt a function of C
-                if not ours.poll(2 * SECONDS + 20):
+                if not ours.poll(6 * SECONDS):
                     _add(counts, Outcome(f"longer than {SECONDS:g} s in C"), index)
                     break
                 message = ours.recv()
@@ -254,8 +255,8 @@ def _add(counts: Counts, result: Outcome, index: int) -> None:
 def table(results: dict[str, Counts]) -> str:
     """Returns a line for each target: mutations, share that passed the first check, how many were
     refused in one line, failures, most memory of a worker, and seconds."""
-    lines = [f"{'reader':<26}{'mutations':>10}{'past the first check':>22}{'refused':>9}{'failures':>10}"
-             f"{'peak MB':>9}{'s':>7}"]
+    lines = [f"{'reader':<26}{'mutations':>10}{'past the first check':>22}{'refused':>9}"
+             f"{'failures':>10}{'peak MB':>9}{'s':>7}"]
     for name, counts in results.items():
         lines.append(f"{name:<26}{counts.mutations:>10}"
                      f"{counts.passed / max(counts.mutations, 1):>22.1%}{counts.refused:>9}"

@@ -15,6 +15,7 @@ import random
 import re
 import struct
 import tarfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -24,11 +25,11 @@ Mutator = Callable[[bytes, random.Random], bytes]
 
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 65535, 65536, 2**24 + 1, 2**31 - 1, 2**31, -2**31, 2**32,
            2**62, 2**63 - 1, -2**63, 10**6, 10**9)
-TEXTS = ("", " ", "x", "y", "0", "-1", "nan", "inf", "1e999", "1_0", "\n", "\r\n\t", "\x00", "\x1b[31m",
-         "a\nb", "é", "\u202e", "../../etc/passwd", "/dev/zero", "'); import os #", "%s%n", "true",
-         "float32", "object", "long " * 200)
-VALUES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, 10**400, 1.5, -0.0, 1e308,
-                           float("nan"), float("inf"), [], {}, [[]], [0], {"a": 1}, *TEXTS)
+TEXTS = ("", " ", "x", "y", "0", "-1", "nan", "inf", "1e999", "1_0", "\n", "\r\n\t", "\x00",
+         "\x1b[31m", "a\nb", "é", "\u202e", "../../etc/passwd", "/dev/zero", "'); import os #",
+         "%s%n", "true", "float32", "object", "long " * 200)
+VALUES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, 10**400, 1.5, -0.0,
+                           1e308, float("nan"), float("inf"), [], {}, [[]], [0], {"a": 1}, *TEXTS)
 
 
 def any_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -131,8 +132,8 @@ def npy(data: bytes, rng: random.Random) -> bytes:
         case 1:
             header = any_bytes(header, rng)
         case 2:
-            kind = rng.choice((b"<f4", b">f8", b"|O", b"|b1", b"<U3", b"|V7", b"<c16", b"<M8[s]", b"<i8",
-                               b"|S0", b"<U0", b"f4,f4", b"|u1", b"<f2"))
+            kind = rng.choice((b"<f4", b">f8", b"|O", b"|b1", b"<U3", b"|V7", b"<c16", b"<M8[s]",
+                               b"<i8", b"|S0", b"<U0", b"f4,f4", b"|u1", b"<f2"))
             header = re.sub(rb"'descr': [^,]*", b"'descr': '" + kind + b"'", header)
         case 3:
             sizes = ", ".join(str(rng.choice((*NUMBERS, 4, 5, "True", "None", "1.5", "()")))
@@ -181,9 +182,8 @@ def zipped(inner: Callable[[str], Mutator]) -> Mutator:
             case _:
                 entries[at] = (info, inner(info.filename)(content, rng))
         result = io.BytesIO()
-        with zipfile.ZipFile(result, "w") as archive:
-            import warnings
-
+        with warnings.catch_warnings(), zipfile.ZipFile(result, "w") as archive:
+            # two entries of one name are meant
             warnings.simplefilter("ignore")
             for info, content in entries:
                 packed = zipfile.ZipInfo(info.filename)
@@ -220,8 +220,8 @@ def png(data: bytes, rng: random.Random) -> bytes:
         case 0:
             chunks.insert(which, chunks[rng.randrange(len(chunks))])
         case 1:
-            kind = rng.choice((b"PLTE", b"tRNS", b"iCCP", b"zTXt", b"iTXt", b"eXIf", b"acTL", b"fdAT",
-                               b"gAMA", b"IEND"))
+            kind = rng.choice((b"PLTE", b"tRNS", b"iCCP", b"zTXt", b"iTXt", b"eXIf", b"acTL",
+                               b"fdAT", b"gAMA", b"IEND"))
             chunks.insert(which, (kind, content))
         case 2 if kind == b"IDAT":
             try:

@@ -12,6 +12,9 @@ from google.protobuf.message import DecodeError, Message
 from tests.fuzz.mutators import NUMBERS, TEXTS, any_bytes, json_text
 
 _FLOATS = (0.0, -1.0, 0.5, 1e-45, 1e30, 3e38, float("nan"), float("inf"), -float("inf"), 2.5e9)
+_OPS = ("Add", "Relu", "Conv", "Gemm", "Concat", "Reshape", "Gather", "Pad", "Resize", "Slice",
+        "Split", "Loop", "If", "Softmax", "MatMul", "Expand", "Range", "ConstantOfShape", "Cast",
+        "Einsum", "ImageDecoder", "Tile", "Constant")
 _MOST_PLACES = 4000
 _SIZES = (0, 1, 2, 3, 4, 5, 8, 16, -1, -2, 1000)
 
@@ -25,7 +28,9 @@ def onnx_file(data: bytes, rng: random.Random) -> bytes:
     except DecodeError:
         return any_bytes(data, rng)
     places = list(_places(model))[:_MOST_PLACES]
-    names = sorted({name for node in model.graph.node for name in (*node.input, *node.output)})
+    # a name that is no text is bytes
+    names = sorted({name for node in model.graph.node for name in (*node.input, *node.output)
+                    if isinstance(name, str)})
     message, field = rng.choice(_weighted(places, rng))
     _change(message, field, rng, places, names)
     return model.SerializeToString(deterministic=True)
@@ -106,9 +111,7 @@ def _scalar(field: Any, old: Any, rng: random.Random, names: list[str]) -> Any:
         if field.name == "value" and old and _is_json(old):
             return json_text(old.encode(), rng).decode("utf-8", "replace")
         if field.name == "op_type" and rng.random() < 0.8:
-            return rng.choice(("Add", "Relu", "Conv", "Gemm", "Concat", "Reshape", "Gather", "Pad", "Resize",
-                               "Slice", "Split", "Loop", "If", "Softmax", "MatMul", "Expand", "Range",
-                               "ConstantOfShape", "Cast", "Einsum", "ImageDecoder", "Tile", "Constant"))
+            return rng.choice(_OPS)
         return rng.choice(names) if names and rng.random() < 0.7 else rng.choice(TEXTS)
     low, high = {field.TYPE_INT32: (-2**31, 2**31 - 1), field.TYPE_UINT64: (0, 2**64 - 1)}.get(
         field.type, (-2**63, 2**63 - 1))

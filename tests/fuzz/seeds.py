@@ -106,8 +106,9 @@ def external_files() -> list[dict[str, bytes]]:
     """Returns networks whose weights lie in a file beside them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.onnx"
-        onnx.save_model(onnx.ModelProto.FromString(small().SerializeToString()), path, save_as_external_data=True, location="w.bin",
-                        size_threshold=0)
+        # saving changes the model that is saved
+        proto = onnx.ModelProto.FromString(small().SerializeToString())
+        onnx.save_model(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
         return [{"file.onnx": path.read_bytes(), "w.bin": (path.parent / "w.bin").read_bytes()}]
 
 
@@ -227,8 +228,8 @@ def result_rows() -> list[bytes]:
 
 def market_files() -> list[bytes]:
     lines = [f"{1 + index % 3} {1 + index} {index / 3:.3f}" for index in range(8)]
-    return ["\n".join(["%%MatrixMarket matrix coordinate real general", "% text", "3 8 8", *lines, ""]
-                      ).encode(),
+    heading = ["%%MatrixMarket matrix coordinate real general", "% text", "3 8 8"]
+    return ["\n".join([*heading, *lines, ""]).encode(),
             b"%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 2\n"]
 
 

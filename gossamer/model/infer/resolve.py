@@ -116,6 +116,11 @@ def _run(state: InferenceState) -> StaticGraph:
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:
+        made = state.dtypes[info.name]
+        if made != info.dtype:
+            raise ModelError(f"{state.graph.file or state.graph.name}: output {quoted(info.name)} "
+                             f"is declared as {info.dtype}, its node makes {made}; export the "
+                             "model again")
         if info.name in state.aliases:
             state.nodes.append(Node("elementwise", f"{info.name}.copy",
                                     [state.aliases.pop(info.name)], [info.name],

@@ -92,6 +92,9 @@ class InferenceState:
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
         """Returns the bytes of a value. Raises ModelError where they are so many that the file must
         be wrong or mean harm; gossamer.io.limits says how many are allowed."""
+        if min(shape, default=0) < 0:
+            raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
+                                   "more")
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size > self.most_bytes:
             raise self.error(node, f"makes a value of shape {list(shape)}, {bytes_text(size)}; "

@@ -153,8 +153,8 @@ def _checked(path: Path) -> Iterator[None]:
 
 def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
            curve: np.ndarray) -> TrainState:
-    """Returns the state that a checkpoint holds. Raises ValueError, or another error that _checked()
-    knows, where it cannot be one."""
+    """Returns the state that a checkpoint holds. Raises ValueError, or another error that
+    _checked() knows, where it cannot be one."""
     epochs, first = header["epochs_done"], header["first"]
     count = settings.problem(0, 0).parameter_count
     if parameters.dtype != np.float32 or parameters.shape != (count,):
