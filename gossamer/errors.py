@@ -73,8 +73,10 @@ def quoted(value: Any) -> str:
         The value as Python writes it, in one line of at most 80 characters.
     """
     # the value may be as large as the memory allows, or nested as deeply: only a part is written
-    if isinstance(value, str | bytes) and len(value) > 2 * MOST_QUOTED:
+    if isinstance(value, str) and len(value) > 2 * MOST_QUOTED:
         value = value[:MOST_QUOTED] + value[-MOST_QUOTED:]
+    elif isinstance(value, bytes):
+        value = value[:2 * MOST_QUOTED]
     elif isinstance(value, list | tuple | dict | set):
         return cut(one_line(_PARTS.repr(value)))
     return cut(one_line(repr(value)))

@@ -122,7 +122,7 @@ def reason(error: Exception) -> str:
 
 def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
     """Reads the bytes of an array. Raises BadArray where the stream ends before."""
-    target = memoryview(flat.view(np.uint8))
+    target = flat.view(np.uint8).data
     filled = 0
     while filled < len(target):
         chunk = stream.read(min(2**24, len(target) - filled))

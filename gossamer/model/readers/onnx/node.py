@@ -94,7 +94,8 @@ class OnnxNode:
                 if not least <= len(names) <= most:
                     expected = str(least) if least == most else f"{least} to {most}"
                     raise self.error(f"has {len(names)} {what}, expected {expected}")
-            types = {name: int(entry.type.value) for name, entry in schema.attributes.items()}
+            types = {name: int(entry.type)  # type: ignore[call-overload]
+                     for name, entry in schema.attributes.items()}
         if len({attribute.name for attribute in proto.attribute}) < len(proto.attribute):
             raise self.error("has two attributes of one name")
         for attribute in proto.attribute:
