@@ -23,6 +23,8 @@ from PIL import Image
 import gossamer
 from gossamer.bench.rows import read_rows
 from gossamer.bench.sparse_files import read_archive, read_sparse
+from gossamer.device.base import Device, Kernel
+from gossamer.device.source import KernelSource
 from gossamer.errors import MOST_CHARACTERS, GossamerError, InputError, ModelError
 from gossamer.io.arrays import read_arrays
 from gossamer.io.images import load_image
@@ -394,6 +396,34 @@ def test_no_text_of_a_plan_comes_near_a_kernel(text: str, tmp_path: Path) -> Non
                 content = json.dumps(graph).encode()
             archive.writestr(name, content)
     assert "is corrupt or cut short" in refusal(lambda: Plan.load(path, "host"), InputError)
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_no_name_of_a_network_comes_into_a_kernel(index: int, compiled_device: Device,
+                                                  monkeypatch: pytest.MonkeyPatch,
+                                                  tmp_path: Path) -> None:
+    proto = onnx.ModelProto.FromString(seeds.onnx_files()[index])
+    mark = 'MARK"); system("'
+    proto.graph.name = mark
+    for named in (proto.graph.node, proto.graph.input, proto.graph.output,
+                  proto.graph.initializer):
+        for entry in named:
+            entry.name = mark + entry.name
+    for node in proto.graph.node:
+        node.input[:] = [name and mark + name for name in node.input]
+        node.output[:] = [mark + name for name in node.output]
+    sources: list[KernelSource] = []
+    build = type(compiled_device).compile
+
+    def recorded(self: Device, source: KernelSource) -> Kernel:
+        sources.append(source)
+        return build(self, source)
+
+    monkeypatch.setattr(type(compiled_device), "compile", recorded)
+    plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device)
+    plan(*[np.zeros([1 if size is None else size for size in info.shape], info.dtype)
+           for info in plan.inputs])
+    assert sources and all("MARK" not in source.text() for source in sources)
 
 
 def test_a_constant_of_an_expression_is_a_number(tmp_path: Path) -> None:
