@@ -117,10 +117,10 @@ def _run(state: InferenceState) -> StaticGraph:
         visit(state, node)
     for info in state.graph.outputs:
         made = state.dtypes[info.name]
-        if made != info.dtype:
-            raise ModelError(f"{state.graph.file or state.graph.name}: output {quoted(info.name)} "
-                             f"is declared as {info.dtype}, its node makes {made}; export the "
-                             "model again")
+        # what is built in code need not say of which type its outputs are
+        if state.graph.file and made != info.dtype:
+            raise ModelError(f"{state.graph.file}: output {quoted(info.name)} is declared as "
+                             f"{info.dtype}, its node makes {made}; export the model again")
         if info.name in state.aliases:
             state.nodes.append(Node("elementwise", f"{info.name}.copy",
                                     [state.aliases.pop(info.name)], [info.name],
