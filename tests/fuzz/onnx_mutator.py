@@ -27,6 +27,9 @@ def onnx_file(data: bytes, rng: random.Random) -> bytes:
         model = onnx.load_model_from_string(data)
     except DecodeError:
         return any_bytes(data, rng)
+    if model.graph.node and rng.random() < 0.1:
+        _stretch(rng.choice(model.graph.node), rng)
+        return model.SerializeToString(deterministic=True)
     places = list(_places(model))[:_MOST_PLACES]
     # a name that is no text is bytes
     names = sorted({name for node in model.graph.node for name in (*node.input, *node.output)
@@ -34,6 +37,20 @@ def onnx_file(data: bytes, rng: random.Random) -> bytes:
     message, field = rng.choice(_weighted(places, rng))
     _change(message, field, rng, places, names)
     return model.SerializeToString(deterministic=True)
+
+
+def _stretch(node: onnx.NodeProto, rng: random.Random) -> None:
+    """Gives a node windows, steps and pads that are all large and may fit each other."""
+    number = rng.choice((30, 300, 3000, 30_000, 3_000_000))
+    for attribute in node.attribute:
+        if attribute.ints and rng.random() < 0.8:
+            value = number - 1 if attribute.name == "pads" else rng.choice((1, number, number // 2))
+            attribute.ints[:] = [value] * len(attribute.ints)
+    if rng.random() < 0.5 and not any(a.name == "pads" for a in node.attribute):
+        node.attribute.add(name="pads", type=onnx.AttributeProto.INTS, ints=[number - 1] * 4)
+    if rng.random() < 0.5 and not any(a.name == "strides" for a in node.attribute):
+        node.attribute.add(name="strides", type=onnx.AttributeProto.INTS,
+                           ints=[rng.choice((1, number))] * 2)
 
 
 def _weighted(places: list[tuple[Message, Any]], rng: random.Random) -> list[tuple[Message, Any]]:

@@ -281,6 +281,35 @@ def test_constants_without_bounds(op: str, constants: dict[str, np.ndarray],
     assert f"{op} 'layer'" in refusal(lambda: resolved(proto, tmp_path))
 
 
+WINDOW = {"w": np.ones((1, 1, 3, 3), np.float32)}
+
+
+@pytest.mark.parametrize("op, attributes, constants", [
+    ("MaxPool", {"kernel_shape": [30000] * 2, "pads": [29999] * 4, "strides": [20000] * 2}, {}),
+    ("AveragePool", {"kernel_shape": [30000] * 2, "pads": [29999] * 4}, {}),
+    ("MaxPool", {"kernel_shape": [2] * 2, "pads": [10**6] * 4, "dilations": [10**6] * 2}, {}),
+    ("Conv", {"strides": [2**15] * 2, "pads": [2**15] * 4}, WINDOW),
+    ("ConvTranspose", {"strides": [2**15] * 2, "pads": [2**15] * 4}, WINDOW)])
+def test_windows_without_bounds(op: str, attributes: dict[str, Any],
+                                constants: dict[str, np.ndarray], tmp_path: Path) -> None:
+    proto = one_node(op, attributes, constants, ("N", 1, 4, 4))
+    assert f"{op} 'layer'" in refusal(lambda: resolved(proto, tmp_path), ModelError)
+
+
+def test_long_pools_are_looked_at_in_little_memory(tmp_path: Path) -> None:
+    proto = one_node("MaxPool", {"kernel_shape": [60000, 1]}, shape=("N", 1, 120_000, 1))
+    plan = gossamer.compile(str(save(proto, tmp_path)), "host")
+    assert plan.layers(1)
+
+
+def test_a_step_beyond_all_integers(tmp_path: Path) -> None:
+    bounds = {name: np.array([value]) for name, value in
+              (("starts", -2**62), ("ends", 2**62), ("axes", 1), ("steps", 2**62))}
+    plan = gossamer.compile(str(save(one_node("Slice", None, bounds), tmp_path)), "host")
+    x = weights(2, 4)
+    np.testing.assert_array_equal(plan(x), x[:, :1])
+
+
 def test_pictures_in_a_network_are_not_decoded(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(seeds.PIXELS).save(file, "EPS")
