@@ -298,7 +298,9 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
     tensor = layer.tensor
     assert tensor is not None
     if tensor.data_type not in _FIELDS:
-        layer.kept = f"its weights are {TensorProto.DataType.Name(tensor.data_type).lower()}"
+        names = {number: name for name, number in TensorProto.DataType.items()}
+        kind = names.get(tensor.data_type, f"of the unknown type {tensor.data_type}").lower()
+        layer.kept = f"its weights are {kind}"
         return
     try:
         array = to_array(tensor)

@@ -26,6 +26,8 @@ from gossamer.io.arrays import read_arrays
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import read_names
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.prune import prune
+from gossamer.model.readers.onnx.reader import read_model
 from gossamer.model.readers.torch.state_dict import read_tensors
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.summary import summarise
@@ -85,6 +87,12 @@ def _run_network(path: Path) -> None:
     graph = gossamer.load(path)
     summarise(resolve(graph, 1))
     _run(gossamer.compile(graph, "host"))
+
+
+def _prune(path: Path) -> None:
+    model = read_model(path)
+    prune(model, 0.5, {}, scope="global", depthwise=True)
+    model.SerializeToString()
 
 
 def _run(plan: Plan) -> None:
@@ -181,6 +189,7 @@ TARGETS: dict[str, Target] = {
                       mutators.packed_gzip(onnx_file), _run_network, (*_ONNX, *_GZIP)),
     "onnx with external data": Target(seeds.external_files, onnx_file, _run_network, _ONNX,
                                       {".bin": mutators.any_bytes}),
+    "onnx to prune": Target(_named("file.onnx", seeds.onnx_files), onnx_file, _prune, _ONNX),
     "torch archive": Target(_named("file.pth", seeds.torch_archives),
                             mutators.zipped(_bytes_mutator), read_tensors,
                             ("zip archive", "is damaged (")),
