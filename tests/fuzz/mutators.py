@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+_MOST_PLACES = 5000
 Mutator = Callable[[bytes, random.Random], bytes]
 
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 65535, 65536, 2**24 + 1, 2**31 - 1, 2**31, -2**31, 2**32,
@@ -86,14 +87,14 @@ def json_text(data: bytes, rng: random.Random) -> bytes:
         content = json.loads(data)
     except (ValueError, RecursionError):
         return any_bytes(data, rng)
-    holder: Any = [content]
-    key: Any = 0
-    while isinstance(holder[key], list | dict) and holder[key] and rng.random() < 0.9:
-        holder = holder[key]
-        key = (rng.randrange(len(holder)) if isinstance(holder, list)
-               else rng.choice(list(holder)))
-        if rng.random() < 0.1:
-            break
+    places: list[tuple[Any, Any]] = [([content], 0)]
+    for holder, key in places:
+        inside = holder[key]
+        if isinstance(inside, list | dict) and len(places) < _MOST_PLACES:
+            places += [(inside, inner) for inner in
+                       (inside if isinstance(inside, dict) else range(len(inside)))]
+    holder, key = rng.choice(places)
+    content = places[0][0]
     match rng.randrange(8):
         case 0 if isinstance(holder, dict):
             del holder[key]
@@ -109,7 +110,7 @@ def json_text(data: bytes, rng: random.Random) -> bytes:
             holder[key] = rng.choice((*NUMBERS, 0.5, -3.5, 1e300))
         case _:
             holder[key] = rng.choice(VALUES)
-    return json.dumps(content).encode()
+    return json.dumps(content[0]).encode()
 
 
 def json_lines(data: bytes, rng: random.Random) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from gossamer.model.readers.torch.state_dict import read_tensors
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.summary import summarise
 from gossamer.plan.store import tuning_file
+from gossamer.plan.store.device_file import DeviceFile
 from gossamer.train.data import sources
 from tests.fuzz import mutators, seeds
 from tests.fuzz.onnx_mutator import onnx_file
@@ -115,12 +117,19 @@ def _resume(path: Path) -> None:
 
 
 def _measurements(path: Path) -> None:
+    """Adds measurements to a file, as gossamer cache import does, and reads that."""
+    kept = path.with_name("kept.json")
+    kept.unlink(missing_ok=True)
+    seed = json.loads(seeds.measurements()[0])
+    file = DeviceFile(kept, seed["device"], seed["sections"][0]["made_by"])
     try:
         content = tuning_file.parse(path.read_bytes())
+        file.take(content, "host")
     except tuning_file.BadFile as error:
         raise GossamerError(error) from None
-    for section in content["sections"]:
-        tuning_file.count(section)
+    assert [tuning_file.count(section) for section in content["sections"]]
+    again = DeviceFile(kept, seed["device"], seed["sections"][0]["made_by"])
+    assert again.sections and not again.messages
 
 
 def _kernel(path: Path) -> None:

@@ -32,7 +32,9 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.fusion import MOST_STEPS
 from gossamer.model.passes.optimise import optimise
+from gossamer.model.prune import prune
 from gossamer.plan.plan import Plan
+from gossamer.plan.store import tuning_file
 from gossamer.train import MLP
 from gossamer.train.data import sources
 from tests.bench.rows import row
@@ -388,6 +390,23 @@ def test_result_rows_with_values_of_other_types(values: dict[str, Any], tmp_path
     path.write_text(json.dumps(fields) + "\n")
     (key,) = values
     assert f"line 1: {key} is " in refusal(lambda: read_rows(path), InputError)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_measurements_with_numbers_that_json_lacks(number: str) -> None:
+    content = json.loads(seeds.measurements()[0])
+    (problem,) = content["sections"][0]["problems"].values()
+    problem["fields"] = {"op": "NUMBER"}
+    with pytest.raises(tuning_file.BadFile, match="corrupt or cut short"):
+        tuning_file.parse(json.dumps(content).replace('"NUMBER"', number).encode())
+
+
+@pytest.mark.parametrize("kind", [1000, -1])
+def test_tensors_of_unknown_types_are_kept_when_pruning(kind: int) -> None:
+    proto = one_node("MatMul", constants={"w": weights(4, 4)})
+    proto.graph.initializer[0].data_type = kind
+    (layer,) = prune(proto, 0.5)
+    assert layer.kept == f"its weights are of the unknown type {kind}"
 
 
 def test_names_in_an_archive_do_not_break_lines(tmp_path: Path) -> None:
