@@ -99,6 +99,24 @@ def names_of(graph: Graph) -> set[str]:
     return names.union(graph.constants, (info.name for info in graph.inputs))
 
 
+class UniqueNames:
+    """Names that occur once, made of others by a number at their end."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Returns the name, or name_2, name_3 and so on where it is taken already."""
+        result = name
+        while result in self._taken:
+            # where many nodes have one name, not all of its numbers are tried again
+            self._counts[name] = self._counts.get(name, 1) + 1
+            result = f"{name}_{self._counts[name]}"
+        self._taken.add(result)
+        return result
+
+
 def unused_name(names: set[str], name: str) -> str:
     """Returns the name, lengthened until it is none of `names`."""
     while name in names:

@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto
 
 from gossamer.errors import InputError, ModelError, quoted
+from gossamer.model.graph import UniqueNames
 from gossamer.model.readers.onnx.constants import to_array
 
 SCOPES = ("global", "layer")
@@ -203,11 +204,12 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
-                tensors[node.output[0]] = attribute.t
+                tensors.update(dict.fromkeys(node.output[:1], attribute.t))
     producers = {name: node for node in graph.node for name in node.output}
     readers = _readers(graph)
     outputs = {value.name for value in graph.output}
     layers: list[_PrunableLayer] = []
+    names = UniqueNames()
     owners: dict[str, str] = {}
     for node in graph.node:
         if not _is_layer(node):
@@ -215,7 +217,7 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
         source = _stored_weights(node.input[1], tensors, producers)
         if source not in tensors and node.op_type == "MatMul":
             continue  # a product of two values that the data decides
-        layer = _PrunableLayer(_unique_name(node, {layer.name for layer in layers}), node.op_type)
+        layer = _PrunableLayer(names.unique(_name(node)), node.op_type)
         layers.append(layer)
         if source not in tensors:
             layer.kept = "its weights are no dense constant"
@@ -237,7 +239,7 @@ def _stored_weights(name: str, tensors: dict[str, TensorProto],
     first value on the way that other ops make."""
     passed: set[str] = set()
     while name not in tensors and name not in passed and name in producers and (
-            producers[name].op_type in _TRANSPARENT):
+            producers[name].op_type in _TRANSPARENT) and producers[name].input:
         passed.add(name)  # a damaged file may go round in a circle
         name = producers[name].input[0]
     return name
@@ -253,14 +255,8 @@ def _readers(graph: onnx.GraphProto) -> _Readers:
     return readers
 
 
-def _unique_name(node: onnx.NodeProto, names: set[str]) -> str:
-    """Returns the name that the node has in a loaded graph."""
-    name = base = node.name or f"{node.op_type}_{next(iter(node.output), '')}"
-    count = 1
-    while name in names:
-        count += 1
-        name = f"{base}_{count}"
-    return name
+def _name(node: onnx.NodeProto) -> str:
+    return node.name or f"{node.op_type}_{next(iter(node.output), '')}"
 
 
 def _is_layer(node: onnx.NodeProto) -> bool:
@@ -289,7 +285,7 @@ def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
             if node.op_type in _TRANSPARENT and index == 0:
                 pending += [output for output in node.output[:1] if output not in passed]
             elif not (_is_layer(node) and index == 1):
-                return f"{node.op_type} {node.name or node.output[0]!r} reads"
+                return f"{quoted(node.op_type)[1:-1]} {quoted(_name(node))} reads"
     return ""
 
 

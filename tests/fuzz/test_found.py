@@ -499,3 +499,13 @@ def test_tensors_are_read_as_before(tmp_path: Path) -> None:
     tensor = proto.graph.initializer[0]
     np.testing.assert_array_equal(numpy_helper.to_array(tensor), resolved(
         proto, tmp_path).constants["w"])
+
+
+def test_nodes_without_inputs_or_outputs_stop_no_pruning() -> None:
+    node = helper.make_node
+    proto = model([node("Constant", [], [], value=numpy_helper.from_array(weights(2))),
+                   node("Identity", [], ["w"]), node("MatMul", ["x", "w"], ["y"]),
+                   node("Relu", ["v"], []), node("MatMul", ["x", "v"], ["z"])],
+                  {"x": ("N", 4)}, {"y": None}, {"v": weights(4, 4)})
+    (layer,) = prune(proto, 0.5)
+    assert layer.kept == "Relu 'Relu_' reads its weights too"

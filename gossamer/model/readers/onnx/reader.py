@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
 from gossamer.io.packed import opened
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.opset.state import MALFORMED
 from gossamer.model.readers.onnx import metadata
 from gossamer.model.readers.onnx.constants import (
@@ -233,13 +233,9 @@ def _cast_truth_outputs(graph: Graph) -> None:
 
 def _unique_names(graph: Graph) -> None:
     """Appends numbers to names of nodes that occur more than once."""
-    seen: set[str] = set()
+    names = UniqueNames()
     for node in graph.nodes:
-        base, count = node.name, 1
-        while node.name in seen:
-            count += 1
-            node.name = f"{base}_{count}"
-        seen.add(node.name)
+        node.name = names.unique(node.name)
 
 
 def _check_weights(graph: Graph) -> None:
