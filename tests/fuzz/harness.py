@@ -215,6 +215,7 @@ def fuzz(name: str, count: int, seed: int = 0, start: int = 0, keeps: bool = Fal
     context.set_forkserver_preload(["tests.fuzz.targets"])
     counts = Counts()
     begin, index, stop = time.monotonic(), start, start + count
+    again: set[int] = set()
     while index < stop and time.monotonic() - begin < seconds:
         ours, theirs = context.Pipe(False)
         worker = context.Process(target=_work, args=(name, seed, index, stop, theirs, keeps))
@@ -223,6 +224,11 @@ def fuzz(name: str, count: int, seed: int = 0, start: int = 0, keeps: bool = Fal
         while index < stop and time.monotonic() - begin < seconds:
             try:
                 if not ours.poll(_STUCK_SECONDS):
+                    if index not in again:
+                        # the machine itself may have stood still
+                        again.add(index)
+                        index -= 1
+                        break
                     _add(counts, Outcome(f"no answer in {_STUCK_SECONDS:g} s"), index)
                     break
                 message = ours.recv()

@@ -509,3 +509,11 @@ def test_nodes_without_inputs_or_outputs_stop_no_pruning() -> None:
                   {"x": ("N", 4)}, {"y": None}, {"v": weights(4, 4)})
     (layer,) = prune(proto, 0.5)
     assert layer.kept == "Relu 'Relu_' reads its weights too"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_constants_that_are_no_finite_numbers(value: float, tmp_path: Path) -> None:
+    proto = one_node("LeakyRelu", {"alpha": float(value)})
+    with np.errstate(all="ignore"):
+        y = gossamer.compile(str(save(proto, tmp_path)), "host")(np.ones((2, 4), np.float32))
+    np.testing.assert_array_equal(y, np.ones((2, 4)))
