@@ -2,7 +2,7 @@
 # make test   every test that can run here
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
-# make fuzz   random layers by the thousand
+# make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
@@ -12,6 +12,8 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 # kills, seed and devices of `make soak`
 SOAK_ARGS ?= --count 200 --seed 0
+# mutations of each reader, seed and readers of `make fuzz`; failures are kept in tests/fuzz/kept
+FUZZ_ARGS ?= --count 20000 --seed 0 --keep
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -51,8 +53,9 @@ demo: .venv/demo.stamp
 test: .venv/dev.stamp pocl
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
-# many more random layers than `make test` tries
+# many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 	GOSSAMER_RANDOM_LAYERS=3000 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
 		tests/plan/tune/test_discontinuity.py -k random_layers_are_planned
 

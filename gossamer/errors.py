@@ -1,14 +1,102 @@
 """The errors that users can meet.
 
-Each message is one line that says what is wrong, where, and what to do.
+Each message is one line that says what is wrong, where, and what to do. Names and values come from
+files that anybody may have written, so a message is bounded whatever they hold.
 """
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+MOST_CHARACTERS = 500
+"""The longest message of an error; a longer one loses its middle."""
+MOST_QUOTED = 80
+"""The most characters of a name or value that a message quotes."""
+_PARTS = reprlib.Repr()
+_PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
+_PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
+_PARTS.maxlevel = 4
+
+
+def one_line(text: str) -> str:
+    """Return the text with line breaks and other control characters escaped.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+
+    Returns
+    -------
+    str
+        One line of printable characters.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
+                   for c in text)
+
+
+def cut(text: str, most: int = MOST_QUOTED) -> str:
+    """Return the text, without its middle where it is too long.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    most : int, default 80
+        The most characters of the result.
+
+    Returns
+    -------
+    str
+        The text, or its beginning and its end with "..." between.
+    """
+    if len(text) <= most:
+        return text
+    end = (most - 3) // 3
+    return f"{text[:most - 3 - end]}...{text[-end:]}"
+
+
+def quoted(value: Any) -> str:
+    """Return a name or value of a file or of the user as a message quotes it.
+
+    Parameters
+    ----------
+    value : object
+        A text, number, or list of these.
+
+    Returns
+    -------
+    str
+        The value as Python writes it, in one line of at most 80 characters.
+    """
+    # the value may be as large as the memory allows, or nested as deeply: only a part is written
+    if isinstance(value, str) and len(value) > 2 * MOST_QUOTED:
+        value = value[:MOST_QUOTED] + value[-MOST_QUOTED:]
+    elif isinstance(value, bytes):
+        value = value[:2 * MOST_QUOTED]
+    elif isinstance(value, list | tuple | dict | set):
+        return cut(one_line(_PARTS.repr(value)))
+    return cut(one_line(repr(value)))
 
 
 class GossamerError(Exception):
     """The base class of all errors that gossamer raises on purpose.
 
-    The command line exits with code 2 on such an error.
+    The command line exits with code 2 on such an error. The message becomes one line of at most
+    `most_characters`.
     """
+
+    most_characters = MOST_CHARACTERS
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        if len(text) > self.most_characters or not text.isprintable():
+            lines = (cut(line.strip(), 4 * self.most_characters) for line in text.splitlines())
+            text = cut(one_line(" ".join(filter(None, lines))), self.most_characters)
+        super().__init__(text)
 
 
 class ModelError(GossamerError):
@@ -32,7 +120,10 @@ class OutOfMemoryError(DeviceError):
 
 
 class CompileError(DeviceError):
-    """A kernel that the device's compiler refused; the message carries the build log."""
+    """A kernel that the device's compiler refused; the message carries the whole build log."""
+
+    def __init__(self, message: object = "") -> None:
+        Exception.__init__(self, str(message))
 
 
 class TrainingError(GossamerError):
@@ -62,7 +153,7 @@ def first_line(error: BaseException) -> str:
     Returns
     -------
     str
-        One line of text.
+        One line of at most 160 characters.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return cut(one_line(lines[0]), 2 * MOST_QUOTED) if lines else type(error).__name__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,11 @@ class Function:
     numpy: Callable[..., np.ndarray]
     c: str
     flops: int = 1
+
+    @property
+    def constants(self) -> int:
+        """The number of constants, which the C expression names."""
+        return sum(f"{{c{index}}}" in self.c for index in range(9))
 
 
 def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -121,9 +127,15 @@ class Expression:
         count = self.inputs
         for step in self.steps:
             function = FUNCTIONS[step.function]
-            if len(step.arguments) != function.arity or any(a >= count for a in step.arguments):
+            if len(step.arguments) != function.arity or not all(
+                    isinstance(a, int) and 0 <= a < count for a in step.arguments):
                 raise ValueError(f"bad arguments in {step}")
+            if len(step.constants) != function.constants or not all(
+                    isinstance(c, int | float | np.number) for c in step.constants):
+                raise ValueError(f"bad constants in {step}")
             count += 1
+        if not all(isinstance(output, int) and 0 <= output < count for output in self.outputs):
+            raise ValueError(f"an expression of {count} values has outputs {self.outputs}")
         if not self.outputs:
             object.__setattr__(self, "outputs", (count - 1,))
 
@@ -138,14 +150,20 @@ class Expression:
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
         """Returns the outputs for arrays that broadcast against each other, in their dtype."""
-        results = list(values)
+        results: list[Any] = list(values)
+        last_use = {argument: index for index, step in enumerate(self.steps)
+                    for argument in step.arguments}
         dtype = np.result_type(*[v.dtype for v in values]) if values else np.dtype("float64")
         with np.errstate(all="ignore"):
-            for step in self.steps:
+            for index, step in enumerate(self.steps):
                 function = FUNCTIONS[step.function]
                 constants = [dtype.type(c) for c in step.constants]
                 result = function.numpy(*[results[a] for a in step.arguments], *constants)
                 results.append(np.asarray(result, dtype=dtype))
+                for argument in step.arguments:
+                    # what no later step reads need not stay in memory
+                    if last_use[argument] == index and argument not in self.outputs:
+                        results[argument] = None
         return [results[index] for index in self.outputs]
 
     def c_statements(

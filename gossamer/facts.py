@@ -233,10 +233,10 @@ class ValueFacts:
 
 
 def point(value: float) -> ValueFacts:
-    """Returns the facts of a number that is rounded to float32."""
+    """Returns the facts of a number that is rounded to float32. Of NaN nothing is known."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(value))
-    return ValueFacts(rounded, rounded)
+    return ValueFacts() if math.isnan(rounded) else ValueFacts(rounded, rounded)
 
 
 def integers(low: int, high: int) -> ValueFacts:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.io.atomic import replacing
+from gossamer.model.metadata import is_number
 from gossamer.version import PACKAGE_VERSION
 
 _PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core", "cuda-bindings",
@@ -69,6 +70,13 @@ class ResultRow:
 
 
 KEYS = tuple(field.name for field in fields(ResultRow))
+_TEXT, _TEXT_OR_NULL, _TEXTS = "a text", "a text or null", "texts by name"
+_WHOLE, _TIME = "a whole number of 0 or more", "a finite number above 0"
+_NUMBER, _NUMBER_OR_NULL = "a finite number of 0 or more", "a finite number of 0 or more, or null"
+_EXPECTED = {**dict.fromkeys(KEYS, _TEXT), "batch": _WHOLE, "median_us": _TIME, "p25_us": _NUMBER,
+             "p75_us": _NUMBER, "error": _NUMBER, "speed_of_light_us": _NUMBER_OR_NULL,
+             "density": _NUMBER, "versions": _TEXTS, "commit": _TEXT_OR_NULL}
+"""What each field of a row holds."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +148,33 @@ def read_rows(path: Path) -> list[ResultRow]:
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number} is not JSON: {error}") from None
         if not isinstance(values, dict) or {*values, "notice"} != set(KEYS):
             raise InputError(f"{path}: line {number} is no result row; expected the keys "
                              f"{', '.join(KEYS)}")
+        for key, value in values.items():
+            if not _is_valid(key, value):
+                raise InputError(f"{path}: line {number}: {key} is {quoted(value)}, expected "
+                                 f"{_EXPECTED[key]}")
         rows.append(ResultRow(**values))
     return rows
+
+
+def _is_valid(key: str, value: Any) -> bool:
+    """Says whether a field of a row has a value that gossamer writes."""
+    expected = _EXPECTED[key]
+    if expected == _TEXT:
+        return isinstance(value, str)
+    if expected == _TEXTS:
+        return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    if expected == _TEXT_OR_NULL:
+        return value is None or isinstance(value, str)
+    if expected == _WHOLE:
+        return type(value) is int and 0 <= value < 2**63
+    if value is None:
+        return expected == _NUMBER_OR_NULL
+    return is_number(value) and (value > 0 if expected == _TIME else value >= 0)
 
 
 def check_appendable(path: Path) -> None:

@@ -17,6 +17,7 @@ from gossamer.bench.layer_tables import CAFFENET, ConvLayer, resnet50
 from gossamer.bench.sparse_files import SparseWeightsFile, read_archive, read_sparse
 from gossamer.bench.sparse_weights import drawn, with_values
 from gossamer.errors import InputError, ModelError
+from gossamer.io import npy
 
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
@@ -135,12 +136,12 @@ def _alexnet(path: Path, layer: ConvLayer) -> np.ndarray:
 def _npy_filters(path: Path, layer: ConvLayer) -> np.ndarray:
     """The 3x3 filters of a .npy file. Raises ModelError."""
     try:
-        matrix = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as stream:
+            matrix = npy.read_array(stream, path.stat().st_size)
+    except (OSError, npy.BadArray) as error:
         raise ModelError(f"{path}: cannot be read as a .npy array: {error}") from None
     shape = layer.weight_shape
-    if not isinstance(matrix, np.ndarray) or matrix.shape != (shape[0], math.prod(shape[1:])) or (
-            matrix.dtype != np.float32):
+    if matrix.shape != (shape[0], math.prod(shape[1:])) or matrix.dtype != np.float32:
         raise ModelError(f"{path}: expected float32 of shape {shape[0]} x {math.prod(shape[1:])}")
     return matrix.reshape(shape)
 

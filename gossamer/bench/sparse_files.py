@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
 import tarfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +12,9 @@ import numpy as np
 from scipy import io as scipy_io
 from scipy import sparse
 
-from gossamer.errors import InputError, ModelError
+from gossamer.errors import InputError, ModelError, quoted
+from gossamer.io.limits import check_unpacked
+from gossamer.io.packed import opened
 
 SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 
@@ -68,21 +68,14 @@ class SparseWeightsFile:
 def read_sparse(path: str | Path) -> SparseWeightsFile:
     """Reads a .mtx, .mtx.gz (MatrixMarket, coordinate, general) or .smtx file (DLMC).
 
-    Raises InputError when the file cannot be read; ModelError that names file and line where it
-    is malformed.
+    Raises InputError when the file cannot be read or unpacked; ModelError that names file and line
+    where it is malformed.
     """
     path = Path(path)
     if not path.name.endswith(SUFFIXES):
         raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ModelError(f"{path}: is cut short or not compressed by gzip ({error})") from None
+    with opened(path, ModelError) as file:
+        data = file.read()
     parse = _parse_smtx if path.suffix == ".smtx" else _parse_matrix_market
     return parse(str(path), data)
 
@@ -96,16 +89,20 @@ def read_archive(path: str | Path) -> dict[str, SparseWeightsFile]:
     path = Path(path)
     files = {}
     try:
-        with tarfile.open(path) as archive:
+        with (opened(path, ModelError) as content,
+              tarfile.open(fileobj=content, mode="r:") as archive):
+            packed = path.stat().st_size
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is not None and member.name.endswith(".smtx"):
                     name = f"{path}: {member.name}"
+                    # the holes of a sparse member take no bytes in the archive
+                    check_unpacked(name, member.size, packed)
                     files[Path(member.name).stem] = _parse_smtx(name, file.read())
-    except (EOFError, tarfile.TarError, zlib.error) as error:
+    except ModelError:
+        raise
+    except (tarfile.TarError, ValueError, LookupError, OverflowError) as error:
         raise ModelError(f"{path}: is cut short or no tar archive ({error})") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     if not files:
         raise ModelError(f"{path}: holds no .smtx file")
     return dict(sorted(files.items()))
@@ -123,6 +120,7 @@ def _parse_matrix_market(name: str, data: bytes) -> SparseWeightsFile:
                          "real, integer or pattern, general")
     _check_size(f"{name}: line {_entry_line(lines, 0)}", rows, columns, count)
     _check_entries(name, lines, field, count)
+    check_unpacked(f"{name}: {rows} x {columns} weights", 4 * rows * columns, len(data))
     try:
         # SciPy 1.17 reads beyond the end where the last line ends in a blank without a line break
         matrix = scipy_io.mmread(io.BytesIO(data + b"\n"))
@@ -181,7 +179,7 @@ def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> Non
             continue
         if not _ENTRIES[field].fullmatch(line):
             text = line.decode("ascii", "replace")[:40]
-            raise ModelError(f"{name}: line {number}: is {text!r}, expected `{expected}`")
+            raise ModelError(f"{name}: line {number}: is {quoted(text)}, expected `{expected}`")
         entries += 1
         if entries > count:
             raise ModelError(f"{name}: line {number}: is entry {entries}, line {first} says that "
@@ -222,6 +220,7 @@ def _parse_smtx(name: str, data: bytes) -> SparseWeightsFile:
     lines += [""] * (3 - len(lines))
     offsets = _integers(f"{name}: line 2", lines[1], rows + 1, "row offsets", count)
     column_of = _integers(f"{name}: line 3", lines[2], count, "columns", columns - 1)
+    check_unpacked(f"{name}: {rows} x {columns} weights", 4 * rows * columns, len(data))
     if offsets[0] != 0 or offsets[-1] != count:
         raise ModelError(f"{name}: line 2: the offsets run from {offsets[0]} to {offsets[-1]}, "
                          f"expected 0 to {count}")

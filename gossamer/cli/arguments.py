@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import gossamer
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
 from gossamer.io.arrays import read_arrays
 from gossamer.io.text import shape_text
@@ -72,7 +72,7 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
                              f"{graph.inputs[0].name}=3,224,224") from None
         name = name or graph.inputs[0].name
         if name in shapes:
-            raise InputError(f"--shape {text}: input {name!r} has a --shape already")
+            raise InputError(f"--shape {text}: input {quoted(name)} has a --shape already")
         shapes[name] = shape
     return with_shapes(graph, shapes)
 
@@ -103,15 +103,15 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
                 raise InputError(f"{option} {text}: which input? {graph.file or graph.name} has "
                                  f"{input_names(graph)}; give {option} NAME={file} for each")
             if target not in names or (name and inner):
-                raise InputError(f"{option} {text}: holds an array {inner!r}; expected a .npy file "
-                                 f"of one array, or the inputs: {input_names(graph)}")
+                raise InputError(f"{option} {text}: holds an array {quoted(inner)}; expected a "
+                                 f".npy file of one array, or the inputs: {input_names(graph)}")
             if target in arrays:
-                raise InputError(f"{option} {text}: input {target!r} is given already")
+                raise InputError(f"{option} {text}: input {quoted(target)} is given already")
             arrays[target] = (file, values)
     missing = [name for name in names if name not in arrays]
     if missing:
         raise InputError(f"{option} {', '.join(texts)}: nothing for input "
-                         f"{', '.join(map(repr, missing))}; give {option} {missing[0]}=X.npy")
+                         f"{', '.join(map(quoted, missing))}; give {option} {missing[0]}=X.npy")
     _check_arrays(graph, arrays, option)
     return [arrays[name][1] for name in names]
 
@@ -124,8 +124,8 @@ def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
     if not equals or (name not in names and Path(text).exists()):
         name, file = "", text
     elif name not in names:
-        raise InputError(f"{option} {text}: {graph.file or graph.name} has no input {name!r}; "
-                         f"its inputs: {input_names(graph)}")
+        raise InputError(f"{option} {text}: {graph.file or graph.name} has no input "
+                         f"{quoted(name)}; its inputs: {input_names(graph)}")
     if not file:
         raise InputError(f"{option} {text}: the name is empty; expected a .npy file")
     return name, file
@@ -148,10 +148,11 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
             if values.shape == info.shape[1:]:
                 hint = "; the batch comes first: save x[None]"
             raise InputError(f"{option} {file}: has shape {shape_text(values.shape)}, input "
-                             f"{info.name!r} takes {shape_text(info.shape)}{hint}")
+                             f"{quoted(info.name)} takes {shape_text(info.shape)}{hint}")
         if values.dtype != np.dtype(info.dtype):
-            raise InputError(f"{option} {file}: has dtype {values.dtype}, input {info.name!r} "
-                             f"takes {info.dtype}; save it with .astype({info.dtype!r})")
+            raise InputError(f"{option} {file}: has dtype {values.dtype}, input "
+                             f"{quoted(info.name)} takes {info.dtype}; save it with "
+                             f".astype({info.dtype!r})")
         if batched and rows and rows[1] != len(values):
             raise InputError(f"{option} {file}: has {len(values)} rows, {rows[0]} has {rows[1]}; "
                              "all inputs of a network have as many")

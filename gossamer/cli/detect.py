@@ -27,11 +27,10 @@ from gossamer.cli.options import (
     WeightsOption,
 )
 from gossamer.detect.detector import Detector
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import read_names
-from gossamer.io.text import one_line
 
 _Photo = tuple[Path, np.ndarray]
 

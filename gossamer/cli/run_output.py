@@ -10,10 +10,10 @@ import numpy as np
 
 from gossamer.cli.report import print_report, report_dict
 from gossamer.cli.run_inputs import RunInputs
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
 from gossamer.io.labels.reader import class_names
-from gossamer.io.text import one_line, shape_text
+from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
 
 if TYPE_CHECKING:

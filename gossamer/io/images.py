@@ -11,12 +11,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, first_line
 
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
 LONGEST = 16384
 """The most pixels of a side that a photo is scaled to."""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
+"""The formats of photos that are read, as Pillow calls them."""
+MOST_PIXELS = 2**26
+"""The most pixels of a photo that is read: a photo is 4 bytes a pixel in memory, several times."""
 
 
 @dataclass(frozen=True)
@@ -156,40 +160,51 @@ def load_image(path: str | Path) -> np.ndarray:
     """Returns a photo as (height, width, 3) uint8 in RGB, upright as its EXIF orientation says.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
-    Raises InputError for a file that is missing, is no image, is truncated or too large.
+    Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more
+    than MOST_PIXELS.
     """
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected an image file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is no regular file")
     try:
         with warnings.catch_warnings():
-            # up to the size that Pillow refuses, large photos are in order
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            file = Image.open(path)
-        with file:
-            upright = ImageOps.exif_transpose(file)
-            return np.asarray(_to_rgb(upright, path))
+            # Pillow warns of damage that it has passed over
+            warnings.simplefilter("ignore")
+            return _opened(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such image file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a folder, expected an image file") from None
     except UnidentifiedImageError:
-        raise InputError(f"{path}: not an image that can be read (PNG, JPEG, ...)") from None
+        raise InputError(f"{path}: not an image that can be read; expected "
+                         f"{', '.join(FORMATS)}") from None
+    except InputError:
+        raise
     except Image.DecompressionBombError:
         raise InputError(f"{path}: too many pixels; scale it down first") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        # Pillow's decoders raise any of these for damaged files
-        raise InputError(f"{path}: damaged image ({' '.join(str(error).split())})") from None
+    except Exception as error:
+        # Pillow's decoders raise errors of many kinds for damaged files
+        raise InputError(f"{path}: damaged image ({first_line(error)})") from None
 
 
-def _to_rgb(image: Image.Image, path: Path) -> Image.Image:
-    if image.mode == "F":
-        raise InputError(f"{path}: has floating-point pixels; save it with 8 or 16 bits a channel")
+def _opened(path: Path) -> np.ndarray:
+    # without a list Pillow takes any format that it knows, some of which it hands to other programs
+    with Image.open(path, formats=FORMATS) as file:
+        width, height = file.size
+        if width * height > MOST_PIXELS:
+            raise InputError(f"{path}: is {height}x{width}, too many pixels; scale it down to "
+                             f"{MOST_PIXELS} or fewer first")
+        upright = ImageOps.exif_transpose(file)
+    return np.asarray(_to_rgb(upright))
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
-        pixels = np.asarray(image).astype(np.int64)
-        if pixels.size and (pixels.min() < 0 or pixels.max() > 65535):
-            raise InputError(f"{path}: has pixels outside 0 to 65535; save it with 16 bits")
-        image = Image.fromarray(np.round(pixels / 257).astype(np.uint8))
+        # 65535 is white, and 257 levels become one
+        levels = np.asarray(image).astype(np.uint32)
+        image = Image.fromarray(((levels + 128) // 257).clip(max=255).astype(np.uint8))
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, rgba)
+        image = Image.new("RGB", rgba.size, (255, 255, 255))
+        image.paste(rgba, mask=rgba)
     return image.convert("RGB")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gossamer.io.text import one_line
+from gossamer.errors import one_line
 
 _PIPE_WIDTH = 500
 _LEAST_WIDTH = 6

@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def one_line(text: str) -> str:
-    """Returns the text with line breaks and other control characters escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
-                   for c in text)
-
-
 def human(count: float) -> str:
     """Returns a count in thousands, millions or billions: 3.50 M."""
     for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):

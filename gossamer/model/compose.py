@@ -18,13 +18,15 @@ class Composer:
 
     def __init__(self) -> None:
         self.operands: list[str] = []
+        self._values: dict[str, int] = {}
         self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> int:
         """Returns the value of an operand, which is added if it is new."""
-        if name not in self.operands:
+        if name not in self._values:
             self.operands.append(name)
-        return -1 - self.operands.index(name)
+            self._values[name] = -len(self.operands)
+        return self._values[name]
 
     def apply(self, function: str, *arguments: int, constants: Sequence[float] = ()) -> int:
         """Returns the value of a function of other values."""
@@ -63,8 +65,8 @@ class Composer:
         names = [] if first is None else [first]
         names += [name for index, name in enumerate(self.operands)
                   if -1 - index in needed and name != first]
-        index = {-1 - self.operands.index(name): position
-                 for position, name in enumerate(names) if name in self.operands}
+        index = {self._values[name]: position
+                 for position, name in enumerate(names) if name in self._values}
         needed_steps: list[ExpressionStep] = []
         for value, step in enumerate(steps):
             if value in needed:

@@ -84,10 +84,11 @@ class StaticGraph:
     dtypes: dict[str, str]
 
 
-def add_constant(graph: Graph, name: str, array: np.ndarray) -> str:
+def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
     """Adds a constant under this name, or a longer one where the graph uses the name already, and
-    returns its name."""
-    name = unused_name(names_of(graph), name)
+    returns its name. names: those of all values of the graph, to which it is added."""
+    name = unused_name(names, name)
+    names.add(name)
     graph.constants[name] = array
     return name
 
@@ -96,6 +97,24 @@ def names_of(graph: Graph) -> set[str]:
     """Returns the names of all values of the graph."""
     names = {value for node in graph.nodes for value in (*node.inputs, *node.outputs)}
     return names.union(graph.constants, (info.name for info in graph.inputs))
+
+
+class UniqueNames:
+    """Names that occur once, made of others by a number at their end."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Returns the name, or name_2, name_3 and so on where it is taken already."""
+        result = name
+        while result in self._taken:
+            # where many nodes have one name, not all of its numbers are tried again
+            self._counts[name] = self._counts.get(name, 1) + 1
+            result = f"{name}_{self._counts[name]}"
+        self._taken.add(result)
+        return result
 
 
 def unused_name(names: set[str], name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph
 from gossamer.model.readers import registry
 
@@ -41,6 +42,9 @@ def load(model: str | Path, *more_files: str | Path, weights: str | Path | None 
     >>> import gossamer
     >>> graph = gossamer.load("mobilenet_v2")
     """
+    if not isinstance(model, str | os.PathLike):
+        raise InputError(f"cannot load a {type(model).__name__}: expected the name of a file or of "
+                         "a network of the zoo; save an ONNX model with onnx.save first")
     name = str(model)
     reader = registry.reader_of(name)
     files = [Path(file) for file in more_files]
@@ -54,7 +58,7 @@ def load(model: str | Path, *more_files: str | Path, weights: str | Path | None 
         if files:
             raise InputError(f"{name}: a network of the zoo takes no files; leave out {files[0]}")
         return zoo.build(model)
-    raise InputError(f"cannot load {name!r}: expected {expected_models()}{_hint(name)}")
+    raise InputError(f"cannot load {quoted(name)}: expected {expected_models()}{_hint(name)}")
 
 
 def expected_models() -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from gossamer.errors import InputError, quoted
 from gossamer.model.detector_metadata import DetectorMetadata, detector_of
 
 if TYPE_CHECKING:
@@ -60,16 +61,15 @@ def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
 def preprocessing_of(fields: Any) -> Preprocessing:
     """Returns the preprocessing whose fields are JSON values, those of default value perhaps left
     out. Raises ValueError where they are no fields of a preprocessing."""
-    from gossamer.errors import InputError
     from gossamer.io.images import Preprocessing
 
     if not isinstance(fields, Mapping):
-        raise ValueError(f"{fields!r} is no preprocessing")
+        raise ValueError(f"{quoted(fields)} is no preprocessing")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list | tuple) else value
               for name, value in fields.items()}
     for name, value in values.items():
         if name not in _PREPROCESSING_FORMS or not _PREPROCESSING_FORMS[name](value):
-            raise ValueError(f"a preprocessing whose {name} is {value!r}")
+            raise ValueError(f"a preprocessing whose {name} is {quoted(value)}")
     try:
         return Preprocessing(**values)
     except InputError as error:
@@ -81,7 +81,7 @@ def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
     of numbers."""
     if not isinstance(value, list | tuple) or not all(
             _is_numbers(pair) and len(pair) == 2 for pair in value):
-        raise ValueError(f"anchors {value!r}: expected pairs of width and height")
+        raise ValueError(f"anchors {quoted(value)}: expected pairs of width and height")
     return tuple((width, height) for width, height in value)
 
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from gossamer.errors import InputError, ModelError
+from gossamer.errors import InputError, ModelError, quoted
+from gossamer.model.graph import UniqueNames
+from gossamer.model.readers.onnx.constants import to_array
 
 SCOPES = ("global", "layer")
 
@@ -177,11 +179,11 @@ def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) ->
     for name, share in per_layer.items():
         layer = by_name.get(name)
         if layer is None:
-            raise InputError(f"no layer is called {name!r}; {_close(name, by_name)}")
+            raise InputError(f"no layer is called {quoted(name)}; {_close(name, by_name)}")
         if layer.kept:
-            raise InputError(f"layer {name!r} cannot be pruned: {layer.kept}")
+            raise InputError(f"layer {quoted(name)} cannot be pruned: {layer.kept}")
         if layer.sparsity is not None:
-            raise InputError(f"layer {name!r} is named twice, by its node and by its weights")
+            raise InputError(f"layer {quoted(name)} is named twice, by its node and by its weights")
         layer.sparsity = share
 
 
@@ -190,8 +192,8 @@ def _close(name: str, names: Iterable[str]) -> str:
     names = list(names)
     containing = [layer for layer in names if name and name.lower() in layer.lower()][:5]
     close = dict.fromkeys([*containing, *difflib.get_close_matches(name, names, 5, 0.4)])
-    return (f"close to it: {', '.join(map(repr, close))}" if close else
-            f"there are {', '.join(map(repr, names[:5]))}" + (", ..." if len(names) > 5 else ""))
+    return (f"close to it: {', '.join(map(quoted, close))}" if close else
+            f"there are {', '.join(map(quoted, names[:5]))}" + (", ..." if len(names) > 5 else ""))
 
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
@@ -202,11 +204,12 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
-                tensors[node.output[0]] = attribute.t
+                tensors.update(dict.fromkeys(node.output[:1], attribute.t))
     producers = {name: node for node in graph.node for name in node.output}
     readers = _readers(graph)
     outputs = {value.name for value in graph.output}
     layers: list[_PrunableLayer] = []
+    names = UniqueNames()
     owners: dict[str, str] = {}
     for node in graph.node:
         if not _is_layer(node):
@@ -214,14 +217,14 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
         source = _stored_weights(node.input[1], tensors, producers)
         if source not in tensors and node.op_type == "MatMul":
             continue  # a product of two values that the data decides
-        layer = _PrunableLayer(_unique_name(node, {layer.name for layer in layers}), node.op_type)
+        layer = _PrunableLayer(names.unique(_name(node)), node.op_type)
         layers.append(layer)
         if source not in tensors:
             layer.kept = "its weights are no dense constant"
             continue
         layer.weight, layer.tensor = source, tensors[source]
         if source in owners:
-            layer.kept = f"has the weights of {owners[source]!r}"
+            layer.kept = f"has the weights of {quoted(owners[source])}"
             continue
         owners[source] = layer.name
         _inspect(layer, node)
@@ -236,7 +239,7 @@ def _stored_weights(name: str, tensors: dict[str, TensorProto],
     first value on the way that other ops make."""
     passed: set[str] = set()
     while name not in tensors and name not in passed and name in producers and (
-            producers[name].op_type in _TRANSPARENT):
+            producers[name].op_type in _TRANSPARENT) and producers[name].input:
         passed.add(name)  # a damaged file may go round in a circle
         name = producers[name].input[0]
     return name
@@ -252,14 +255,8 @@ def _readers(graph: onnx.GraphProto) -> _Readers:
     return readers
 
 
-def _unique_name(node: onnx.NodeProto, names: set[str]) -> str:
-    """Returns the name that the node has in a loaded graph."""
-    name = base = node.name or f"{node.op_type}_{next(iter(node.output), '')}"
-    count = 1
-    while name in names:
-        count += 1
-        name = f"{base}_{count}"
-    return name
+def _name(node: onnx.NodeProto) -> str:
+    return node.name or f"{node.op_type}_{next(iter(node.output), '')}"
 
 
 def _is_layer(node: onnx.NodeProto) -> bool:
@@ -282,13 +279,13 @@ def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
     while pending:
         value = pending.pop()
         if value in outputs:
-            return f"the network's output {value!r} tells"
+            return f"the network's output {quoted(value)} tells"
         passed.add(value)
         for node, index in readers.get(value, ()):
             if node.op_type in _TRANSPARENT and index == 0:
                 pending += [output for output in node.output[:1] if output not in passed]
             elif not (_is_layer(node) and index == 1):
-                return f"{node.op_type} {node.name or node.output[0]!r} reads"
+                return f"{quoted(node.op_type)[1:-1]} {quoted(_name(node))} reads"
     return ""
 
 
@@ -297,14 +294,15 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
     tensor = layer.tensor
     assert tensor is not None
     if tensor.data_type not in _FIELDS:
-        layer.kept = f"its weights are {TensorProto.DataType.Name(tensor.data_type).lower()}"
+        names = {number: name for name, number in TensorProto.DataType.items()}
+        kind = names.get(tensor.data_type, f"of the unknown type {tensor.data_type}").lower()
+        layer.kept = f"its weights are {kind}"
         return
     try:
-        array = numpy_helper.to_array(tensor)
-    except Exception as error:
-        # a damaged tensor fails in many ways inside onnx
-        raise ModelError(f"tensor {layer.weight!r} of {node.op_type} {layer.name!r} is damaged: "
-                         f"{str(error).splitlines()[0]}") from None
+        array = to_array(tensor)
+    except ValueError as error:
+        raise ModelError(f"tensor {quoted(layer.weight)} of {node.op_type} {quoted(layer.name)} is "
+                         f"damaged: {error}") from None
     double = tensor.data_type == TensorProto.DOUBLE
     layer.values = array.astype(np.float64 if double else np.float32)
     layer.before = int(np.count_nonzero(layer.values))

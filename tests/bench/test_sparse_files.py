@@ -118,7 +118,7 @@ def test_the_line_of_an_entry_far_down(tmp_path: Path) -> None:
 def test_a_damaged_gz(tmp_path: Path) -> None:
     content = gzip.compress(MARKET.encode())
     assert "is cut short" in message(tmp_path, "w.mtx.gz", content[:-9])
-    assert "not compressed by gzip" in message(tmp_path, "w.mtx.gz", MARKET)
+    read_sparse(saved(tmp_path, "plain.mtx.gz", MARKET))
 
 
 @pytest.mark.parametrize("text", [SMTX, SMTX.strip(), SMTX.replace("\n", "\r\n"),
@@ -167,7 +167,7 @@ def test_malformed_smtx(tmp_path: Path, text: str | bytes, expected: str) -> Non
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent.mtx: No such file"):
+    with pytest.raises(InputError, match=r"absent.mtx: cannot be read: No such file"):
         read_sparse(tmp_path / "absent.mtx")
     with pytest.raises(InputError, match=r"weights.npz: expected a name that ends in .mtx"):
         read_sparse(tmp_path / "weights.npz")
@@ -212,7 +212,7 @@ def test_malformed_archives(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"holds no .smtx file"):
         read_archive(packed(tmp_path / "b.tar.gz", README="nothing"))
     cut = saved(tmp_path, "c.tar.gz", bad.read_bytes()[:60])
-    with pytest.raises(ModelError, match=r"c.tar.gz: is cut short or no tar archive"):
+    with pytest.raises(ModelError, match=r"c.tar.gz: is cut short or damaged"):
         read_archive(cut)
     with pytest.raises(ModelError, match="no tar archive"):
         read_archive(saved(tmp_path, "d.tar", "plain text"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gossamer.errors import InputError, ModelError
+from gossamer.errors import InputError, ModelError, quoted
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
 from gossamer.model.infer.visit import visit
@@ -59,7 +59,7 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
     inputs = {info.name: info for info in graph.inputs}
     for name, sizes in overrides.items():
         if name not in inputs:
-            raise InputError(f"{graph.file}: has no input {name!r}; its inputs: "
+            raise InputError(f"{graph.file}: has no input {quoted(name)}; its inputs: "
                              f"{', '.join(inputs)}")
         info = inputs[name]
         batch: tuple[int | None, ...] = (None,) if info.shape[:1] == (None,) else ()
@@ -67,8 +67,8 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
         fits = len(shape) == len(info.shape) and all(
             file_size in (None, size) for file_size, size in zip(info.shape, shape, strict=True))
         if not fits or any(size is not None and size < 1 for size in shape):
-            raise InputError(f"{graph.file}: input {name!r} cannot have shape {list(sizes)}; the "
-                             f"file says {_text(info, info.shape[len(batch):])}")
+            raise InputError(f"{graph.file}: input {quoted(name)} cannot have shape {list(sizes)}; "
+                             f"the file says {_text(info, info.shape[len(batch):])}")
         inputs[name] = replace(info, shape=shape)
     return replace(graph, inputs=list(inputs.values()))
 
@@ -80,10 +80,10 @@ def check_open_dimensions(graph: Graph) -> None:
             index = info.shape.index(None, 1)
             label = info.labels[index] if index < len(info.labels) else ""
             sizes = ",".join("SIZE" if size is None else str(size) for size in info.shape[1:])
-            raise InputError(f"{graph.file}: input {info.name!r} leaves dimension {index}"
+            raise InputError(f"{graph.file}: input {quoted(info.name)} leaves dimension {index}"
                              f"{f' ({label})' if label else ''} open; set it with --shape "
                              f"{info.name}={sizes}, in Python with "
-                             f"compile(..., shapes={{{info.name!r}: ({sizes})}})")
+                             f"compile(..., shapes={{{quoted(info.name)}: ({sizes})}})")
 
 
 def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:
@@ -116,6 +116,11 @@ def _run(state: InferenceState) -> StaticGraph:
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:
+        made = state.dtypes[info.name]
+        # what is built in code need not say of which type its outputs are
+        if state.graph.file and made != info.dtype:
+            raise ModelError(f"{state.graph.file}: output {quoted(info.name)} is declared as "
+                             f"{info.dtype}, its node makes {made}; export the model again")
         if info.name in state.aliases:
             state.nodes.append(Node("elementwise", f"{info.name}.copy",
                                     [state.aliases.pop(info.name)], [info.name],

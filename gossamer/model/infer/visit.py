@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 
+from gossamer.errors import quoted
 from gossamer.model.graph import Node
 from gossamer.model.opset.definition import not_evaluated
 from gossamer.model.opset.registry import OPSET, inputs_to_attributes
@@ -20,19 +21,19 @@ def visit(state: InferenceState, node: Node) -> None:
     node.inputs = [state.aliases.get(name, name) for name in node.inputs]
     definition = OPSET.get(node.op)
     if definition is None:
-        raise state.error(node, f"op {node.op!r} is unknown")
+        raise state.error(node, f"op {quoted(node.op)} is unknown")
     for name in node.inputs:
         if name and name not in state.shapes:
-            raise state.error(node, f"reads {name!r}, which nothing provides")
+            raise state.error(node, f"reads {quoted(name)}, which nothing provides")
     if definition.attribute_inputs and not inputs_to_attributes(node, state.known):
         unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
-        raise state.error(node, f"depends for its shape on {unknown!r}, which the data decides; "
-                                "gossamer needs shapes that follow from the input's shape")
+        raise state.error(node, f"depends for its shape on {quoted(unknown)}, which the data "
+                                "decides; gossamer needs shapes that follow from the input's shape")
     if definition.float_only and not all(name in state.known for name in node.inputs):
         for name in node.inputs:
             if name and state.dtypes[name] != "float32":
-                raise state.unsupported(node, f"computes with {state.dtypes[name]} ({name!r}); "
-                                              "gossamer computes it in float32")
+                raise state.unsupported(node, f"computes with {state.dtypes[name]} "
+                                              f"({quoted(name)}); gossamer computes it in float32")
     emitted = len(state.nodes)
     try:
         with np.errstate(all="ignore"):
@@ -50,7 +51,7 @@ def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
     if evaluate is not_evaluated or any(name not in state.known for name in new.inputs):
         return False
     for name in new.outputs:
-        state.check_size(node, state.shapes[name])
+        state.check_constant(node, state.shapes[name], state.dtypes[name])
     arrays = evaluate(new.attributes, [state.known[name] for name in new.inputs])
     for name, array in zip(new.outputs, arrays, strict=True):
         state.know(name, array)

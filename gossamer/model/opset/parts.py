@@ -67,6 +67,9 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = state.axis(node, axis, len(shape))
         indices = range(*slice(start, end, step).indices(shape[axis]))
+        if len(indices) < 2:
+            # a step that is not taken may be beyond all integers of a device
+            indices = range(indices.start, indices.start + 1) if indices else range(0)
         result[axis] = len(indices)
         if indices != range(shape[axis]):
             cuts.append((axis, indices))

@@ -69,6 +69,8 @@ def _conv_transpose2d_shape(state: InferenceState, node: Node) -> None:
             pads[i], pads[i + 2] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
             extra = (*extra[:i], extra[i] + max(output_size[i] - full_size[i], 0), *extra[i + 1:])
             full_size[i] = max(full_size[i], output_size[i])
+    # on some devices the whole output takes memory before the pads are cut off
+    state.check_size(node, (n, per_group * attributes["groups"], *full_size), "float32")
     result = [full_size[i] - pads[i] - pads[i + 2] for i in range(2)]
     if min(result) < 1:
         raise state.error(node, f"pads {pads} leave nothing of an output of "

@@ -28,14 +28,15 @@ def _known_inputs(state: InferenceState, node: Node) -> list[np.ndarray]:
 
 def _constant_of_shape_shape(state: InferenceState, node: Node) -> None:
     (shape,) = _known_inputs(state, node)
-    state.check_size(node, shape.tolist())
-    state.know(node.outputs[0], np.full(shape.tolist(), node.attributes["value"]))
+    value = np.asarray(node.attributes["value"])
+    state.check_constant(node, shape.tolist(), value.dtype.name)
+    state.know(node.outputs[0], np.full(shape.tolist(), value))
 
 
 def _range_shape(state: InferenceState, node: Node) -> None:
     start, limit, delta = (array.item() for array in _known_inputs(state, node))
     dtype = state.dtypes[node.inputs[0]]
-    state.check_size(node, [math.ceil((limit - start) / delta)])
+    state.check_constant(node, [math.ceil((limit - start) / delta)], "float64")
     state.know(node.outputs[0], np.arange(start, limit, delta).astype(dtype))
 
 

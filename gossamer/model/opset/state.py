@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import ModelError, UnsupportedError
+from gossamer.io.limits import most_value_bytes, raised
+from gossamer.io.text import bytes_text
 from gossamer.model.graph import Graph, Node, names_of, unused_name
 
 Shape = tuple[int, ...]
-
-CONSTANT_LIMIT = 1 << 28
-"""The most elements of a constant that shape arithmetic may make."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors that a rule raises where attributes or inputs are of a kind that no exporter writes."""
@@ -33,6 +32,7 @@ class InferenceState:
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value so far, by name.
     aliases: the value that another name stands for, by that name.
+    most_bytes: the most bytes of a value, and of all constants that nodes make.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
@@ -48,6 +48,10 @@ class InferenceState:
         for info in graph.inputs:
             self.shapes[info.name] = tuple(batch if size is None else size for size in info.shape)
             self.dtypes[info.name] = info.dtype
+        inputs = sum(math.prod(self.shapes[info.name]) * np.dtype(info.dtype).itemsize
+                     for info in graph.inputs)
+        self.most_bytes = most_value_bytes(inputs, 0 if batch == graph.fixed_batch else batch)
+        self._constant_bytes = 0
 
     def error(self, node: Node, text: str) -> ModelError:
         """Returns an error whose message names the file and the node."""
@@ -76,6 +80,7 @@ class InferenceState:
             shape = result if several is None else several[index]
             self.shapes[name] = tuple(int(size) for size in shape)
             self.dtypes[name] = dtype or self.dtypes[inputs[0]]
+            self.check_size(node, self.shapes[name], self.dtypes[name])
         suffix = "" if outputs == node.outputs else outputs[0].removeprefix(node.outputs[0])
         self.nodes.append(Node(op, node.name + suffix, inputs, outputs, attributes, node.source))
         return outputs[0]
@@ -84,11 +89,27 @@ class InferenceState:
         """Returns an unused name for a new value, which begins with the node's first output."""
         return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
-    def check_size(self, node: Node, shape: Sequence[int]) -> None:
-        """Raises ModelError for a constant so large that the file must be wrong."""
-        if math.prod(shape) > CONSTANT_LIMIT:
-            raise self.error(node, f"makes a constant of shape {list(shape)}; expected at most "
-                                   f"{CONSTANT_LIMIT} elements")
+    def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
+        """Returns the bytes of a value. Raises ModelError where they are so many that the file must
+        be wrong or mean harm; gossamer.io.limits says how many are allowed."""
+        if min(shape, default=0) < 0:
+            raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
+                                   "more")
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size > self.most_bytes:
+            raise self.error(node, f"makes a value of shape {list(shape)}, {bytes_text(size)}; "
+                                   f"expected at most {bytes_text(self.most_bytes)}; where that is "
+                                   f"meant, set {raised(size)}")
+        return size
+
+    def check_constant(self, node: Node, shape: Sequence[int], dtype: str) -> None:
+        """Raises ModelError where the constants that nodes have made become too large together."""
+        self._constant_bytes += self.check_size(node, shape, dtype)
+        if self._constant_bytes > self.most_bytes:
+            raise self.error(node, f"makes a constant of shape {list(shape)}, with which all such "
+                                   f"constants take {bytes_text(self._constant_bytes)}; expected "
+                                   f"at most {bytes_text(self.most_bytes)}; where that is meant, "
+                                   f"set {raised(self._constant_bytes)}")
 
     def know(self, name: str, array: np.ndarray) -> str:
         """Records a value that does not depend on the data, and returns its name."""

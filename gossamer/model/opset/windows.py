@@ -12,6 +12,9 @@ from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, keeps_images_apart, never_jumps, not_evaluated
 from gossamer.model.opset.state import InferenceState
 
+MOST_TAPS = 2**18
+"""The most elements of a pool's window, each of which is a step of the computation on the host."""
+
 
 def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
     """Returns the batch, channels, height and width of the first input."""
@@ -46,8 +49,12 @@ def extent(node: Node, kernel: tuple[int, int]) -> tuple[int, int]:
 def window(state: InferenceState, node: Node, kernel: tuple[int, int],
             ceil: bool = False) -> tuple[tuple[int, ...], list[int]]:
     """Returns the pads and the output size of a convolution or pool."""
-    size = image_shape(state, node)[2:]
+    n, c, *sides = image_shape(state, node)
+    size = (sides[0], sides[1])
     pads = _pads(node, size, kernel)
+    # on some devices the padded input takes memory
+    state.check_size(node, (n, c, *(size[axis] + pads[axis] + pads[axis + 2] for axis in range(2))),
+                     "float32")
     result = []
     for axis in range(2):
         stride, covered = node.attributes["strides"][axis], extent(node, kernel)[axis]
@@ -68,6 +75,9 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
     n, c, _, _ = image_shape(state, node)
     attributes = dict(node.attributes)
     attributes.pop("auto_pad", None)
+    if math.prod(attributes["kernel"]) > MOST_TAPS:
+        raise state.unsupported(node, f"kernel {list(attributes['kernel'])} has more than "
+                                      f"{MOST_TAPS} elements; gossamer pools up to that")
     attributes["pads"], size = window(state, node, attributes["kernel"], attributes["ceil_mode"])
     state.emit(node, (n, c, *size), **attributes)
 
@@ -82,11 +92,13 @@ def _pool_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
     """Returns whether every window has an element of the input along height (0) or width (1)."""
     a = node.attributes
-    starts = np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
-    taps = np.arange(a["kernel"][axis]) * a["dilations"][axis] - a["pads"][axis]
-    places = starts[:, None] + taps
+    step = a["dilations"][axis]
+    starts = (np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
+              - a["pads"][axis])
+    # the tap of each window that is the first within the input, or behind it
+    taps = np.maximum(-(starts // step), 0)
     size = static.shapes[node.inputs[0]][2 + axis]
-    return bool(((places >= 0) & (places < size)).any(axis=1).all())
+    return bool(((taps < a["kernel"][axis]) & (starts + taps * step < size)).all())
 
 
 DEFINITIONS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.expression import apply
-from gossamer.model.graph import Graph, Node, add_constant
+from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.normalisation import AFFINE, batch_norm_constants
 from gossamer.model.opset.registry import OPSET
@@ -31,6 +31,7 @@ def fold_batch_norms(graph: Graph) -> None:
     weights and bias, which are computed in float64."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users = readers(graph)
+    names = names_of(graph)
     folded = set()
     for norm in graph.nodes:
         if norm.op != "batch_norm" or len(users[norm.inputs[0]]) != 1:
@@ -39,7 +40,7 @@ def fold_batch_norms(graph: Graph) -> None:
         if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
             continue
         if not _feeds_sign(norm.outputs[0], users):
-            _fold(graph, layer, norm)
+            _fold(graph, names, layer, norm)
             producers[norm.outputs[0]] = layer
             folded.add(id(norm))
     graph.nodes = [node for node in graph.nodes if id(node) not in folded]
@@ -89,7 +90,7 @@ def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
     return False
 
 
-def _fold(graph: Graph, layer: Node, norm: Node) -> None:
+def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
     arrays = [graph.constants[name] for name in norm.inputs[1:]]
     mean, scale, shift = batch_norm_constants(arrays, norm.attributes["epsilon"])
     weight = graph.constants[layer.inputs[1]].astype(np.float64)
@@ -103,8 +104,8 @@ def _fold(graph: Graph, layer: Node, norm: Node) -> None:
         weight = (grouped * scale.reshape(groups, 1, -1, 1, 1)).reshape(weight.shape)
     bias = graph.constants[layer.inputs[2]].astype(np.float64) if len(layer.inputs) > 2 else 0.0
     layer.inputs[1:] = [
-        add_constant(graph, f"{norm.outputs[0]}.weight", weight.astype(np.float32)),
-        add_constant(graph, f"{norm.outputs[0]}.bias",
+        add_constant(graph, names, f"{norm.outputs[0]}.weight", weight.astype(np.float32)),
+        add_constant(graph, names, f"{norm.outputs[0]}.bias",
                      ((bias - mean) * scale + shift).astype(np.float32))]
     layer.outputs = norm.outputs
     if layer.op != "conv_transpose2d":
@@ -114,6 +115,7 @@ def _fold(graph: Graph, layer: Node, norm: Node) -> None:
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
     """Turns the other batch norms into (x - mean) * scale + shift, in this order, where shape
     inference has checked their channels; resolve() does the same with the rest."""
+    names = names_of(graph)
     for node in graph.nodes:
         if node.op != "batch_norm" or not shapes.shapes(node.outputs[0]):
             continue
@@ -124,5 +126,5 @@ def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
         node.inputs = [x]
         for role, value in zip(("mean", "scale", "shift"), values, strict=True):
             array = value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
-            node.inputs.append(add_constant(graph, f"{node.outputs[0]}.{role}", array))
+            node.inputs.append(add_constant(graph, names, f"{node.outputs[0]}.{role}", array))
         node.op, node.attributes = "elementwise", {"expression": AFFINE}

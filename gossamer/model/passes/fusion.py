@@ -3,75 +3,121 @@ products."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gossamer.expression import apply
 from gossamer.model.compose import Composer
-from gossamer.model.graph import Graph, Node, add_constant
+from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.batch_norm import channel_count, readers
 
+MOST_STEPS = 256
+"""Steps of the longest expression that nodes are merged into: every step of it is code of one
+kernel, and more bring nothing."""
 _RANKS = {"conv2d": 4, "conv_transpose2d": 4, "gemm": 2}
 
 
+@dataclass
+class _Chain:
+    """Element-wise nodes that become one.
+
+    nodes: from the last to the first; only the last one's results are read outside.
+    steps: length of their expressions together.
+    """
+
+    nodes: list[Node]
+    steps: int
+
+
 def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merges an element-wise node into the element-wise node that reads it, where that is its only
-    reader and has the same shape, so that nothing is computed twice."""
+    """Merges element-wise nodes of the same shape, of which only the last is read by others, so
+    that nothing is computed twice. No merged expression is longer than MOST_STEPS."""
     users = readers(graph)
-    producers = {node.outputs[0]: node for node in graph.nodes
-                 if node.op == "elementwise" and len(node.outputs) == 1}
-    merged = set()
-    for node in graph.nodes:
+    chains: dict[int, _Chain] = {}
+    for node in reversed(graph.nodes):
         if node.op != "elementwise":
             continue
-        while True:
-            chained = [name for name in node.inputs if name in producers and len(users[name]) == 1
-                       and shapes.depends_on_data(name) and shapes.equal(name, node.outputs[0])
-                       and shapes.dtype(name) == shapes.dtype(node.outputs[0]) == "float32"]
-            if not chained:
-                break
-            _merge(producers[chained[0]], node)
-            merged.add(id(producers[chained[0]]))
-            for name in node.inputs:
-                users[name] = [u for u in users[name] if id(u) not in merged and u is not node]
-                users[name].append(node)
+        steps = len(node.attributes["expression"].steps)
+        chain = _chain_of_readers(node, users, chains, shapes)
+        if chain is None or chain.steps + steps > MOST_STEPS:
+            chains[id(node)] = _Chain([node], steps)
+        else:
+            chain.nodes.append(node)
+            chain.steps += steps
+            chains[id(node)] = chain
+    merged = {id(node) for chain in chains.values() for node in chain.nodes[1:]}
     graph.nodes = [node for node in graph.nodes if id(node) not in merged]
+    for node in graph.nodes:
+        if id(node) in chains:
+            _merge(chains[id(node)].nodes)
 
 
-def _merge(inner: Node, node: Node) -> None:
-    """Puts the expression of a node into that of the node that reads it."""
+def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],
+                      shapes: ShapesByBatch) -> _Chain | None:
+    """Returns the chain that a node may join: the one that all readers of its result belong to."""
+    if len(node.outputs) != 1:
+        return None
+    (name,) = node.outputs
+    of_readers = {id(chain): chain for reader in users.get(name, ())
+                  for chain in [chains.get(id(reader))]}
+    chain = next(iter(of_readers.values())) if len(of_readers) == 1 else None
+    if chain is None or not shapes.depends_on_data(name):
+        return None
+    result = chain.nodes[0].outputs[0]
+    fits = shapes.equal(name, result) and shapes.dtype(name) == shapes.dtype(result) == "float32"
+    return chain if fits else None
+
+
+def _merge(nodes: list[Node]) -> None:
+    """Puts the expressions of a chain's nodes into that of its last one, which comes first."""
+    if len(nodes) == 1:
+        return
     composer = Composer()
-    results = dict(zip(inner.outputs, composer.inline(
-        inner.attributes["expression"], [composer.operand(n) for n in inner.inputs]), strict=True))
-    values = [results[n] if n in results else composer.operand(n) for n in node.inputs]
-    node.inputs, node.attributes["expression"] = composer.build(
-        *composer.inline(node.attributes["expression"], values))
+    values: dict[str, int] = {}
+    for node in reversed(nodes):
+        arguments = [values[name] if name in values else composer.operand(name)
+                     for name in node.inputs]
+        results = composer.inline(node.attributes["expression"], arguments)
+        values.update(zip(node.outputs, results, strict=True))
+    last = nodes[0]
+    last.inputs, last.attributes["expression"] = composer.build(*results)
 
 
 def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
     """Makes an element-wise node that is the only reader of a convolution or product part of its
     epilogue. The layer moves to that node's place in the order, since the other operands may be
     computed after its own."""
+    users, names = readers(graph), names_of(graph)
+    layers: dict[int, Node] = {}
+    moved: set[int] = set()
     for layer in [node for node in reversed(graph.nodes) if node.op in _RANKS]:
-        while _absorb(graph, shapes, layer):
-            pass
+        place = layer
+        while (node := _absorbed(graph, shapes, layer, users, names)) is not None:
+            moved.add(id(place))
+            place = node
+            for name in node.inputs:
+                users[name] = [layer if user is node else user for user in users.get(name, ())]
+        layers[id(place)] = layer
+    graph.nodes = [layers.get(id(node), node) for node in graph.nodes if id(node) not in moved]
 
 
-def _absorb(graph: Graph, shapes: ShapesByBatch, layer: Node) -> bool:
-    """Fuses the only reader of the layer's result into its epilogue, and returns whether that was
-    possible."""
+def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str, list[Node]],
+              names: set[str]) -> Node | None:
+    """Fuses the only reader of the layer's result into its epilogue, and returns it; None where
+    that is not possible."""
     result = layer.outputs[0]
-    users = [node for node in graph.nodes if result in node.inputs]
-    if len(users) != 1 or any(info.name == result for info in graph.outputs):
-        return False
-    node = users[0]
+    if len(users.get(result, ())) != 1:
+        return None
+    (node,) = users[result]
     if node.op != "elementwise" or len(node.outputs) != 1:
-        return False
+        return None
     channels = _channel_operands(graph, shapes, layer, node)
     if channels is None:
-        return False
+        return None
     if layer.op == "conv_transpose2d":
-        return _absorb_bias(graph, layer, node, channels)
+        return node if _absorb_bias(graph, layer, node, channels, names) else None
     composer = Composer()
     value = composer.operand(result)
     operands = [composer.operand(name) for name in layer.inputs[2:]]
@@ -82,16 +128,14 @@ def _absorb(graph: Graph, shapes: ShapesByBatch, layer: Node) -> bool:
             arguments.append(value)
         elif name in channels:
             arguments.append(composer.operand(
-                add_constant(graph, f"{name}.channels", channels[name])))
+                add_constant(graph, names, f"{name}.channels", channels[name])))
         else:
             arguments.append(composer.operand_or_constant(name, graph.constants.get(name)))
     outputs = composer.inline(node.attributes["expression"], arguments)
-    names, layer.attributes["epilogue"] = composer.build(*outputs, first=result)
-    layer.inputs[2:] = names[1:]
+    operand_names, layer.attributes["epilogue"] = composer.build(*outputs, first=result)
+    layer.inputs[2:] = operand_names[1:]
     layer.outputs = node.outputs
-    nodes = [n for n in graph.nodes if n is not layer]
-    graph.nodes = [layer if n is node else n for n in nodes]
-    return True
+    return node
 
 
 def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
@@ -127,13 +171,13 @@ def _one_a_channel(array: np.ndarray, channels: int, rank: int) -> bool:
     return array.ndim <= rank and (1,) * (rank - array.ndim) + array.shape == expected
 
 
-def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray]) -> bool:
+def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray],
+                 names: set[str]) -> bool:
     """Fuses a bias into a transposed convolution, which takes nothing else, and returns whether
     that was possible."""
     if len(layer.inputs) > 2 or len(channels) != 1 or node.attributes["expression"] != apply("add"):
         return False
     (bias,) = channels.values()
-    layer.inputs.append(add_constant(graph, f"{node.outputs[0]}.bias", bias))
+    layer.inputs.append(add_constant(graph, names, f"{node.outputs[0]}.bias", bias))
     layer.outputs = node.outputs
-    graph.nodes = [n for n in graph.nodes if n is not node]
     return True

@@ -76,9 +76,9 @@ def fold_constants(graph: Graph) -> None:
     """Computes the nodes that have constant inputs only, where there is a NumPy evaluation of their
     op."""
     nodes = []
+    state = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
     for node in graph.nodes:
         if all(name in graph.constants for name in node.inputs):
-            state = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
             try:
                 visit(state, node)
             except ModelError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gossamer.errors import quoted
 from gossamer.model.graph import Graph
 
 
@@ -16,5 +17,5 @@ def warn_of_broken_weights(graph: Graph) -> None:
             continue
         nan, infinite = int(np.isnan(array).sum()), int(np.isinf(array).sum())
         if nan or (infinite and array.size > 1):
-            graph.warnings.append(f"{graph.file}: weights {name!r} of {readers[name]} hold {nan} "
-                                  f"NaN and {infinite} infinite values")
+            graph.warnings.append(f"{graph.file}: weights {quoted(name)} of {readers[name]} hold "
+                                  f"{nan} NaN and {infinite} infinite values")

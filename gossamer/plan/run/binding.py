@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.array_library import library
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph
 from gossamer.plan.store.tuning_file import counted
 
@@ -29,20 +29,20 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
     for info, array in zip(graph.inputs, inputs, strict=True):
         shape = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-            raise InputError(f"input {info.name!r} is a {type(array).__name__}, expected an "
+            raise InputError(f"input {quoted(info.name)} is a {type(array).__name__}, expected an "
                              f"array of shape {shape} and dtype {info.dtype}")
         fits = len(array.shape) == len(info.shape) and all(
             size is None or size == array_size
             for size, array_size in zip(info.shape, array.shape, strict=True))
         if not fits:
             array_shape = "x".join(map(str, array.shape)) or "scalar"
-            raise InputError(f"input {info.name!r} has shape {array_shape}, expected {shape}")
+            raise InputError(f"input {quoted(info.name)} has shape {array_shape}, expected {shape}")
         if array.dtype != np.dtype(info.dtype):
-            raise InputError(f"input {info.name!r} has dtype {array.dtype}, expected "
+            raise InputError(f"input {quoted(info.name)} has dtype {array.dtype}, expected "
                              f"{info.dtype}; convert it with .astype({info.dtype!r})")
         if info.shape and info.shape[0] is None:
             if batch not in (None, array.shape[0]):
-                raise InputError(f"input {info.name!r} has batch {array.shape[0]}, another "
+                raise InputError(f"input {quoted(info.name)} has batch {array.shape[0]}, another "
                                  f"input has {batch}")
             batch = array.shape[0]
     return 1 if batch is None else batch

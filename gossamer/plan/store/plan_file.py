@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.expression import Expression, ExpressionStep
+from gossamer.io import npy
 from gossamer.io.output_files import replacing
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.metadata import fields_of, metadata_of
@@ -66,7 +67,7 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
                 raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
             with zipfile.ZipFile(file) as archive:
                 head = _header(path, archive)
-                arrays = [_array(_content(archive, f"weights/{index}.npy"))
+                arrays = [_array(archive, index)
                           for index in range(sum(name.startswith("weights/")
                                                  for name in archive.namelist()))]
                 graph = _decode_graph(json.loads(_content(archive, "graph.json")), arrays)
@@ -166,15 +167,9 @@ class _Arrays:
         return self._indices[key]
 
 
-def _array(data: bytes) -> np.ndarray:
-    stream = io.BytesIO(data)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0,
-               (2, 0): np.lib.format.read_array_header_2_0}
-    shape, fortran, dtype = readers[np.lib.format.read_magic(stream)](stream)
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
-        raise ValueError(f"weights of {dtype} {shape} in {len(data)} bytes")
-    flat = np.frombuffer(data, dtype, offset=stream.tell()).copy()
-    return flat.reshape(shape, order="F" if fortran else "C")
+def _array(archive: zipfile.ZipFile, index: int) -> np.ndarray:
+    data = _content(archive, f"weights/{index}.npy")
+    return npy.read_array(io.BytesIO(data), len(data))
 
 
 def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
@@ -194,6 +189,10 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     inputs, outputs = ([ValueInfo(info["name"], tuple(info["shape"]), info["dtype"],
                                   tuple(info["labels"])) for info in plain[key]]
                        for key in ("inputs", "outputs"))
+    for info in (*inputs, *outputs):
+        if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
+                np.dtype(info.dtype).kind not in "biuf" or not isinstance(info.name, str)):
+            raise ValueError(f"an input or output is {quoted(info)}")
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]
@@ -221,10 +220,13 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
         return {"float": str(value)}
     if value is None or isinstance(value, str | int | float):
         return value
-    raise TypeError(f"an attribute is {value!r}, which has no form in a saved plan")
+    raise TypeError(f"an attribute is {quoted(value)}, which has no form in a saved plan")
 
 
 def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(value, str) and not (value.isascii() and value.isidentifier()):
+        # no other text can come near the code of a kernel
+        raise ValueError(f"an attribute is the text {quoted(value)}")
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]
     if not isinstance(value, dict):
@@ -243,4 +245,4 @@ def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
         return arrays[content]
     if kind == "float":
         return float(content)
-    raise ValueError(f"an attribute of the kind {kind!r}")
+    raise ValueError(f"an attribute of the kind {quoted(kind)}")

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from gossamer.errors import cut
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.prepare import BuildCost
@@ -192,7 +193,7 @@ def decode_plan(line: dict[str, Any]) -> Timing:
 def parse(data: bytes) -> dict[str, Any]:
     """Returns the content of a file, all of which is checked. Raises BadFile."""
     try:
-        content = json.loads(data)
+        content = json.loads(data, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise BadFile("corrupt", f"is corrupt or cut short ({error})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -206,6 +207,14 @@ def parse(data: bytes) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadFile("corrupt", f"is damaged ({type(error).__name__}: {error})") from None
     return content
+
+
+def _finite(text: str) -> float:
+    """Returns the number of a text. Raises ValueError for one that JSON does not have."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {cut(text)}")
+    return number
 
 
 def _check(content: dict[str, Any]) -> None:

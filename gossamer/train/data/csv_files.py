@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, cut, quoted
+from gossamer.io.packed import opened_lines
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
-from gossamer.train.data.gzip_files import opened_text
 
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
 _GREATEST = float(np.finfo(np.float32).max)
@@ -50,7 +50,7 @@ def _table(path: Path, label: str, limit: int | None) -> tuple[np.ndarray, str]:
     """Returns an array of samples, each with its label as text and its numbers as x; and the
     delimiter of cells."""
     for number in _NUMBERS:
-        with opened_text(path) as file, warnings.catch_warnings():
+        with opened_lines(path) as file, warnings.catch_warnings():
             # NumPy before 2.3 warns where it takes 2 for 2.5
             warnings.filterwarnings("error", r"loadtxt\(\): Parsing an integer")
             filled = (line for line in file if not line.isspace())
@@ -107,8 +107,8 @@ def _labels(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
     for text, value in zip(distinct, values, strict=True):
         if not value.is_integer() or abs(value) > _GREATEST_LABEL:
             other_column = "last" if label == "first" else "first"
-            raise InputError(f"{path}: the {label} column has {text}, expected labels of classes; "
-                             f"are they in the {other_column} column? `train --task "
+            raise InputError(f"{path}: the {label} column has {cut(text)}, expected labels of "
+                             f"classes; are they in the {other_column} column? `train --task "
                              "regression` learns numbers")
     return np.array(values).astype(np.int64)[places]
 
@@ -125,7 +125,7 @@ def _targets(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
 def _first_fault(path: Path, label: str, delimiter: str, otherwise: str) -> InputError:
     """Returns the error for a file that cannot be read, which is searched cell by cell for the
     first wrong one; without any the error says `otherwise`."""
-    with opened_text(path) as file:
+    with opened_lines(path) as file:
         try:
             fault = next(_faults(csv.reader(file, delimiter=delimiter), label), otherwise)
         except csv.Error as error:
@@ -152,8 +152,9 @@ def _faults(reader: Any, label: str) -> Iterator[str]:
             if not _is_number(cell) or not abs(float(cell)) <= _GREATEST:
                 may_be_label = (label == "first" and column == width and cell.strip()
                                 and not _is_number(cell) and _is_number(label_cell))
-                yield (f"line {reader.line_num}, column {column} is {cell!r}, expected a finite "
-                       "number" + ("; are labels in the last column?" if may_be_label else ""))
+                hint = "; are labels in the last column?" if may_be_label else ""
+                yield (f"line {reader.line_num}, column {column} is {quoted(cell)}, expected a "
+                       f"finite number{hint}")
 
 
 def _row(path: Path, lines: Iterator[str], delimiter: str) -> tuple[list[str], list[str]]:

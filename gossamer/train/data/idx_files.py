@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.errors import InputError
+from gossamer.io.packed import opened
 from gossamer.train.data.dataset import Dataset
-from gossamer.train.data.gzip_files import opened
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")
 _UNSIGNED_BYTES = 8

@@ -4,19 +4,16 @@ and x_test and y_test to test on."""
 from __future__ import annotations
 
 import warnings
-import zipfile
-import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gossamer.errors import GossamerWarning, InputError
+from gossamer.errors import GossamerWarning, InputError, cut
+from gossamer.io import npy
 from gossamer.io.text import shape_text
 from gossamer.train.data.dataset import Dataset, are_pixels, has_grey_levels, picture_shape
 
 _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
-_DAMAGED = (EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
@@ -31,9 +28,8 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     Raises InputError that names the array and what is wrong with it.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = {name.removesuffix(".npy") for name in archive.namelist()}
-        with np.load(path, allow_pickle=False) as arrays:
+        with npy.read_archive(path, str(path)) as arrays:
+            names = set(arrays.names)
             training = [pair for pair in _TRAINING if names.issuperset(pair)]
             if len(training) > 1:
                 raise InputError(f"{path}: has the arrays x, y and x_train, y_train; expected one "
@@ -44,10 +40,10 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
                         if _has_test(path, names) else None)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except _DAMAGED as error:
+    except npy.BadArray as error:
         raise InputError(f"{path}: is no .npz file, or a damaged one ({error})") from None
-    raise InputError(f"{path}: has the arrays {', '.join(sorted(names)) or '(none)'}; expected x "
-                     "and y, or x_train and y_train")
+    raise InputError(f"{path}: has the arrays {cut(', '.join(sorted(names))) or '(none)'}; "
+                     "expected x and y, or x_train and y_train")
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
@@ -61,7 +57,7 @@ def _has_test(path: Path, names: set[str]) -> bool:
     return not missing
 
 
-def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None,
+def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int | None,
           numbers: bool) -> Dataset:
     """Returns the samples of two arrays, which are checked."""
     x, y = (_array(path, arrays, name) for name in (x_name, y_name))
@@ -69,7 +65,7 @@ def _part(path: Path, arrays: Any, x_name: str, y_name: str, limit: int | None,
                                          or np.issubdtype(x.dtype, np.integer)):
         raise InputError(f"{path}: {x_name} is {shape_text(x.shape)} {x.dtype}, expected numbers "
                          "of shape (samples, features) or (samples, height, width)")
-    if y.shape not in ((len(y),), (len(y), 1)) or y.dtype.kind not in "iufUb":
+    if y.ndim == 0 or y.shape not in ((len(y),), (len(y), 1)) or y.dtype.kind not in "iufUb":
         hint = f"; save {y_name}.argmax(axis=1)" if y.ndim == 2 else ""
         raise InputError(f"{path}: {y_name} is {shape_text(y.shape)} {y.dtype}, expected one "
                          f"label a sample{hint}")
@@ -110,12 +106,12 @@ def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
     return y
 
 
-def _array(path: Path, arrays: Any, name: str) -> np.ndarray:
-    """Returns an array of the file. Raises InputError where it holds Python objects."""
+def _array(path: Path, arrays: npy.Archive, name: str) -> np.ndarray:
+    """Returns an array of the file. Raises BadArray, or InputError where it holds Python
+    objects."""
     try:
-        return np.asarray(arrays[name])
-    except ValueError as error:
-        if "allow_pickle" in str(error):
-            raise InputError(f"{path}: {name} holds pickled Python objects, expected an array of "
-                             f"numbers or texts; save {name}.astype(...)") from None
-        raise
+        return arrays.read(name)
+    except npy.PickledObjects as error:
+        raise InputError(f"{path}: {name} {error}; save {name}.astype(...)") from None
+    except npy.BadArray as error:
+        raise npy.BadArray(f"{name}: {error}") from None

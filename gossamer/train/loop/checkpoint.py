@@ -7,14 +7,18 @@ import io
 import json
 import time
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gossamer.errors import GossamerWarning, InputError
+from gossamer.errors import GossamerWarning, InputError, cut, quoted
+from gossamer.io import npy
 from gossamer.io.output_files import replacing
+from gossamer.io.text import shape_text
 from gossamer.train.loop.schedule import name
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import Best, TrainState, Validation
@@ -36,8 +40,9 @@ class OtherSettings(InputError):
 
     def __init__(self, path: Path, key: str, there: Any, here: Any) -> None:
         self.path, self.key, self.there, self.here = path, key, there, here
-        super().__init__(f"{path}: is the checkpoint of a network with {key} {there!r}, this one "
-                         f"has {here!r}: give the same {key}; or {_ANEW}")
+        super().__init__(f"{path}: is the checkpoint of a network with {cut(key)} "
+                         f"{quoted(there)}, this one has {quoted(here)}: give the same "
+                         f"{cut(key)}; or {_ANEW}")
 
 
 class Throttle:
@@ -126,21 +131,69 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
     """Returns the state in a checkpoint file, which must belong to the same settings (except
     epochs, target_error, patience and keep) and the same data. Raises InputError that names
     the file, what is wrong and what to do."""
-    header, parameters, curve, best_weights = _read(path)
-    here = _plain(settings)
-    for key, value in header["settings"].items():
-        if here.get(key) != value:
-            raise OtherSettings(path, key, value, here.get(key))
-    if header["data"] != digest:
-        raise InputError(f"{path}: is the checkpoint of training on other data: give the same "
-                         f"samples, prepared alike; or {_ANEW}")
+    with _checked(path):
+        header, *arrays = _read(path)
+        here = _plain(settings)
+        for key, there in {**dict.fromkeys(here), **header["settings"]}.items():
+            if here.get(key) != there:
+                raise OtherSettings(path, key, there, here.get(key))
+        if header["data"] != digest:
+            raise InputError(f"{path}: is the checkpoint of training on other data: give the same "
+                             f"samples, prepared alike; or {_ANEW}")
+        return _state(settings, header, *arrays)
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[None]:
+    """Turns the errors that a file causes whose hash is right and whose content is not into an
+    InputError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
+            ValueError) as error:
+        raise InputError(f"{path}: the checkpoint holds what gossamer does not write "
+                         f"({npy.reason(error)}): {_ANEW}") from None
+
+
+def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
+           curve: np.ndarray, best_weights: np.ndarray) -> TrainState:
+    """Returns the state that a checkpoint holds. Raises ValueError, or another error that
+    _checked() knows, where it cannot be one."""
+    epochs, first = header["epochs_done"], header["first"]
+    problem = settings.problem(0, 0)
+    _check_array("parameters", parameters, problem.parameter_count)
+    if type(epochs) is not int or epochs < 1 or curve.dtype != np.float64 or (
+            curve.shape != (epochs,)):
+        raise ValueError(f"a curve of {shape_text(curve.shape)} for {quoted(epochs)} epochs")
+    if first is not None and type(first) is not float:
+        raise ValueError(f"the first loss is {quoted(first)}")
     rng = np.random.default_rng(0)
     rng.bit_generator.state = header["rng"]
-    validation, best = header["validation"], header["best"]
-    return TrainState(settings, rng, parameters, header["epochs_done"], curve.tolist(),
-                      header["first"], validation and Validation(**validation),
-                      best and Best(best[0], Validation(**best[1]), best_weights),
-                      *header["progress"])
+    validation = header["validation"] and _validation(header["validation"])
+    best = None
+    if header["best"]:
+        epoch, done = header["best"]
+        if type(epoch) is not int or not 1 <= epoch <= epochs:
+            raise ValueError(f"the best epoch is {quoted(epoch)}")
+        _check_array("weights of the best epoch", best_weights, problem.weight_count)
+        best = Best(epoch, _validation(done), best_weights)
+    idle, least = header["progress"]
+    if type(idle) is not int or idle < 0 or type(least) is not float:
+        raise ValueError(f"the progress is {quoted(header['progress'])}")
+    return TrainState(settings, rng, parameters, epochs, curve.tolist(), first, validation, best,
+                      idle, least)
+
+
+def _check_array(what: str, array: np.ndarray, count: int) -> None:
+    if array.dtype != np.float32 or array.shape != (count,):
+        raise ValueError(f"{what} are {shape_text(array.shape)} {array.dtype}, expected {count} "
+                         "float32")
+
+
+def _validation(values: Mapping[str, Any]) -> Validation:
+    if any(type(value) is not float for value in values.values()):
+        raise ValueError(f"the validation is {quoted(values)}")
+    return Validation(**values)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
@@ -159,9 +212,9 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarra
     length = hashlib.sha256().digest_size
     if hashlib.sha256(data[length:]).digest() != data[:length]:
         raise InputError(f"{path}: the checkpoint is damaged or cut short: {_ANEW}")
-    with np.load(io.BytesIO(data[length:])) as arrays:
-        header = json.loads(arrays["header"].tobytes())
-        return header, arrays["parameters"], arrays["curve"], arrays["best"]
+    with npy.read_archive(io.BytesIO(data[length:]), str(path)) as arrays:
+        header = json.loads(arrays.read("header").tobytes())
+        return header, arrays.read("parameters"), arrays.read("curve"), arrays.read("best")
 
 
 def _is_one(path: Path) -> bool:

@@ -64,7 +64,7 @@ def test_damaged_file(damage: Callable[[bytes], bytes], suffix: str, tmp_path: P
     data = relu().SerializeToString()
     path = tmp_path / f"model{suffix}"
     path.write_bytes(damage(gzip.compress(data) if suffix.endswith("gz") else data))
-    with pytest.raises(ModelError, match="expected an ONNX model"):
+    with pytest.raises(ModelError, match=r"expected an ONNX model|is cut short or damaged"):
         load(path)
 
 

@@ -92,11 +92,11 @@ def test_wrong_csv_with_labels_last(tmp_path):
 def test_packed_files_that_are_cut(tmp_path):
     packed = gzip.compress(b"5,1,2\n0,3,4.5\n" * 5000)
     assert fault(csv(tmp_path, packed[:-20], "x.csv.gz")).startswith(
-        "the packed file is cut short or damaged (Compressed file ended")
+        "is cut short or damaged (Compressed file ended")
     changed = bytearray(packed)
     changed[-8] ^= 1
     assert fault(csv(tmp_path, bytes(changed), "y.csv.gz")).startswith(
-        "the packed file is cut short or damaged (CRC check failed")
+        "is cut short or damaged (CRC check failed")
 
 
 def outcome(path, numbers, **options):

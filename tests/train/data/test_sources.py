@@ -96,7 +96,7 @@ def test_idx_without_its_partner(tmp_path):
     assert fault(odd).startswith("its name does not say whether it holds images or labels")
     packed = save_idx(tmp_path, suffix=".gz")
     packed.write_bytes(packed.read_bytes()[:-10])
-    assert fault(packed).startswith("the packed file is cut short or damaged")
+    assert fault(packed).startswith("is cut short or damaged")
 
 
 @pytest.mark.parametrize("suffix", [".bmp", ".png"])
@@ -227,7 +227,7 @@ def test_damaged_npz(tmp_path):
     changed = bytearray(content)
     changed[content.index(PICTURES.tobytes()) + 5] ^= 1
     path.write_bytes(bytes(changed))
-    assert fault(path).startswith("is no .npz file, or a damaged one (Bad CRC-32")
+    assert fault(path).startswith("is no .npz file, or a damaged one (x: Bad CRC-32")
     np.save(path.open("wb"), PICTURES)
     assert fault(path).startswith("is no .npz file, or a damaged one (")
     array_file = io.BytesIO()

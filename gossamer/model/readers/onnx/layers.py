@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.errors import quoted
 from gossamer.expression import apply, identity
 from gossamer.model.compose import Composer
 from gossamer.model.readers.onnx.node import OnnxNode
@@ -75,7 +76,7 @@ def _bias(node: OnnxNode, index: int, channels: int) -> str:
     """Returns the name of the bias, which must have one value a channel."""
     bias = node.constant(index, "the bias")
     if bias.shape != (channels,):
-        raise node.error(f"bias {node.input(index)!r} has shape {list(bias.shape)}, expected "
+        raise node.error(f"bias {quoted(node.input(index))} has shape {list(bias.shape)}, expected "
                          f"[{channels}]")
     return node.input(index)
 

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import AttributeProto
 
-from gossamer.errors import ModelError, UnsupportedError
+from gossamer.errors import ModelError, UnsupportedError, quoted
 from gossamer.expression import Expression
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.opset.registry import inputs_to_attributes
+from gossamer.model.readers.onnx.constants import as_float32, to_array
+
+_FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",
+           AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats",
+           AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
+           AttributeProto.TENSORS: "tensors", AttributeProto.GRAPHS: "graphs",
+           AttributeProto.SPARSE_TENSOR: "sparse_tensor"}
+"""The field of an attribute that holds a value of each type."""
+_NEWEST_OPSET = 21
 
 
-def as_float32(array: np.ndarray) -> np.ndarray:
-    """Returns the array, cast to float32 where it has any floating type, such as bfloat16."""
-    return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
+@functools.cache
+def _definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Returns ONNX's definition of an op in an opset, or of the nearest one that has the op; None
+    where there is none."""
+    for version in (opset, _NEWEST_OPSET):
+        if onnx.defs.has(op, version):
+            schema = onnx.defs.get_schema(op, version)
+            return _definition(op, schema.since_version - 1) if schema.deprecated else schema
+    return None
+
+
+def _type_name(kind: int) -> str:
+    return AttributeProto.AttributeType.Name(kind) if kind in _FIELDS else str(kind)
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
     """Returns an attribute's value: an array, a string, a number, or a tuple of these."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, onnx.TensorProto):
-        return as_float32(numpy_helper.to_array(value))
+        return as_float32(to_array(value))
     if isinstance(value, bytes):
         return value.decode()
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
@@ -48,17 +68,45 @@ class OnnxNode:
         self.outputs = list(proto.output)
         self.opset = opset
         self.graph = graph
-        op = self.op if str(self.op).isprintable() else repr(self.op)
-        self.source = f"{op} {proto.name or next(iter(proto.output), '')!r}"
-        self._name = proto.name or f"{self.op}_{next(iter(proto.output), '')}"
+        first_output = next(iter(self.outputs), "")
+        self.source = f"{quoted(self.op)[1:-1]} {quoted(proto.name or first_output)}"
+        self._name = proto.name or f"{self.op}_{first_output}"
         self._attributes: dict[str, Any] = {}
+        self._check_form(proto)
         for attribute in proto.attribute:
             try:
                 self._attributes[attribute.name] = _value(attribute)
             except (LookupError, TypeError, ValueError) as error:
-                raise self.error(f"attribute {attribute.name!r} is damaged: {error!r}") from error
+                raise self.error(f"attribute {quoted(attribute.name)} is damaged: "
+                                 f"{quoted(error)}") from error
         self._used = used
         self._asked: set[str] = set()
+
+    def _check_form(self, proto: onnx.NodeProto) -> None:
+        """Raises ModelError where the node has more or fewer inputs or outputs than ONNX's
+        definition of the op allows, or attributes of other types."""
+        schema = _definition(self.op, self.opset) if proto.domain in ("", "ai.onnx") else None
+        types: dict[str, int] = {}
+        if schema is not None:
+            for what, names, least, most in (
+                    ("inputs", self.inputs, schema.min_input, schema.max_input),
+                    ("outputs", self.outputs, schema.min_output, schema.max_output)):
+                if not least <= len(names) <= most:
+                    expected = str(least) if least == most else f"{least} to {most}"
+                    raise self.error(f"has {len(names)} {what}, expected {expected}")
+            types = {name: int(entry.type)  # type: ignore[call-overload]
+                     for name, entry in schema.attributes.items()}
+        if len({attribute.name for attribute in proto.attribute}) < len(proto.attribute):
+            raise self.error("has two attributes of one name")
+        for attribute in proto.attribute:
+            kind = types.get(attribute.name, attribute.type)
+            held = {field.name for field, _ in attribute.ListFields()}
+            if attribute.type not in _FIELDS or attribute.type != kind or (
+                    held - {"name", "type", "doc_string", _FIELDS[attribute.type]}):
+                raise self.error(f"attribute {quoted(attribute.name)} is of type "
+                                 f"{_type_name(attribute.type)} and holds "
+                                 f"{' and '.join(sorted(held - {'name', 'type', 'doc_string'}))}, "
+                                 f"expected {_type_name(kind)}")
 
     def error(self, text: str) -> ModelError:
         """Returns an error whose message names the file and the node."""
@@ -75,15 +123,16 @@ class OnnxNode:
         """Returns an attribute that must have one of these values; the first is the default."""
         value = self.attribute(name, allowed[0])
         if value not in allowed:
-            expected = " or ".join(map(repr, allowed))
-            raise self.unsupported(f"attribute {name} is {value!r}, gossamer computes {expected}")
+            expected = " or ".join(map(quoted, allowed))
+            raise self.unsupported(f"attribute {name} is {quoted(value)}, gossamer computes "
+                                   f"{expected}")
         return value
 
     def finish(self) -> None:
         """Raises UnsupportedError where the node has an attribute that nothing asked for."""
         for name in self._attributes:
             if name not in self._asked:
-                raise self.unsupported(f"attribute {name!r} of opset {self.opset} is not "
+                raise self.unsupported(f"attribute {quoted(name)} of opset {self.opset} is not "
                                        "supported; export the model without it")
 
     def input(self, index: int) -> str:
@@ -101,7 +150,7 @@ class OnnxNode:
         messages. Raises UnsupportedError where the data decide it."""
         name = self.required(index)
         if name not in self.graph.constants:
-            raise self.unsupported(f"{what} comes from {name!r}, which the data decides; "
+            raise self.unsupported(f"{what} comes from {quoted(name)}, which the data decides; "
                                    "expected a constant")
         return self.graph.constants[name]
 
@@ -112,8 +161,8 @@ class OnnxNode:
         """Drops all outputs but the first. Raises UnsupportedError where one of them is used."""
         for name in self.outputs[1:]:
             if name in self._used:
-                raise self.unsupported(f"its output {name!r} is used; gossamer computes the first "
-                                       "output only")
+                raise self.unsupported(f"its output {quoted(name)} is used; gossamer computes the "
+                                       "first output only")
         del self.outputs[1:]
 
     def add_constant(self, array: np.ndarray, role: str) -> str:

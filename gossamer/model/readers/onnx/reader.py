@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, numpy_helper
-from onnx.external_data_helper import load_external_data_for_model
-from onnx.reference import ReferenceEvaluator
+from onnx import TensorProto
 
-from gossamer.errors import InputError, ModelError, UnsupportedError
-from gossamer.model.graph import Graph, Node, ValueInfo
-from gossamer.model.opset.state import CONSTANT_LIMIT, MALFORMED
+from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
+from gossamer.io.packed import opened
+from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
+from gossamer.model.opset.state import MALFORMED
 from gossamer.model.readers.numbers import warn_of_broken_weights
 from gossamer.model.readers.onnx import metadata
+from gossamer.model.readers.onnx.constants import (
+    ConstantFolder,
+    as_float32,
+    load_external_data,
+    to_array,
+)
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
-from gossamer.model.readers.onnx.node import OnnxNode, as_float32
+from gossamer.model.readers.onnx.node import OnnxNode
 
 OPSETS = range(9, 22)
 
@@ -56,28 +59,41 @@ def load_onnx(path: str | Path) -> Graph:
 def read_model(path: Path) -> onnx.ModelProto:
     """Returns the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
     errors of load_onnx()."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if not path.is_file():
+        reason = "is no regular file" if path.exists() else "No such file or directory"
+        raise InputError(f"cannot read {path}: {reason}")
+    with opened(path, ModelError) as file:
+        data = file.read()
     expected = "expected an ONNX model; is it truncated, or another kind of file?"
     try:
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
         model = onnx.load_model_from_string(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error, DecodeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"{path}: not readable ({reason}); {expected}") from None
+    except DecodeError as error:
+        raise ModelError(f"{path}: not readable ({first_line(error)}); {expected}") from None
     if not model.ir_version or not model.graph.output:
         raise ModelError(f"{path}: holds no network; {expected}")
+    if (damaged := next(_damaged_texts(model.graph), None)) is not None:
+        raise ModelError(f"{path}: the name {quoted(damaged)} is no text in UTF-8; {expected}")
     try:
-        load_external_data_for_model(model, str(path.parent))
+        load_external_data(model, path)
+    except InputError:
+        raise
     except Exception as error:
         # onnx raises types of its own here, and OSError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"{path}: its external data cannot be read ({reason}); put the data file "
-                         "beside the model") from None
+        raise ModelError(f"{path}: its external data cannot be read ({first_line(error)}); put the "
+                         "data file beside the model") from None
     return model
+
+
+def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
+    """Yields the names in a graph that are no text, which protobuf hands out as bytes."""
+    named = (graph.initializer, graph.input, graph.output, graph.node,
+             *(node.attribute for node in graph.node))
+    names = [graph.name, *(entry.name for entries in named for entry in entries)]
+    for node in graph.node:
+        names += (node.op_type, node.domain, *node.input, *node.output)
+    for value in (*graph.input, *graph.output):
+        names += (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    yield from (name for name in names if isinstance(name, bytes))
 
 
 def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
@@ -85,16 +101,15 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
     narrowed = []
     if proto.sparse_initializer:
         name = proto.sparse_initializer[0].values.name
-        raise UnsupportedError(f"{graph.file}: initializer {name!r} is sparse; store it dense")
+        raise UnsupportedError(f"{graph.file}: initializer {quoted(name)} is sparse; store it "
+                               "dense")
     for tensor in proto.initializer:
         if tensor.name in graph.constants:
-            raise ModelError(f"{graph.file}: two initializers are named {tensor.name!r}")
+            raise ModelError(f"{graph.file}: two initializers are named {quoted(tensor.name)}")
         try:
-            array = numpy_helper.to_array(tensor)
-        except Exception as error:
-            # a damaged tensor fails in many ways inside onnx
-            reason = str(error).splitlines()[0]
-            raise ModelError(f"{graph.file}: initializer {tensor.name!r} is damaged: {reason}"
+            array = to_array(tensor)
+        except ValueError as error:
+            raise ModelError(f"{graph.file}: initializer {quoted(tensor.name)} is damaged: {error}"
                              ) from None
         graph.constants[tensor.name] = as_float32(array)
         if graph.constants[tensor.name].dtype != array.dtype:
@@ -102,20 +117,23 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
     if narrowed:
         name, dtype = narrowed[0]
         graph.warnings.append(f"{graph.file}: {len(narrowed)} weights are {dtype} (first: "
-                              f"{name!r}); gossamer computes with them as float32")
+                              f"{quoted(name)}); gossamer computes with them as float32")
 
 
 def _load_interface(proto: onnx.GraphProto, graph: Graph) -> None:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
     batch."""
+    seen = set(graph.constants)
     for value in proto.input:
         if value.name in graph.constants:
             continue
-        if any(info.name == value.name for info in graph.inputs):
-            raise ModelError(f"{graph.file}: two inputs are named {value.name!r}")
+        if value.name in seen:
+            raise ModelError(f"{graph.file}: two inputs are named {quoted(value.name)}")
         info = _value_info(value, graph, "input")
         if not value.type.tensor_type.HasField("shape"):
-            raise ModelError(f"{graph.file}: input {value.name!r} has no shape; export it with one")
+            raise ModelError(f"{graph.file}: input {quoted(value.name)} has no shape; export it "
+                             "with one")
+        seen.add(value.name)
         graph.inputs.append(info)
     graph.outputs = [_value_info(value, graph, "output") for value in proto.output]
     leading = {info.shape[0] if len(info.shape) > 1 else None for info in graph.inputs}
@@ -127,16 +145,16 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph) -> None:
 
 def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInfo:
     if not value.type.HasField("tensor_type"):
-        raise UnsupportedError(f"{graph.file}: {what} {value.name!r} is not a tensor")
+        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} is not a tensor")
     tensor = value.type.tensor_type
     kind = tensor.elem_type or TensorProto.FLOAT
     if kind not in TYPES:
-        raise UnsupportedError(f"{graph.file}: {what} {value.name!r} has ONNX type {kind}; "
+        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type {kind}; "
                                f"gossamer knows {', '.join(sorted(set(TYPES.values())))}")
     if TYPES[kind] == "float32" and kind != TensorProto.FLOAT:
         name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
-        graph.warnings.append(f"{graph.file}: {what} {value.name!r} is {name}; gossamer takes and "
-                              "gives float32")
+        graph.warnings.append(f"{graph.file}: {what} {quoted(value.name)} is {name}; gossamer "
+                              "takes and gives float32")
     shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
     return ValueInfo(value.name, shape, TYPES[kind], labels)
@@ -157,23 +175,27 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
     later = {name: node for node in proto.node for name in node.output}
     available = set(graph.constants) | {info.name for info in graph.inputs}
     unknown = []
+    folder = ConstantFolder(opset)
     for entry in proto.node:
         node = OnnxNode(entry, opset, graph, used)
         for name in entry.input:
             if name and name not in available:
                 if name in later:
-                    raise node.error(f"reads {name!r} before {later[name].op_type} "
-                                     f"'{later[name].name}' makes it: the nodes are unsorted or "
-                                     "form a cycle; export the model again")
-                raise node.error(f"reads {name!r}, which no input, initializer or node provides")
+                    maker = f"{quoted(later[name].op_type)[1:-1]} {quoted(later[name].name)}"
+                    raise node.error(f"reads {quoted(name)} before {maker} makes it: the nodes are "
+                                     "unsorted or form a cycle; export the model again")
+                raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
+                                 "provides")
         for name in filter(None, entry.output):
             if name in available:
-                raise node.error(f"makes {name!r}, a name that is already taken")
+                raise node.error(f"makes {quoted(name)}, a name that is already taken")
             available.add(name)
-        if _fold(entry, graph, opset):
+        if (results := folder.results(entry, graph.constants)) is not None:
+            graph.constants.update((name, result) for name, result
+                                   in zip(entry.output, results, strict=False) if name)
             continue
         if entry.op_type not in _CONVERTERS or entry.domain not in ("", "ai.onnx"):
-            unknown.append(f"{node.source} of domain {entry.domain or 'ai.onnx'!r}")
+            unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
             continue
         if not entry.output or not entry.output[0]:
             raise node.error("its first output has no name")
@@ -181,7 +203,7 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             try:
                 _CONVERTERS[entry.op_type](node)
             except MALFORMED as error:
-                raise node.error(f"is malformed: {error!r}") from error
+                raise node.error(f"is malformed: {quoted(error)}") from error
             node.finish()
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
@@ -189,56 +211,28 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
                                f"{more}; export the model without them")
     for info in graph.outputs:
         if info.name not in available:
-            raise ModelError(f"{graph.file}: output {info.name!r} is made by no node")
+            raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
     _cast_truth_outputs(graph)
     _unique_names(graph)
-
-
-def _fold(entry: onnx.NodeProto, graph: Graph, opset: int) -> bool:
-    """Computes a node whose inputs are all constants with ONNX's reference implementation, and
-    returns whether it has."""
-    inputs = [name for name in entry.input if name]
-    if entry.domain not in ("", "ai.onnx") or any(n not in graph.constants for n in inputs):
-        return False
-    if not inputs and entry.op_type != "Constant":
-        return False
-    if entry.op_type in ("Expand", "ConstantOfShape"):
-        shape = graph.constants[inputs[-1]]
-        if shape.size and np.prod(shape.astype(np.float64)) > CONSTANT_LIMIT:
-            return False
-    try:
-        evaluator = ReferenceEvaluator(entry, opsets={"": opset})
-        results = evaluator.run(None, {name: graph.constants[name] for name in inputs})
-    except Exception:
-        # what the reference cannot compute is left to the converter and its messages
-        return False
-    for name, result in zip(entry.output, results, strict=False):
-        if name:
-            graph.constants[name] = as_float32(np.asarray(result))
-    return True
 
 
 def _cast_truth_outputs(graph: Graph) -> None:
     """Appends a cast to each output that the file declares as bool, since truth values are numbers
     inside a graph."""
-    for info in graph.outputs:
-        for node in graph.nodes:
-            if info.dtype == "bool" and info.name in node.outputs:
-                inner = f"{info.name}.number"
-                for reader in graph.nodes:
-                    reader.inputs = [inner if n == info.name else n for n in reader.inputs]
-                node.outputs = [inner if n == info.name else n for n in node.outputs]
-                graph.nodes.append(Node("cast", f"{info.name}.bool", [inner], [info.name],
-                                        {"dtype": "bool"}, node.source))
-                break
+    truths = {info.name: f"{info.name}.number" for info in graph.outputs if info.dtype == "bool"}
+    if not truths:
+        return
+    casts = [Node("cast", f"{name}.bool", [truths[name]], [name], {"dtype": "bool"}, node.source)
+             for node in graph.nodes for name in node.outputs if name in truths]
+    truths = {cast.outputs[0]: cast.inputs[0] for cast in casts}
+    for node in graph.nodes:
+        node.inputs = [truths.get(name, name) for name in node.inputs]
+        node.outputs = [truths.get(name, name) for name in node.outputs]
+    graph.nodes += casts
 
 
 def _unique_names(graph: Graph) -> None:
     """Appends numbers to names of nodes that occur more than once."""
-    seen: set[str] = set()
+    names = UniqueNames()
     for node in graph.nodes:
-        base, count = node.name, 1
-        while node.name in seen:
-            count += 1
-            node.name = f"{base}_{count}"
-        seen.add(node.name)
+        node.name = names.unique(node.name)

@@ -1,0 +1,75 @@
+"""How much memory a file may ask for.
+
+A small file can describe a large content: packed bytes, the shape of an array, a layer that makes
+its input larger. Each is compared with a limit before memory is taken. The limits follow from the
+size of what is there; GOSSAMER_MAX_BYTES sets another one in their place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gossamer.errors import InputError, quoted
+from gossamer.io.text import bytes_text
+
+VARIABLE = "GOSSAMER_MAX_BYTES"
+LEAST = 2**28
+"""Bytes that every file may ask for, however small it is."""
+MOST_RATIO = 32
+"""How many times its own size a packed file may unpack to."""
+MOST_GROWTH = 128
+"""How many times the size of a network's inputs a value inside the network may have."""
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def set_limit() -> int | None:
+    """Returns the number of bytes in GOSSAMER_MAX_BYTES, such as 8G; None where it is not set.
+    Raises InputError where it is no number of bytes."""
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return None
+    match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.lower())
+    if match is None:
+        raise InputError(f"{VARIABLE} is {quoted(text)}, expected a number of bytes such as "
+                         "2000000000 or 8G")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def most_unpacked(packed: int) -> int:
+    """Returns the most bytes that a packed file may unpack to. packed: its size in bytes."""
+    return set_limit() or max(LEAST, MOST_RATIO * packed)
+
+
+def check_unpacked(what: str, unpacked: int, packed: int) -> None:
+    """Raises InputError where a packed file unpacks to too much. what: the file, and what it holds,
+    for the message. packed: its size in bytes."""
+    limit = most_unpacked(packed)
+    if unpacked > limit:
+        raise InputError(f"{what}: unpacks to more than {bytes_text(limit)}, the limit for "
+                         f"{bytes_text(packed)}; where that is meant, set {raised(unpacked)}")
+
+
+def most_value_bytes(inputs: int, batch: int = 0) -> int:
+    """Returns the most bytes of a value inside a network, and of the constants that its nodes make
+    together.
+
+    inputs: bytes of the network's inputs. batch: the number of images that the user asked for, 0
+    where the file fixes it.
+    """
+    of_file = min(max(LEAST, MOST_GROWTH * inputs), host_memory() // 2)
+    return set_limit() or max(of_file, LEAST // 4 * batch)
+
+
+def host_memory() -> int:
+    """Returns the bytes of the machine's memory; 16 GiB where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 2**34
+
+
+def raised(needed: int) -> str:
+    """Returns the setting of GOSSAMER_MAX_BYTES under which so many bytes are allowed, for
+    messages."""
+    return f"{VARIABLE}={max(-(-needed // 2**30), 1)}G"

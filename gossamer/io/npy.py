@@ -1,0 +1,132 @@
+"""Reads arrays in NumPy's format, from .npy files and from the entries of .npz files.
+
+A header is believed only where it fits the number of bytes that follow it, so that no memory is
+taken for an array that is not there. Python objects are never read.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import tokenize
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from gossamer.errors import cut, one_line
+from gossamer.io.limits import check_unpacked
+
+SUFFIX = ".npy"
+MAGIC = b"\x93NUMPY"
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0}
+_DAMAGED = (EOFError, LookupError, MemoryError, NotImplementedError, OverflowError, RecursionError,
+            RuntimeError, SyntaxError, TypeError, ValueError, tokenize.TokenError,
+            zipfile.BadZipFile, zlib.error)
+"""Errors that Python and NumPy raise for damaged files; RuntimeError for encrypted ones."""
+
+
+class BadArray(ValueError):
+    """An array that cannot be read; the message says why, in a few words after the file's name."""
+
+
+class PickledObjects(BadArray):
+    """An array of Python objects, which are never read."""
+
+
+def read_array(stream: IO[bytes], size: int) -> np.ndarray:
+    """Returns the array of a stream in NumPy's format. size: bytes of the whole stream. Raises
+    BadArray."""
+    try:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise BadArray("is no .npy file")
+        version = tuple(stream.read(2))
+        if version not in _HEADERS:
+            raise BadArray(f"has version {version} of NumPy's format, expected (1, 0) or (2, 0)")
+        with warnings.catch_warnings():
+            # NumPy warns of headers that Python 2 wrote
+            warnings.simplefilter("ignore")
+            shape, fortran, dtype = _HEADERS[version](stream)  # type: ignore[index]
+        if dtype.hasobject:
+            raise PickledObjects("holds pickled Python objects, expected an array of numbers or "
+                                 "texts")
+        count = math.prod(shape)
+        if (min(shape, default=0) < 0 or (count and not dtype.itemsize)
+                or count * dtype.itemsize != size - stream.tell()):
+            raise BadArray(f"says it holds {cut(str(shape))} {cut(str(dtype))}, and "
+                           f"{size - stream.tell()} bytes follow")
+        flat = np.empty(count, dtype)
+        if flat.nbytes:
+            _fill(stream, flat)
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except BadArray:
+        raise
+    except _DAMAGED as error:
+        raise BadArray(reason(error)) from None
+
+
+def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
+    """Opens a .npz file. Raises BadArray where it is none, OSError where it cannot be read, and
+    InputError, which begins with `name`, where its arrays unpack to more than gossamer.io.limits
+    allows."""
+    try:
+        archive = zipfile.ZipFile(file)
+    except _DAMAGED as error:
+        raise BadArray(reason(error)) from None
+    try:
+        packed = file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
+        check_unpacked(name, sum(info.file_size for info in archive.infolist()), packed)
+        return Archive(archive)
+    except BaseException:
+        archive.close()
+        raise
+
+
+class Archive:
+    """An open .npz file, to be used in a with statement.
+
+    names: names of its arrays.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.names = [name.removesuffix(SUFFIX) for name in archive.namelist()
+                      if name.endswith(SUFFIX)]
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns an array by its name. Raises BadArray."""
+        try:
+            info = self._archive.getinfo(name + SUFFIX)
+            with self._archive.open(info) as stream:
+                return read_array(stream, info.file_size)
+        except BadArray:
+            raise
+        except _DAMAGED as error:
+            raise BadArray(reason(error)) from None
+
+
+def reason(error: Exception) -> str:
+    """Returns what an error of Python or NumPy says, in a few words."""
+    return cut(one_line(" ".join(str(error).split()))) or type(error).__name__
+
+
+def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
+    """Reads the bytes of an array. Raises BadArray where the stream ends before."""
+    target = flat.view(np.uint8).data
+    filled = 0
+    while filled < len(target):
+        chunk = stream.read(min(2**24, len(target) - filled))
+        if not chunk:
+            raise BadArray(f"ends after {filled} of {len(target)} bytes")
+        target[filled:filled + len(chunk)] = chunk
+        filled += len(chunk)

@@ -1,0 +1,75 @@
+"""Opening of files that may be packed by gzip, and whose content is bounded before it is read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from gossamer.errors import GossamerError, InputError
+from gossamer.io.limits import check_unpacked, most_unpacked
+
+_CHUNK = 2**20
+_GZIP = b"\x1f\x8b"
+_LONGEST_LINE = 2**24
+"""Most characters of a line of text: a few million numbers."""
+
+
+@contextmanager
+def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO[bytes]]:
+    """Opens a file for reading and unpacks it where its first bytes are those of gzip.
+
+    damaged: class of the error for a file that is cut short or damaged. Raises InputError for a
+    file that cannot be read, and for one that unpacks to more than gossamer.io.limits allows.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            if packed:
+                _check(path, file)
+            with gzip.open(file) if packed else file as content:
+                yield cast(IO[bytes], content)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise damaged(f"{path}: is cut short or damaged ({error})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+@contextmanager
+def opened_lines(path: Path) -> Iterator[Iterator[str]]:
+    """Opens a file as opened() does, as lines of text in UTF-8 with their ends."""
+    with opened(path) as content:
+        try:
+            yield _lines(path, io.TextIOWrapper(content, encoding="utf-8-sig", newline=""))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: is no text in UTF-8 (byte {error.object[error.start]:#04x})"
+                             ) from None
+
+
+def _lines(path: Path, text: IO[str]) -> Iterator[str]:
+    number = 0
+    while line := text.readline(_LONGEST_LINE):
+        number += 1
+        if len(line) == _LONGEST_LINE:
+            raise InputError(f"{path}: line {number} has {_LONGEST_LINE} characters or more, "
+                             "expected a sample a line")
+        yield line
+
+
+def _check(path: Path, file: IO[bytes]) -> None:
+    """Raises InputError where a packed file unpacks to too much. It is unpacked once to be
+    measured, since it need not tell the truth about its size, and nothing of that is kept."""
+    packed = file.seek(0, io.SEEK_END)
+    limit, unpacked = most_unpacked(packed), 0
+    file.seek(0)
+    with gzip.open(file) as content:
+        while chunk := content.read(_CHUNK):
+            unpacked += len(chunk)
+            if unpacked > limit:
+                check_unpacked(str(path), unpacked, packed)
+    file.seek(0)

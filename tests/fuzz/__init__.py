@@ -1,0 +1,1 @@
+"""Hostile input: mutated files for every reader, read under limits of time and memory."""
