@@ -26,6 +26,9 @@ from tests.bench.rows import row
 from tests.bench.sparse_folder import HEADING, LINES
 from tests.model import torch_files
 from tests.model.onnx_models import model, weights
+from tests.model.readers.darknet.interpreter import random_weights
+from tests.model.readers.darknet.networks import conv, head, net, section
+from tests.model.readers.darknet.test_reader import images_for
 from tests.plan.small import small
 
 _RNG = np.random.default_rng(5)
@@ -110,6 +113,25 @@ def external_files() -> list[dict[str, bytes]]:
         proto = onnx.ModelProto.FromString(small().SerializeToString())
         onnx.save_model(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
         return [{"file.onnx": path.read_bytes(), "w.bin": (path.parent / "w.bin").read_bytes()}]
+
+
+def darknet_files() -> list[dict[str, bytes]]:
+    """Returns small networks of Darknet with their weights."""
+    joints = (net(8, 8) + conv(4) + section("maxpool", size=2, stride=2) + conv(4, 1)
+              + section("shortcut", from_="-2", activation="linear") + section("upsample", stride=2)
+              + section("route", layers="-1,0", groups=2, group_id=1) + section("reorg", stride=2)
+              + conv(4, activation="mish") + head(1))
+    classes = (net(8, 8) + conv(4, 3, 2, "swish") + section("avgpool")
+               + section("connected", output=4, activation="relu") + section("dropout")
+               + section("scale_channels", from_=0) + section("avgpool")
+               + section("softmax", groups=1) + section("cost", type="sse"))
+    files = []
+    with tempfile.TemporaryDirectory() as folder:
+        for text in (joints, classes):
+            path = Path(folder) / "net.weights"
+            random_weights(path, text, images_for(text))
+            files.append({"net.cfg": text.encode(), "net.weights": path.read_bytes()})
+    return files
 
 
 def plan_files() -> list[bytes]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from gossamer.bench import rows, sparse_data
 from gossamer.bench.sparse_files import read_archive, read_sparse
 from gossamer.cli.prune import read_shares
 from gossamer.device import kernel_cache
-from gossamer.errors import GossamerError
+from gossamer.errors import GossamerError, ModelError
 from gossamer.io.arrays import read_arrays
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import read_names
@@ -89,6 +90,20 @@ def _run_network(path: Path) -> None:
     graph = gossamer.load(path)
     summarise(resolve(graph, 1))
     _run(gossamer.compile(graph, "host"))
+
+
+def _run_darknet(path: Path) -> None:
+    """Runs a network of Darknet. Where its weights are too few or too many, they are made as many
+    as the .cfg needs, so that more than their number is tried."""
+    try:
+        _run_network(path)
+    except ModelError as error:
+        needed = re.search(r"needs (\d+), so", str(error))
+        if needed is None or int(needed[1]) > _MOST_INPUT:
+            raise
+        weights, nbytes = path.with_suffix(".weights"), 20 + 4 * int(needed[1])
+        weights.write_bytes(weights.read_bytes()[:nbytes].ljust(nbytes, b"\0"))
+        _run_network(path)
 
 
 def _prune(path: Path) -> None:
@@ -198,6 +213,8 @@ TARGETS: dict[str, Target] = {
                       mutators.packed_gzip(onnx_file), _run_network, (*_ONNX, *_GZIP)),
     "onnx with external data": Target(seeds.external_files, onnx_file, _run_network, _ONNX,
                                       {".bin": mutators.any_bytes}),
+    "darknet": Target(seeds.darknet_files, mutators.text, _run_darknet, ("no text in UTF-8",),
+                      {".weights": mutators.any_bytes}),
     "onnx to prune": Target(_named("file.onnx", seeds.onnx_files), onnx_file, _prune, _ONNX),
     "torch archive": Target(_named("file.pth", seeds.torch_archives),
                             mutators.zipped(_bytes_mutator), read_tensors,
