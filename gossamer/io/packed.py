@@ -40,6 +40,17 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+def whole(path: Path) -> bytes:
+    """Returns the bytes of a file as they are. Raises InputError for one that cannot be read, and
+    for a pipe or a device, which may never end."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot read {path}: is no regular file")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
 @contextmanager
 def opened_lines(path: Path) -> Iterator[Iterator[str]]:
     """Opens a file as opened() does, as lines of text in UTF-8 with their ends."""

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gossamer.errors import InputError, ModelError, UnsupportedError
+from gossamer.errors import ModelError, UnsupportedError
+from gossamer.io.packed import whole
 from gossamer.model.readers.darknet.keys import COMMON, KEYS, SHORT_NAMES
 
 _LARGEST = 2**31 - 1
@@ -113,10 +114,7 @@ class Section:
 def read_sections(path: Path) -> list[Section]:
     """Returns the sections of a .cfg file in order, of which the first is [net]. Raises InputError
     where it cannot be read, and ModelError for a line that is no part of a .cfg file."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    data = whole(path)
     if b"\0" in data:
         raise ModelError(f"{path}: is no text, expected sections like [net]")
     sections: list[Section] = []

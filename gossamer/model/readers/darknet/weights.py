@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.errors import InputError, ModelError
+from gossamer.errors import ModelError
+from gossamer.io.packed import whole
 from gossamer.model.readers.darknet.cfg import Section
 
 _LARGEST = 2**40
@@ -29,10 +30,7 @@ class WeightsFile:
     def __init__(self, path: Path) -> None:
         """Reads a file. Raises InputError where it cannot be read, and ModelError where it is too
         short for a header or ends within a number."""
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        data = whole(path)
         major, minor, self.revision = struct.unpack("<3i", data[:12].ljust(12, b"\0"))
         self.transposed = major > 1000 or minor > 1000
         header = 20 if major * 10 + minor >= 2 and not self.transposed else 16

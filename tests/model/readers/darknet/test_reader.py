@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gossamer
+from gossamer.errors import GossamerError
 from gossamer.io.images import Preprocessing
 from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.infer.resolve import resolve
@@ -247,3 +249,13 @@ def test_text_as_people_write_it(tmp_path: Path) -> None:
     (tmp_path / "net.cfg").write_bytes(text.encode() + b"# caf\xe9\n")
     (tmp_path / "net.weights").write_bytes(bytes(16 + 4 * 8))
     assert gossamer.load(tmp_path / "net.cfg").outputs[0].shape == (None, 2, 8, 8)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names are POSIX's")
+@pytest.mark.parametrize("name", ["net.cfg", "net.weights"])
+def test_a_pipe_is_not_read(name: str, tmp_path: Path) -> None:
+    load_text(tmp_path, NETWORKS["yolov4_tiny"])
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(GossamerError, match="is no regular file|weights file is missing"):
+        gossamer.load(tmp_path / "net.cfg")
