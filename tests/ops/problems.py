@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
+from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
@@ -24,6 +27,14 @@ _CONSTANTS = {"clip": (float("-inf"), 6.0), "leaky_relu": (0.1,), "hard_sigmoid"
 _EVERY_FUNCTION = Expression(3, tuple(
     ExpressionStep(name, tuple(range(function.arity)), _CONSTANTS.get(name, ()))
     for name, function in FUNCTIONS.items()), tuple(range(3, 3 + len(FUNCTIONS))))
+
+_PACKED = [Format(layout, dtype) for layout in ("packed32", "packed64")
+           for dtype in ("bits", "trits")]
+_REALS = [Format(layout, dtype) for layout in ("NCHW", "NHWC") for dtype in ("float32", "float16")]
+_CONVERSIONS_OF_PACKED_VALUES = [
+    convert(TensorSpec(_ODD.shape, source), TensorSpec(_ODD.shape, target), (PLUS_MINUS_ONE,))
+    for source, target in [*itertools.product(_REALS, _PACKED), *itertools.product(_PACKED, _REALS),
+                           *itertools.permutations(_PACKED, 2)]]
 
 _POSITIVE_DIVISION = Expression(2, (
     ExpressionStep("constant", (), (60.0,)), ExpressionStep("add", (1, 2)),
@@ -52,6 +63,7 @@ PROBLEMS = {
         transpose(default_spec(_ODD.shape, "uint8"), (0, 3, 1, 2)),
         slice_(default_spec(_ODD.shape, "int64"), [0], [5], [3], [2]),
         transpose(default_spec((2, 3, 2, 3, 2, 3)), (5, 0, 3, 2, 1, 4)),
+        *_CONVERSIONS_OF_PACKED_VALUES,
     ],
     "concat": [ConcatProblem((_IMAGE, _ODD), 1)],
     "gather": [GatherProblem(_ODD, default_spec((3,), "int64"), 1),
