@@ -41,7 +41,8 @@ _POSITIVE_DIVISION = Expression(2, (
     ExpressionStep("div", (0, 3)), ExpressionStep("greater", (4, 2))), (4, 5))
 
 PROBLEMS = {
-    "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3))],
+    "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3)),
+             PoolProblem(_ODD, "max", (3, 3), facts=(PLUS_MINUS_ONE,))],
     "reduce": [
         ReduceProblem(_IMAGE, "mean", (2, 3)), ReduceProblem(_ODD, "max", (0, 2)),
         ReduceProblem(default_spec((3, 400), "int64"), "sum", (1,)),

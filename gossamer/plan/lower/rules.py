@@ -81,7 +81,7 @@ def _pool(state: LowerState, node: Node) -> None:
     state.add(node, PoolProblem(
         state.spec(node.inputs[0]), a["kind"], tuple(a["kernel"]), tuple(a["strides"]),
         tuple(a["pads"]), tuple(a["dilations"]), bool(a["ceil_mode"]),
-        bool(a["count_include_pad"])), node.inputs[:1])
+        bool(a["count_include_pad"]), state.facts(node.inputs[:1])), node.inputs[:1])
 
 
 def _reduce(state: LowerState, node: Node) -> None:
