@@ -20,6 +20,16 @@ def can_hold(format_: Format, facts: ValueFacts) -> bool:
     return format_.holds(facts.low + facts.step * np.arange(facts.count))
 
 
+def formats_for(facts: ValueFacts) -> list[Format]:
+    """Returns the packed formats of the smallest of bits and trits that can hold all values that
+    the facts allow; empty where neither can."""
+    for dtype in ("bits", "trits"):
+        formats = [Format(layout, dtype) for layout in ("packed32", "packed64")]
+        if can_hold(formats[0], facts):
+            return formats
+    return []
+
+
 @dataclass(frozen=True)
 class PackedParts:
     """A packed tensor as kernels address it: as unsigned numbers of 32 bits, the parts of words.

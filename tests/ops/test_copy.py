@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
+from gossamer.ops.copy import OP
 from gossamer.ops.copy.packed import PackedCopy
 from gossamer.ops.copy.problem import CopyProblem, convert, expand, slice_, split, transpose
+from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, PACKED_DTYPES, Format, TensorSpec, default_spec
 from tests.conftest import is_slow
-from tests.ops.harness import check, op_of, random_inputs
+from tests.ops.harness import check, op_of, random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
 
 PACKED_LAYOUTS = ("packed32", "packed64")
@@ -85,11 +87,10 @@ def test_packed_values(device: Device, problem: CopyProblem) -> None:
 def test_packed_and_back(device: Device, packed: str, dtype: str) -> None:
     for shape in [(2, 33, 3, 2)] if is_slow(device) else [(2, 96, 7, 11), (3, 33, 5, 3)]:
         words = TensorSpec(shape, Format(packed, dtype))
-        for layout in AXES:
-            for number in ("float32", "float16"):
-                floats = TensorSpec(shape, Format(layout, number))
-                check(convert(floats, words, (FACTS[dtype],)), device)
-                check(convert(words, floats, (FACTS[dtype],)), device)
+        for format_ in [*map(Format, AXES), Format("NHWC", "float16")]:
+            floats = TensorSpec(shape, format_)
+            check(convert(floats, words, (FACTS[dtype],)), device)
+            check(convert(words, floats, (FACTS[dtype],)), device)
 
 
 def test_every_pair_of_packed_formats(device: Device) -> None:
@@ -113,6 +114,19 @@ def test_what_may_be_packed(facts: ValueFacts, fits: bool) -> None:
         assert reason == (None if fits else f"bits cannot hold values of {facts}")
     for source, target in [(bits, trits), (bits, floats), (trits, floats)]:
         assert PackedCopy().supports(convert(source, target, (facts,)), device) is None
+
+
+@pytest.mark.parametrize("dtype", PACKED_DTYPES)
+def test_nan_is_packed_as_the_least_value(device: Device, dtype: str) -> None:
+    x = np.full((1, 3, 2, 2), np.nan, np.float32)
+    problem = convert(default_spec(x.shape), TensorSpec(x.shape, Format("packed32", dtype)),
+                      (FACTS[dtype],))
+    for algorithm in OP.algorithms:
+        if algorithm.supports(problem, device) is None:
+            (variant,) = algorithm.variants(problem, device)
+            (y,) = run_variant(algorithm, problem, variant, device, Weights({}, device, "a test"),
+                               [x])
+            assert (y == -1).all()
 
 
 def test_packing_does_nothing_else() -> None:

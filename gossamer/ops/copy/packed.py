@@ -45,7 +45,7 @@ class PackedCopy(Algorithm):
         if not _may_pack(problem):
             known = problem.facts[0] if problem.facts else REAL
             return f"{target.dtype} cannot hold values of {known}"
-        return cannot_index(problem, device)
+        return cannot_index((source, target), device)
 
     def variants(self, problem: CopyProblem, device: Device) -> Iterator[Variant]:
         source, target = problem.input, problem.output

@@ -13,19 +13,18 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.device.source import KernelSource
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.host_threads import threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.packed import can_hold
+from gossamer.ops.packed import formats_for
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.pool.reference import counts_along, taps_along
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
 from gossamer.ops.weights import Weights
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("packed.cl")
-_DTYPES = ("bits", "trits")
-_LAYOUTS = ("packed32", "packed64")
 _WORDS = {"uint32": "uint", "uint64": "ulong"}
 
 
@@ -39,15 +38,18 @@ class PackedPool(Algorithm):
     def supports(self, problem: PoolProblem, device: Device) -> str | None:
         if problem.kind != "max":
             return "computes maxima only"
-        if not _formats(problem):
+        if not formats_for(_known(problem)):
             return "needs values that are known to be -1, 0 or 1"
         inside = replace(problem, count_include_pad=False)
         if any((counts_along(inside, axis) == 0).any() for axis in range(2)):
             return "a window lies in the padding"
-        return cannot_index(problem, device) if device.compiles else None
+        if not device.compiles:
+            return None
+        return cannot_index((spec for variant in self.variants(problem, device)
+                             for spec in (*variant.inputs, *variant.outputs)), device)
 
     def variants(self, problem: PoolProblem, device: Device) -> Iterator[Variant]:
-        for format_ in _formats(problem):
+        for format_ in formats_for(_known(problem)):
             x, y = (TensorSpec(spec.shape, format_)
                     for spec in (problem.input, problem.outputs[0]))
             yield Variant((), (x,), (y,))
@@ -80,14 +82,9 @@ class PackedPool(Algorithm):
                   PACKED_DTYPES[x.dtype].planes)
 
 
-def _formats(problem: PoolProblem) -> list[Format]:
-    """Returns the packed formats of the smallest dtype that can hold the input; empty where none
-    can."""
-    for dtype in _DTYPES:
-        formats = [Format(layout, dtype) for layout in _LAYOUTS]
-        if any(can_hold(formats[0], facts) for facts in problem.facts):
-            return formats
-    return []
+def _known(problem: PoolProblem) -> ValueFacts:
+    """Returns what is known of the input's values."""
+    return problem.facts[0] if problem.facts else REAL
 
 
 def _pool(problem: PoolProblem, x: np.ndarray, y: np.ndarray, planes: int) -> None:

@@ -93,7 +93,7 @@ def _reduce(state: LowerState, node: Node) -> None:
 def _concat(state: LowerState, node: Node) -> None:
     parts = tuple(state.spec(name) for name in node.inputs)
     axis = node.attributes["axis"] % len(parts[0].shape)
-    state.add(node, ConcatProblem(parts, axis), node.inputs)
+    state.add(node, ConcatProblem(parts, axis, state.facts(node.inputs)), node.inputs)
 
 
 def _split(state: LowerState, node: Node) -> None:
