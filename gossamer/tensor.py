@@ -250,10 +250,14 @@ class TensorSpec:
         return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}{layout}"
 
 
-def pack(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarray:
     """Returns the contiguous array that stores a logical array in the spec's format. Raises
-    ValueError where a packed dtype cannot hold a value."""
+    ValueError where a packed dtype cannot hold a value; with check=False such a value becomes
+    another one."""
     if spec.format.is_packed:
+        if check and not spec.format.holds(array):
+            values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
+            raise ValueError(f"{spec.dtype} hold the values {values} only")
         return _pack_words(array, spec)
     array = np.asarray(array, dtype=spec.stored_dtype)
     if spec.layout == ROW_MAJOR:
@@ -286,9 +290,6 @@ def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def _pack_words(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    if not spec.format.holds(array):
-        values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
-        raise ValueError(f"{spec.dtype} hold the values {values} only")
     n, words, h, w, planes = _word_shape(spec)
     _, c, height, width = spec.shape
     top, left = spec.format.border[:2]

@@ -100,14 +100,21 @@ def groups_for(items: int) -> tuple[int, ...]:
 
 
 def cannot_compile(problem: Problem, device: Device) -> str | None:
-    """Returns the reason why kernels with 32-bit indices cannot compute a problem on a device; None
-    where they can."""
+    """Returns the reason why kernels with 32-bit indices that work on elements cannot compute a
+    problem on a device; None where they can."""
+    for spec in (*problem.inputs, *problem.outputs):
+        if device.compiles and spec.format.is_packed:
+            return f"does not work on packed {spec.dtype}"
+    return cannot_index((*problem.inputs, *problem.outputs), device)
+
+
+def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
+    """Returns the reason why kernels with 32-bit indices, of elements or of 32-bit parts of packed
+    words, cannot work on tensors of a device; None where they can."""
     if not device.compiles:
         return "needs a device that compiles kernels"
-    for spec in (*problem.inputs, *problem.outputs):
-        if spec.format.is_packed:
-            return f"does not work on packed {spec.dtype}"
-        elements = int(np.prod(spec.stored_shape, dtype=np.int64))
+    for spec in specs:
+        elements = spec.nbytes // (4 if spec.format.is_packed else spec.stored_dtype.itemsize)
         if elements >= 2**31:
             return f"a tensor of {elements} elements: indices are 32-bit"
     return None
@@ -172,7 +179,8 @@ class HostAlgorithm(Algorithm):
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
             stored = host_array(buffer, spec)
             if spec.format.is_packed:
-                stored[...] = pack(result, spec)
+                # nothing is known of NaN, which may be where facts say that the format holds all
+                stored[...] = pack(result, spec, check=False)
                 continue
             if stored.size != spec.size:
                 stored[...] = 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
+from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.op import Op
 from gossamer.ops.weights import Weights
@@ -36,8 +37,13 @@ def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> 
 
 
 def random_inputs(problem: Problem, seed: int = 0) -> list[np.ndarray]:
+    """Returns an array for each input, with values as the problem's facts say where they are few.
+    """
     rng = np.random.default_rng(seed)
-    return [random_array(rng, spec.shape, spec.dtype) for spec in problem.inputs]
+    return [facts.draw(rng, spec.shape).astype(spec.logical_dtype) if facts.few_values
+            else random_array(rng, spec.shape, spec.dtype)
+            for spec, facts in itertools.zip_longest(problem.inputs, problem.facts,
+                                                     fillvalue=REAL)]
 
 
 def random_weights(problem: Problem, seed: int = 1) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
+from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
@@ -19,18 +20,28 @@ from gossamer.tensor import Format, TensorSpec, default_spec
 
 _IMAGE = default_spec((1, 16, 6, 6))
 _ODD = default_spec((1, 15, 6, 6))
+_PAIR = default_spec((2, 15, 3, 3))
 _CONSTANTS = {"clip": (float("-inf"), 6.0), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
               "constant": (float("nan"),)}
 _EVERY_FUNCTION = Expression(3, tuple(
     ExpressionStep(name, tuple(range(function.arity)), _CONSTANTS.get(name, ()))
     for name, function in FUNCTIONS.items()), tuple(range(3, 3 + len(FUNCTIONS))))
 
+_PACKED = [Format("packed32", "bits"), Format("packed64", "trits"), Format("packed64", "bits"),
+           Format("packed32", "trits")]
+_REALS = [Format("NCHW"), Format("NHWC", "float16")]
+_CONVERSIONS_OF_PACKED_VALUES = [
+    convert(TensorSpec(_ODD.shape, source), TensorSpec(_ODD.shape, target), (PLUS_MINUS_ONE,))
+    for index, packed in enumerate(_PACKED) for real in [_REALS[index // 2]]
+    for source, target in [(real, packed), (packed, real), (packed, _PACKED[index - 1])]]
+
 _POSITIVE_DIVISION = Expression(2, (
     ExpressionStep("constant", (), (60.0,)), ExpressionStep("add", (1, 2)),
     ExpressionStep("div", (0, 3)), ExpressionStep("greater", (4, 2))), (4, 5))
 
 PROBLEMS = {
-    "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3))],
+    "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3)),
+             PoolProblem(_ODD, "max", (3, 3), facts=(PLUS_MINUS_ONE,))],
     "reduce": [
         ReduceProblem(_IMAGE, "mean", (2, 3)), ReduceProblem(_ODD, "max", (0, 2)),
         ReduceProblem(default_spec((3, 400), "int64"), "sum", (1,)),
@@ -52,8 +63,10 @@ PROBLEMS = {
         transpose(default_spec(_ODD.shape, "uint8"), (0, 3, 1, 2)),
         slice_(default_spec(_ODD.shape, "int64"), [0], [5], [3], [2]),
         transpose(default_spec((2, 3, 2, 3, 2, 3)), (5, 0, 3, 2, 1, 4)),
+        *_CONVERSIONS_OF_PACKED_VALUES,
     ],
-    "concat": [ConcatProblem((_IMAGE, _ODD), 1)],
+    "concat": [ConcatProblem((_IMAGE, _ODD), 1),
+               ConcatProblem((default_spec((2, 64, 3, 3)), _PAIR), 1, (PLUS_MINUS_ONE,) * 2)],
     "gather": [GatherProblem(_ODD, default_spec((3,), "int64"), 1),
                GatherProblem(default_spec((4, 4), "bool"), default_spec((), "int32"), 0)],
     "matmul": [MatmulProblem(default_spec((2, 20, 18)), default_spec((18, 17)))],

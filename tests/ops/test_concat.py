@@ -5,9 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
+from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
+from gossamer.ops.concat.packed import PackedConcat
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.tensor import default_spec
 from tests.ops.harness import check
+from tests.ops.recording import RecordingDevice
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=5), data=st.data())
@@ -17,6 +20,35 @@ def test_any_axis_and_layout(device: Device, shape: list[int], data: st.DataObje
     lengths = data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=4))
     parts = tuple(default_spec((*shape[:axis], length, *shape[axis + 1:])) for length in lengths)
     check(ConcatProblem(parts, axis), device)
+
+
+@given(axis=st.integers(0, 3), facts=st.sampled_from([PLUS_MINUS_ONE, TERNARY]),
+       counts=st.lists(st.integers(1, 3), min_size=1, max_size=3), data=st.data())
+@settings(max_examples=15)
+def test_packed_values(device: Device, axis: int, facts: ValueFacts, counts: list[int],
+                       data: st.DataObject) -> None:
+    word = data.draw(st.sampled_from([32, 64]))
+    sizes = [count * word if axis == 1 else count for count in counts]
+    sizes[-1] += data.draw(st.integers(0, 40)) if axis == 1 else 0
+    shape = [2, data.draw(st.integers(1, 70)), 3, 2]
+    parts = tuple(default_spec((*shape[:axis], size, *shape[axis + 1:])) for size in sizes)
+    ran = [name.split()[:3] for name in check(ConcatProblem(parts, axis, (facts,) * len(parts)),
+                                              device)]
+    assert any(name[0] == "packed" for name in ran)
+
+
+@pytest.mark.parametrize(("channels", "facts", "reason"), [
+    ((32, 5), (PLUS_MINUS_ONE, TERNARY), None),
+    ((5, 32), (PLUS_MINUS_ONE, TERNARY), "fill their words"),
+    ((32, 32), (PLUS_MINUS_ONE, REAL), "known to be"), ((32, 32), (), "known to be")], ids=str)
+def test_what_may_stay_packed(channels: tuple[int, ...], facts: tuple[ValueFacts, ...],
+                              reason: str | None) -> None:
+    parts = tuple(default_spec((1, count, 2, 2)) for count in channels)
+    problem = ConcatProblem(parts, 1, facts)
+    refusal = PackedConcat().supports(problem, RecordingDevice())
+    assert refusal is None if reason is None else reason in refusal
+    rows = ConcatProblem((default_spec((32, 2)),), 0, (PLUS_MINUS_ONE,))
+    assert PackedConcat().supports(rows, RecordingDevice()) == "needs (N, C, H, W)"
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bool"])

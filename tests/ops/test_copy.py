@@ -6,10 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.copy.problem import convert, expand, slice_, split, transpose
-from gossamer.tensor import AXES, Format, TensorSpec, default_spec
+from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
+from gossamer.ops.copy import OP
+from gossamer.ops.copy.packed import PackedCopy
+from gossamer.ops.copy.problem import CopyProblem, convert, expand, slice_, split, transpose
+from gossamer.ops.weights import Weights
+from gossamer.tensor import AXES, PACKED_DTYPES, Format, TensorSpec, default_spec
 from tests.conftest import is_slow
-from tests.ops.harness import check, op_of, random_inputs
+from tests.ops.harness import check, op_of, random_inputs, run_variant
+from tests.ops.recording import RecordingDevice
+
+PACKED_LAYOUTS = ("packed32", "packed64")
+FACTS = {"bits": PLUS_MINUS_ONE, "trits": TERNARY}
 
 
 def _reference(problem, x):
@@ -45,6 +53,90 @@ def test_changes_of_precision(device: Device, source: str, dtypes: tuple[str, st
     check(convert(*rows), device)
     with pytest.raises(ValueError, match="keeps the dtype"):
         convert(default_spec((7,), "float16"), default_spec((7,), "int32"))
+
+
+@st.composite
+def packings(draw: st.DrawFn) -> CopyProblem:
+    """Conversions into, out of and between packed formats, with paddings."""
+    shape = (draw(st.integers(0, 2)), draw(st.integers(1, 70)), *draw(
+        st.tuples(st.integers(1, 4), st.integers(1, 4))))
+    dtype = draw(st.sampled_from(list(PACKED_DTYPES)))
+    border = st.tuples(*[st.integers(0, 2)] * 4)
+
+    def format_of(dtypes: list[str], layouts: tuple[str, ...]) -> Format:
+        return Format(draw(st.sampled_from(layouts)), draw(st.sampled_from(dtypes)),
+                      draw(st.sampled_from([1, 8, 128])), draw(border))
+
+    others = [format_of(["float32", "float16"], tuple(AXES)),
+              format_of(list(PACKED_DTYPES), PACKED_LAYOUTS)]
+    pair = [TensorSpec(shape, format_) for format_ in
+            (format_of([dtype], PACKED_LAYOUTS), draw(st.sampled_from(others)))]
+    dtypes = {spec.dtype for spec in pair}
+    facts = PLUS_MINUS_ONE if "bits" in dtypes else TERNARY
+    return convert(*draw(st.permutations(pair)), (facts,))
+
+
+@given(problem=packings())
+@settings(max_examples=40)
+def test_packed_values(device: Device, problem: CopyProblem) -> None:
+    check(problem, device)
+
+
+@pytest.mark.parametrize("packed", PACKED_LAYOUTS)
+@pytest.mark.parametrize("dtype", PACKED_DTYPES)
+def test_packed_and_back(device: Device, packed: str, dtype: str) -> None:
+    for shape in [(2, 33, 3, 2)] if is_slow(device) else [(2, 96, 7, 11), (3, 33, 5, 3)]:
+        words = TensorSpec(shape, Format(packed, dtype))
+        for format_ in [*map(Format, AXES), Format("NHWC", "float16")]:
+            floats = TensorSpec(shape, format_)
+            check(convert(floats, words, (FACTS[dtype],)), device)
+            check(convert(words, floats, (FACTS[dtype],)), device)
+
+
+def test_every_pair_of_packed_formats(device: Device) -> None:
+    formats = [Format(layout, dtype) for layout in PACKED_LAYOUTS for dtype in PACKED_DTYPES]
+    for source in formats:
+        for target in formats:
+            if source != target:
+                check(convert(TensorSpec((1, 67, 2, 3), source), TensorSpec((1, 67, 2, 3), target),
+                              (PLUS_MINUS_ONE,)), device)
+
+
+@pytest.mark.parametrize(("facts", "fits"), [
+    (PLUS_MINUS_ONE, True), (TERNARY, False), (REAL, False), (ValueFacts(1.0, 1.0), False)],
+    ids=str)
+def test_what_may_be_packed(facts: ValueFacts, fits: bool) -> None:
+    floats, bits, trits = (TensorSpec((1, 5, 2, 2), format_) for format_ in (
+        Format("NCHW"), Format("packed32", "bits"), Format("packed32", "trits")))
+    device = RecordingDevice()
+    for source in (floats, trits):
+        reason = PackedCopy().supports(convert(source, bits, (facts,)), device)
+        assert reason == (None if fits else f"bits cannot hold values of {facts}")
+    for source, target in [(bits, trits), (bits, floats), (trits, floats)]:
+        assert PackedCopy().supports(convert(source, target, (facts,)), device) is None
+
+
+@pytest.mark.parametrize("dtype", PACKED_DTYPES)
+def test_nan_is_packed_as_the_least_value(device: Device, dtype: str) -> None:
+    x = np.full((1, 3, 2, 2), np.nan, np.float32)
+    problem = convert(default_spec(x.shape), TensorSpec(x.shape, Format("packed32", dtype)),
+                      (FACTS[dtype],))
+    for algorithm in OP.algorithms:
+        if algorithm.supports(problem, device) is None:
+            (variant,) = algorithm.variants(problem, device)
+            (y,) = run_variant(algorithm, problem, variant, device, Weights({}, device, "a test"),
+                               [x])
+            assert (y == -1).all()
+
+
+def test_packing_does_nothing_else() -> None:
+    device = RecordingDevice()
+    bits = TensorSpec((1, 5, 2, 2), Format("packed32", "bits"))
+    problem = CopyProblem(bits, TensorSpec((1, 5, 2, 2), Format("NCHW")), (0, 1, 3, 2),
+                          (1,) * 4, (0,) * 4)
+    assert "and nothing else" in PackedCopy().supports(problem, device)
+    assert "packed values only" in PackedCopy().supports(transpose(default_spec((2, 3)), (1, 0)),
+                                                         device)
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=5), data=st.data())

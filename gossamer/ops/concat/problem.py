@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -15,6 +16,7 @@ class ConcatProblem(Problem):
     """The concatenation of tensors along an axis.
 
     parts: specs of the inputs, whose shapes differ only along the axis. axis: index from 0.
+    facts: what is known of the values of each part; empty where nothing is.
 
     Raises ValueError when the parts do not fit together.
     """
@@ -22,6 +24,7 @@ class ConcatProblem(Problem):
     op: ClassVar[str] = "concat"
     parts: tuple[TensorSpec, ...]
     axis: int
+    facts: tuple[ValueFacts, ...] = ()
 
     def __post_init__(self) -> None:
         first = self.parts[0]

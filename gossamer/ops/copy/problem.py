@@ -23,8 +23,8 @@ class CopyProblem(Problem):
     starts: for each input dimension, its position at output index 0.
     facts: what is known of the input's values; empty where nothing is.
     Specs that are not in the default format describe a change of format, whose paddings are set to
-    zero. float32 and float16 are converted into each other, and packed dtypes and float32; other
-    dtypes stay the same.
+    zero. float32, float16 and packed dtypes are converted into each other; other dtypes stay the
+    same.
     Raises ValueError when a position outside of the input would be read.
     """
 
@@ -38,7 +38,7 @@ class CopyProblem(Problem):
 
     def __post_init__(self) -> None:
         dtypes = {self.input.dtype, self.output.dtype} - PACKED_DTYPES.keys()
-        if self.converts and dtypes not in ({"float32", "float16"}, {"float32"}, set()):
+        if self.converts and not dtypes <= {"float32", "float16"}:
             raise ValueError(f"a copy keeps the dtype, got {self.input} -> {self.output}")
         if len(self.dims) != len(self.output.shape) or len(self.steps) != len(self.dims):
             raise ValueError(f"dims {self.dims} and steps {self.steps} do not fit {self.output}")
@@ -94,7 +94,7 @@ class CopyProblem(Problem):
     @property
     def is_free_of_layout(self) -> bool:
         """True if the copy may use any layout, because its specs are the default ones."""
-        return all(spec == default_spec(spec.shape, spec.dtype)
+        return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 
     def describe(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -17,6 +18,7 @@ class PoolProblem(Problem):
     pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores them; an
     average counts them as zeros where count_include_pad is set. With ceil_mode the last window may
     exceed the padding, but may not start in the padding at the end.
+    facts: what is known of the input's values; empty where nothing is.
     Raises ValueError for an input smaller than the window, and for invalid attributes.
     """
 
@@ -29,6 +31,7 @@ class PoolProblem(Problem):
     dilation: tuple[int, int] = (1, 1)
     ceil_mode: bool = False
     count_include_pad: bool = False
+    facts: tuple[ValueFacts, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("max", "average"):

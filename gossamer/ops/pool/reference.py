@@ -21,9 +21,9 @@ def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
     is_max = problem.kind == "max"
     result = np.full((*x.shape[:2], e, f), -np.inf if is_max else 0, x.dtype)
     for r in range(problem.kernel[0]):
-        rows, ys = _taps(problem, 0, r, e)
+        rows, ys = taps_along(problem, 0, r)
         for s in range(problem.kernel[1]):
-            columns, xs = _taps(problem, 1, s, f)
+            columns, xs = taps_along(problem, 1, s)
             window = result[:, :, rows, columns]
             values = x[:, :, ys, xs]
             if is_max:
@@ -31,14 +31,16 @@ def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
             else:
                 window += values
     if not is_max:
-        counts = np.outer(_counts(problem, 0, e), _counts(problem, 1, f)).astype(x.dtype)
+        counts = np.outer(counts_along(problem, 0), counts_along(problem, 1)).astype(x.dtype)
         with np.errstate(invalid="ignore"):
             result /= counts
     return result
 
 
-def _taps(problem: PoolProblem, axis: int, tap: int, out: int) -> tuple[slice, slice]:
-    """Returns the outputs for which a window position lies in the input, and the inputs there."""
+def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]:
+    """Returns the outputs along an axis, 0 for height and 1 for width, for which a window position
+    lies in the input, and the inputs there."""
+    out = problem.outputs[0].shape[2 + axis]
     size, stride = problem.input.shape[2 + axis], problem.stride[axis]
     origin = tap * problem.dilation[axis] - problem.pads[axis]
     first = max(0, -(origin // stride))
@@ -49,8 +51,10 @@ def _taps(problem: PoolProblem, axis: int, tap: int, out: int) -> tuple[slice, s
     return slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
 
 
-def _counts(problem: PoolProblem, axis: int, out: int) -> np.ndarray:
-    """Returns the number of window positions along an axis that each output's average counts."""
+def counts_along(problem: PoolProblem, axis: int) -> np.ndarray:
+    """Returns the number of window positions along an axis that each output's average counts:
+    those in the input, and with count_include_pad those in the padding."""
+    out = problem.outputs[0].shape[2 + axis]
     before, after = problem.pads[axis], problem.pads[2 + axis]
     low, high = (-before, after) if problem.count_include_pad else (0, 0)
     starts = np.arange(out) * problem.stride[axis] - before

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-import numpy as np
-
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
+from gossamer.ops.packed import can_hold
 from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
@@ -101,13 +100,3 @@ class ConversionCosts:
         for key, request in requests.items():
             self._known[key] = self._measured(request)
         return bool(requests)
-
-
-def can_hold(format_: Format, facts: ValueFacts) -> bool:
-    """Returns whether a format can hold all values that the facts allow, other than by rounding
-    floats."""
-    if not format_.is_packed:
-        return True
-    if facts.count is None or not facts.few_values:
-        return False
-    return format_.holds(facts.low + facts.step * np.arange(facts.count))

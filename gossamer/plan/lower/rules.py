@@ -81,7 +81,7 @@ def _pool(state: LowerState, node: Node) -> None:
     state.add(node, PoolProblem(
         state.spec(node.inputs[0]), a["kind"], tuple(a["kernel"]), tuple(a["strides"]),
         tuple(a["pads"]), tuple(a["dilations"]), bool(a["ceil_mode"]),
-        bool(a["count_include_pad"])), node.inputs[:1])
+        bool(a["count_include_pad"]), state.facts(node.inputs[:1])), node.inputs[:1])
 
 
 def _reduce(state: LowerState, node: Node) -> None:
@@ -93,7 +93,7 @@ def _reduce(state: LowerState, node: Node) -> None:
 def _concat(state: LowerState, node: Node) -> None:
     parts = tuple(state.spec(name) for name in node.inputs)
     axis = node.attributes["axis"] % len(parts[0].shape)
-    state.add(node, ConcatProblem(parts, axis), node.inputs)
+    state.add(node, ConcatProblem(parts, axis, state.facts(node.inputs)), node.inputs)
 
 
 def _split(state: LowerState, node: Node) -> None:

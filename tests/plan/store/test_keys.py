@@ -104,8 +104,8 @@ PROBLEMS = [
     GemmProblem(1, 2, 3, PROBLEM.epilogue, facts=(integers(0, 3),)),
     CopyProblem(X, X, (0, 1, 2, None), (1, 1, 1, 0), (0, 0, 0, 0),
                 facts=(PLUS_MINUS_ONE,)),
-    ConcatProblem((X, X), 1),
-    PoolProblem(X, "max", (2, 2)),
+    ConcatProblem((X, X), 1, (PLUS_MINUS_ONE,)),
+    PoolProblem(X, "max", (2, 2), facts=(PLUS_MINUS_ONE,)),
     ResizeProblem(X, (6, 8), (2.0, 2.0)),
 ]
 

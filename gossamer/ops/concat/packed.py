@@ -1,0 +1,93 @@
+"""Concatenation of packed tensors by copies of whole words."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
+from gossamer.facts import REAL, ValueFacts
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.copy.strided import StridedLoops, copy_launches
+from gossamer.ops.host_threads import threads_of
+from gossamer.ops.launch import input_buffer, output_buffer
+from gossamer.ops.packed import formats_for
+from gossamer.ops.strided import cannot_index, dense_strides
+from gossamer.ops.weights import Weights
+from gossamer.tensor import Format, TensorSpec
+
+
+class PackedConcat(Algorithm):
+    """Copies the words of each part to its slice of the output; along the channels all parts but
+    the last one are whole words."""
+
+    op = "concat"
+    name = "packed"
+
+    def supports(self, problem: ConcatProblem, device: Device) -> str | None:
+        if len(problem.outputs[0].shape) != 4:
+            return "needs (N, C, H, W)"
+        if not formats_for(_joined(problem)):
+            return "needs values that are known to be -1, 0 or 1"
+        if not _formats(problem):
+            return "needs parts whose channels fill their words"
+        if not device.compiles:
+            return None
+        return cannot_index((spec for variant in self.variants(problem, device)
+                             for spec in (*variant.inputs, *variant.outputs)), device)
+
+    def variants(self, problem: ConcatProblem, device: Device) -> Iterator[Variant]:
+        for format_ in _formats(problem):
+            inputs, outputs = (tuple(TensorSpec(spec.shape, format_) for spec in specs)
+                               for specs in (problem.inputs, problem.outputs))
+            yield Variant((), inputs, outputs)
+
+    def prepare(self, weights: Weights, problem: ConcatProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        if not device.compiles:
+            return state
+        (target,) = variant.outputs
+        strides = dense_strides(target.stored_shape)
+        for index, (part, first) in enumerate(_firsts(problem, variant)):
+            walk = StridedLoops(part.stored_shape, dense_strides(part.stored_shape), strides,
+                                target_offset=first * strides[problem.axis])
+            state.launches += copy_launches(device, part.stored_dtype.itemsize, walk,
+                                            input_buffer(index), output_buffer(0))
+        return state
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        if state.device.compiles:
+            super().launch(state, inputs, outputs, workspace, stream)
+            return
+        assert isinstance(state.problem, ConcatProblem)
+        words = [host_array(buffer, spec)
+                 for buffer, spec in zip(inputs, state.variant.inputs, strict=True)]
+        with threads_of(state.variant):
+            np.concatenate(words, axis=state.problem.axis,
+                           out=host_array(outputs[0], state.variant.outputs[0]))
+
+
+def _joined(problem: ConcatProblem) -> ValueFacts:
+    """Returns what is known of the values of all parts together."""
+    return functools.reduce(ValueFacts.join, problem.facts) if problem.facts else REAL
+
+
+def _formats(problem: ConcatProblem) -> list[Format]:
+    """Returns the packed formats in which each part begins with a word of the output."""
+    channels = [part.shape[1] for part in problem.parts[:-1]] if problem.axis == 1 else []
+    return [format_ for format_ in formats_for(_joined(problem))
+            if all(count % (8 * format_.stored_dtype.itemsize) == 0 for count in channels)]
+
+
+def _firsts(problem: ConcatProblem, variant: Variant) -> Iterator[tuple[TensorSpec, int]]:
+    """Yields the spec of each part with its first index along the axis of the output's words."""
+    sizes = [part.stored_shape[problem.axis] for part in variant.inputs]
+    return zip(variant.inputs, itertools.accumulate(sizes[:-1], initial=0), strict=True)

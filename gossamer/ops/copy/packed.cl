@@ -1,0 +1,161 @@
+/* Conversion of floats into packed values and back, and between packed formats.
+ *
+ * Words of 64 bits are read and written as two of 32 bits, the lower one first, as they lie in the
+ * memory of a little-endian device. Such a part has one bit for each of 32 channels, and the first
+ * channel is the lowest bit. A work-item has a position of the target, paddings included.
+ *
+ * SOURCE_PLANES, TARGET_PLANES: bits of a value, 1 for bits and 2 for trits; 0 for floats.
+ * SOURCE_PARTS, TARGET_PARTS: 32-bit parts of a word, 1 or 2, of packed tensors.
+ * IMAGE, STEP, ROW, COLUMN: those of i0 to i3, in the order of the float tensor's memory, that are
+ *     the image, the part of 32 channels (unpack: of CHANNELS channels), the row and the column.
+ * CHANNELS: number of channels that a work-item of unpack computes, 1 or 32. */
+
+#define POSITION DIVISOR(n1), DIVISOR(n2), DIVISOR(n3), int top, int left
+
+/* Splits the index `item` of a position into i0 to i3. */
+#define SPLIT_POSITION(item) \
+    uint next = QUOTIENT(item, n3); \
+    int i3 = (int)((item) - next * (uint)n3); \
+    uint rest = QUOTIENT(next, n2); \
+    int i2 = (int)(next - rest * (uint)n2); \
+    int i0 = (int)QUOTIENT(rest, n1); \
+    int i1 = (int)rest - i0 * n1;
+
+/* Declares the row and column without the target's border. */
+#define PIXEL int y = ROW - top, x = COLUMN - left;
+#define INSIDE (y >= 0 && y < height && x >= 0 && x < width)
+
+/* The index of the first plane's part; rows and columns count from where the tensor begins. */
+#define PART_AT(start, step, row, column, parts, image_step, word_step, y_step, x_step) \
+    ((start) + IMAGE * image_step + (step) / (parts) * word_step + (step) % (parts) \
+     + (row) * y_step + (column) * x_step)
+#define TARGET_AT \
+    PART_AT(0, STEP, ROW, COLUMN, TARGET_PARTS, to_image, to_word, to_y, to_x)
+
+#if TARGET_PLANES == 2
+#define STORE_PLANES(at, nonzero, positive) { \
+    target[at] = nonzero; \
+    target[(at) + TARGET_PARTS] = positive; \
+}
+#else
+#define STORE_PLANES(at, nonzero, positive) target[at] = positive;
+#endif
+
+/* Sets `nonzero` and `positive` to the planes of the channels that begin at 32 * part; with one
+ * plane every channel differs from 0. */
+#define LOAD_PLANES(part) { \
+    int at = PART_AT(start, part, y, x, SOURCE_PARTS, from_image, from_word, from_y, from_x); \
+    int count_here = channels - 32 * (part); \
+    positive = source[at + (SOURCE_PLANES - 1) * SOURCE_PARTS]; \
+    nonzero = SOURCE_PLANES == 2 ? source[at] : 0xffffffffu; \
+    if (count_here < 32) \
+        nonzero &= (1u << count_here) - 1u; \
+}
+
+#if SOURCE_PLANES == 0
+KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
+                 POSITION, int channels, int height, int width,
+                 int start, int from_image, int from_channel, int from_y, int from_x,
+                 int to_image, int to_word, int to_y, int to_x)
+{
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        SPLIT_POSITION(item)
+        PIXEL
+        uint nonzero = 0, positive = 0;
+        if (INSIDE) {
+            const GLOBAL REAL *pixel = source + start + IMAGE * from_image + y * from_y + x * from_x
+                + STEP * 32 * from_channel;
+            int count_here = channels - STEP * 32;
+            UNROLL
+            for (int k = 0; k < 32; k++) {
+                if (k < count_here) {
+                    float value = LOAD_REAL(pixel, k * from_channel);
+                    nonzero |= (uint)(value != 0.0f) << k;
+                    positive |= (uint)(value > 0.0f) << k;
+                }
+            }
+        }
+        STORE_PLANES(TARGET_AT, nonzero, positive)
+    }
+}
+
+/* A warp reads 32 neighbouring channels at once, for channels that are contiguous in memory. Each
+ * of its work-items keeps and writes one of 32 neighbouring positions. */
+KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target,
+                         int count, POSITION, int channels, int height, int width,
+                         int start, int from_image, int from_channel, int from_y, int from_x,
+                         int to_image, int to_word, int to_y, int to_x)
+{
+    VOTES(votes, 8)
+    int lane = LOCAL_ID(0) % 32;
+    uint own = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    uint positive = 0, vote;
+#if TARGET_PLANES == 2
+    uint nonzero = 0;
+#endif
+    for (int k = 0; k < 32; k++) {
+        uint item = own - (uint)lane + (uint)k;
+        float value = 0.0f;
+        if (item < (uint)count) {
+            SPLIT_POSITION(item)
+            PIXEL
+            int channel = STEP * 32 + lane;
+            if (INSIDE && channel < channels)
+                value = LOAD_REAL(source, start + IMAGE * from_image + y * from_y + x * from_x
+                                  + channel * from_channel);
+        }
+        BALLOT(vote, votes, value > 0.0f);
+        positive = lane == k ? vote : positive;
+#if TARGET_PLANES == 2
+        BALLOT(vote, votes, value != 0.0f);
+        nonzero = lane == k ? vote : nonzero;
+#endif
+    }
+    if (own < (uint)count) {
+        SPLIT_POSITION(own)
+        STORE_PLANES(TARGET_AT, nonzero, positive)
+    }
+}
+#elif TARGET_PLANES == 0
+KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
+                   POSITION, int channels, int height, int width, int stored_channels,
+                   int start, int from_image, int from_word, int from_y, int from_x,
+                   int to_image, int to_channel, int to_y, int to_x)
+{
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        SPLIT_POSITION(item)
+        PIXEL
+        int first = STEP * CHANNELS;
+        uint nonzero = 0, positive = 0;
+        if (INSIDE && first < channels)
+            LOAD_PLANES(first / 32)
+        GLOBAL REAL *pixel = target + IMAGE * to_image + ROW * to_y + COLUMN * to_x
+            + first * to_channel;
+        UNROLL
+        for (int k = 0; k < CHANNELS; k++) {
+            int bit = (first + k) % 32;
+            float value = positive >> bit & 1u ? 1.0f : -1.0f;
+            if (first + k < stored_channels)
+                STORE_REAL(pixel, k * to_channel, nonzero >> bit & 1u ? value : 0.0f);
+        }
+    }
+}
+#else
+KERNEL void repack(const GLOBAL uint *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
+                   POSITION, int channels, int height, int width,
+                   int start, int from_image, int from_word, int from_y, int from_x,
+                   int to_image, int to_word, int to_y, int to_x)
+{
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        SPLIT_POSITION(item)
+        PIXEL
+        uint nonzero = 0, positive = 0;
+        if (INSIDE && STEP * 32 < channels)
+            LOAD_PLANES(STEP)
+        STORE_PLANES(TARGET_AT, nonzero, positive)
+    }
+}
+#endif

@@ -1,0 +1,127 @@
+"""Conversions into and out of packed formats on a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.facts import REAL
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.copy.problem import CopyProblem, convert
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.packed import PackedParts, can_hold
+from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
+from gossamer.ops.weights import Weights
+from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec
+
+_SOURCE = Path(__file__).with_name("packed.cl")
+_PART_BITS = 32
+_DTYPES = ("bits", "trits")
+
+
+class PackedCopy(Algorithm):
+    """Packs, unpacks or repacks by one launch.
+
+    To pack, a work-item reads the 32 channels of a part of a word; with vote=1 a warp reads them
+    at once and votes. To unpack, a work-item writes one channel or 32. The vote by which a warp
+    packs the results of its work-items is the published one of binary convolution.
+    """
+
+    op = "copy"
+    name = "packed"
+
+    def supports(self, problem: CopyProblem, device: Device) -> str | None:
+        source, target = problem.input, problem.output
+        if not (source.format.is_packed or target.format.is_packed):
+            return "converts packed values only"
+        for spec in (source, target):
+            if spec.format.is_packed and spec.dtype not in _DTYPES:
+                return f"knows {' and '.join(_DTYPES)}, not {spec.dtype}"
+        if source.shape != target.shape or problem != convert(source, target, problem.facts):
+            return "changes the format of packed values, and nothing else"
+        if not _may_pack(problem):
+            known = problem.facts[0] if problem.facts else REAL
+            return f"{target.dtype} cannot hold values of {known}"
+        return cannot_index((source, target), device)
+
+    def variants(self, problem: CopyProblem, device: Device) -> Iterator[Variant]:
+        source, target = problem.input, problem.output
+        halves = "float16" in (source.dtype, target.dtype)
+        configs: list[tuple[tuple[str, int | str], ...]] = [()]
+        if not source.format.is_packed and source.strides[1] == 1:
+            configs = [(("vote", 0),), (("vote", 1),)]
+        elif not target.format.is_packed:
+            together = (("channels", _PART_BITS),)
+            configs = [(("channels", 1),), together]
+            if target.strides[1] != 1:
+                configs.reverse()
+        for config in configs:
+            yield Variant(config, problem.inputs, problem.outputs, "fp16" if halves else "fp32")
+
+    def prepare(self, weights: Weights, problem: CopyProblem, variant: Variant,
+                device: Device) -> State:
+        source, target = problem.input, problem.output
+        defines: dict[str, object] = {"HALVES": int(variant.precision == "fp16")}
+        start, froms = _addresses("SOURCE", source, defines)
+        _, tos = _addresses("TARGET", target, defines)
+        stored: tuple[int, ...] = ()
+        if target.format.is_packed:
+            steps = PackedParts.of(target).count
+            by_vote = ("vote", 1) in variant.config
+            name = ("repack" if source.format.is_packed else
+                    "pack_by_vote" if by_vote else "pack")
+        else:
+            multiple = target.format.channel_multiple
+            stored = (-(-target.shape[1] // multiple) * multiple,)
+            steps = -(-stored[0] // variant["channels"])
+            defines["CHANNELS"] = variant["channels"]
+            name = "unpack"
+        sizes, names = _positions(problem, steps)
+        defines.update(names)
+        count = math.prod(sizes)
+        if count == 0:
+            return State(problem, variant, device)
+        kernel = device.compile(KernelSource.of(_SOURCE, name, defines))
+        return State(problem, variant, device, [Launch(
+            kernel, groups_for(count), (WORK_GROUP_SIZE,),
+            (input_buffer(0), output_buffer(0), count,
+             *(argument for size in sizes[1:] for argument in divisor(size)),
+             *target.format.border[:2], *source.shape[1:], *stored, start, *froms, *tos))])
+
+
+def _may_pack(problem: CopyProblem) -> bool:
+    """Whether the target can hold whatever the source holds."""
+    target = problem.output.format
+    if any(can_hold(target, facts) for facts in problem.facts) or not target.is_packed:
+        return True
+    return problem.input.format.is_packed and (
+        {*PACKED_DTYPES[problem.input.dtype].values} <= {*PACKED_DTYPES[target.dtype].values})
+
+
+def _addresses(side: str, spec: TensorSpec,
+               defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
+    """Returns the offset and the strides by which a kernel addresses a tensor, and adds the macros
+    that say how it is packed."""
+    if not spec.format.is_packed:
+        defines[f"{side}_PLANES"] = 0
+        return spec.offset, spec.strides
+    packed = PackedParts.of(spec)
+    defines[f"{side}_PLANES"], defines[f"{side}_PARTS"] = packed.planes, packed.parts
+    return packed.start, packed.strides
+
+
+def _positions(problem: CopyProblem, steps: int) -> tuple[list[int], dict[str, str]]:
+    """Returns the sizes of the target's images, steps of channels, rows and columns in the order of
+    the float tensor's memory, so that neighbouring work-items access neighbouring floats, and the
+    macros for the indices along them."""
+    floats = problem.input if problem.output.format.is_packed else problem.output
+    order = AXES.get(floats.layout, AXES["NCHW"])
+    n, _, height, width = problem.output.shape
+    top, left, bottom, right = problem.output.format.border
+    sizes = (n, steps, height + top + bottom, width + left + right)
+    return [sizes[axis] for axis in order], {
+        name: f"i{order.index(axis)}"
+        for axis, name in enumerate(("IMAGE", "STEP", "ROW", "COLUMN"))}

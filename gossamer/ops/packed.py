@@ -1,0 +1,58 @@
+"""Words of packed dtypes as algorithms address them, and the values that may be packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.facts import ValueFacts
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+
+
+def can_hold(format_: Format, facts: ValueFacts) -> bool:
+    """Returns whether a format can hold all values that the facts allow, other than by rounding
+    floats."""
+    if not format_.is_packed:
+        return True
+    if facts.count is None or not facts.few_values:
+        return False
+    return format_.holds(facts.low + facts.step * np.arange(facts.count))
+
+
+def formats_for(facts: ValueFacts) -> list[Format]:
+    """Returns the packed formats of the smallest of bits and trits that can hold all values that
+    the facts allow; empty where neither can."""
+    for dtype in ("bits", "trits"):
+        formats = [Format(layout, dtype) for layout in ("packed32", "packed64")]
+        if can_hold(formats[0], facts):
+            return formats
+    return []
+
+
+@dataclass(frozen=True)
+class PackedParts:
+    """A packed tensor as kernels address it: as unsigned numbers of 32 bits, the parts of words.
+
+    planes: bits of a value. parts: parts of a word, of which the first has the lower channels.
+    count: parts of a plane along the channels, paddings included. strides: distances in parts
+    between neighbouring images, words of channels, rows and columns. start: parts that precede
+    channel 0 of the first pixel: those of the border.
+    """
+
+    planes: int
+    parts: int
+    count: int
+    strides: tuple[int, int, int, int]
+    start: int
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> PackedParts:
+        """Returns the parts of a packed spec."""
+        _, words, height, width, *_ = spec.stored_shape
+        planes = PACKED_DTYPES[spec.dtype].planes
+        parts = spec.stored_dtype.itemsize // 4
+        column = planes * parts
+        strides = (words * height * width * column, height * width * column, width * column, column)
+        top, left = spec.format.border[:2]
+        return cls(planes, parts, words * parts, strides, top * strides[2] + left * column)

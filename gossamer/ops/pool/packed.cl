@@ -1,0 +1,45 @@
+/* The maximum over windows of packed values: of bits their OR; of trits, which have a plane that
+ * says whether a value differs from 0 and then one that says whether it is 1, a 1 is in the window
+ * where the OR of the second plane is 1, and a 0 where the AND of the first one is 0.
+ *
+ * A tensor is (outer, height, width, PLANES) words, outer being the images and words of channels; a
+ * work-item computes the words of one output pixel. Every window has a pixel of the input.
+ *
+ * WORD: the type of a word, uint or ulong. PLANES: 1 for bits, 2 for trits. */
+
+KERNEL void pool_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
+                        int height, int width, DIVISOR(out_width), DIVISOR(out_height),
+                        int kernel_height, int kernel_width, int stride_y, int stride_x,
+                        int top, int left, int dilation_y, int dilation_x)
+{
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        uint line = QUOTIENT(item, out_width);
+        int x0 = (int)(item - line * (uint)out_width) * stride_x - left;
+        uint outer = QUOTIENT(line, out_height);
+        int y0 = (int)(line - outer * (uint)out_height) * stride_y - top;
+        const GLOBAL WORD *plane = source + (size_t)outer * (size_t)(height * width * PLANES);
+        WORD positive = 0;
+#if PLANES == 2
+        WORD nonzero = ~(WORD)0;
+#endif
+        for (int r = 0; r < kernel_height; r++) {
+            int y = y0 + r * dilation_y;
+            for (int s = 0; s < kernel_width; s++) {
+                int x = x0 + s * dilation_x;
+                if (y >= 0 && y < height && x >= 0 && x < width) {
+                    const GLOBAL WORD *words = plane + (y * width + x) * PLANES;
+                    positive |= words[PLANES - 1];
+#if PLANES == 2
+                    nonzero &= words[0];
+#endif
+                }
+            }
+        }
+        GLOBAL WORD *result = target + (size_t)item * PLANES;
+#if PLANES == 2
+        result[0] = nonzero | positive;
+#endif
+        result[PLANES - 1] = positive;
+    }
+}

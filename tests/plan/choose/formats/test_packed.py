@@ -1,0 +1,72 @@
+"""Networks whose values are packed between their layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.plan.plan import Plan
+from tests.conftest import is_slow
+from tests.plan.choose.formats.toy import PLUS_OR_MINUS
+from tests.plan.choose.regions.toy import make_plan
+
+SHAPE = (35, 9, 7)
+
+
+def signs_and_pools(kind: str) -> Graph:
+    """Returns two pools of signs, which may be 0 where kind is "trits"."""
+    build = GraphBuilder(f"pools of {kind}")
+    x = build.input("x", (None, *SHAPE))
+    signs = (build.apply("sign", x, name="signs") if kind == "trits"
+             else build.elementwise(PLUS_OR_MINUS, x, name="signs"))
+    first = build.pool(signs, "max", (3, 3), strides=(2, 2), pads=(1, 1, 1, 1), name="first")
+    second = build.pool(first, "max", (2, 2), name="second")
+    build.output(second, (None, 35, 4, 3))
+    return build.finish()
+
+
+def images() -> np.ndarray:
+    return np.random.default_rng(0).integers(-9, 2, (2, *SHAPE)).astype(np.float32)
+
+
+def steps(plan: Plan) -> dict[str, str]:
+    """Returns the algorithm of each step by the step's name."""
+    return {step.layer.name: step.algorithm.name for step in plan.program(2).steps}
+
+
+@pytest.mark.parametrize("kind", ["bits", "trits"])
+def test_pools_stay_packed_where_they_are_forced(device: Device, kind: str,
+                                                 tmp_path: Path) -> None:
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: measuring takes long")
+    plan = make_plan(signs_and_pools(kind), tmp_path, device.name, only="packed")
+    taken = steps(plan)
+    assert taken["first"] == taken["second"] == "packed"
+    if device.compiles:
+        assert "packed" in [taken[name] for name in taken if name.startswith("signs as ")]
+    assert {step.variant.outputs[0].dtype for step in plan.program(2).steps
+            if step.algorithm.op == "pool"} == {kind}
+    x = images()
+    signs = np.sign(x) if kind == "trits" else np.where(x < 0, -1, 1)
+    padded = np.pad(signs, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
+    first = windows.max(axis=(4, 5))
+    second = np.lib.stride_tricks.sliding_window_view(first, (2, 2), (2, 3)).max(axis=(4, 5))
+    np.testing.assert_array_equal(plan(x), second)
+    plan.save(tmp_path / "packed.plan")
+    np.testing.assert_array_equal(Plan.load(tmp_path / "packed.plan")(x), second)
+
+
+def test_values_of_which_nothing_is_known_are_pooled_as_floats(tmp_path: Path) -> None:
+    build = GraphBuilder("pool of reals")
+    x = build.input("x", (None, *SHAPE))
+    build.output(build.pool(x, "max", (3, 3), name="first"), (None, 35, 7, 5))
+    plan = make_plan(build.finish(), tmp_path, only="packed")
+    row = next(row for row in plan.report(2).rows if row["layer"] == "first")
+    assert row["algorithm"] == "numpy"
+    assert row["rejected"]["packed"] == "needs values that are known to be -1, 0 or 1"
