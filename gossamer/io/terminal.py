@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gossamer.errors import one_line
@@ -47,19 +46,27 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     widths = _widths({key: max(map(cell_len, [heading, *cells[key]]))
                       for key, heading in columns.items()},
                      [key for key in columns if not _numeric(cells[key])], spare, console.width)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for key, width in widths.items():
-        table.add_column(columns[key], justify="right" if _numeric(cells[key]) else "left",
-                         no_wrap=True, overflow="ellipsis", max_width=width)
+    right = {key for key in widths if _numeric(cells[key])}
+
+    def joined(texts: Mapping[str, str]) -> str:
+        return "  ".join(_fitted(texts[key], width, key in right)
+                         for key, width in widths.items()).rstrip()
+
+    console.print(Text(joined(columns), style="bold"), soft_wrap=True)
     for line in lines:
-        table.add_row(*(Text(line[key]) for key in widths))
-    with console.capture() as captured:
-        console.print(table)
-    for printed in captured.get().splitlines():
-        print(printed.rstrip())
+        # rich takes half a millisecond a row, of which there may be thousands
+        print(joined(line))
     if left_out := [heading for key, heading in columns.items() if key not in widths]:
         print(f"(left out in a narrow terminal: {', '.join(left_out)}; a pipe gets all, "
               "such as | less -S)")
+
+
+def _fitted(text: str, width: int, right: bool) -> str:
+    """Returns a text of just this width, cut where it is longer."""
+    if cell_len(text) > width:
+        text = f"{set_cell_size(text, width - 1)}\N{HORIZONTAL ELLIPSIS}"
+    padding = " " * (width - cell_len(text))
+    return padding + text if right else text + padding
 
 
 def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
