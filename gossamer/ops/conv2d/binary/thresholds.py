@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossamer.device.base import Buffer
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.binary.form import alphas
 from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.weights import Weights
 
 _AT_ONCE = 2**17
 """Number of accumulators for which the epilogue is computed at once, so that they stay in cache."""
@@ -53,7 +56,18 @@ class Thresholds:
         return results
 
 
-def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], alphas: np.ndarray,
+def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffer | None:
+    """Returns the table of an epilogue's thresholds in device memory, or None; see
+    `find_thresholds`."""
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        thresholds = find_thresholds(epilogue, arrays, alphas(arrays), bound)
+        return np.zeros(1, np.int32) if thresholds is None else thresholds.table
+
+    table = weights.packed("thresholds", pack)
+    return None if table.nbytes == 4 else table
+
+
+def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnitudes: np.ndarray,
                     bound: int) -> Thresholds | None:
     """Returns the thresholds of an epilogue without run-time operands.
 
@@ -63,7 +77,7 @@ def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], alphas
         The epilogue of the result, which is the accumulator times alpha.
     arrays : mapping of str to numpy.ndarray
         The layer's constants, with the epilogue's channel operands.
-    alphas : numpy.ndarray
+    magnitudes : numpy.ndarray
         The magnitude of each output channel's weights.
     bound : int
         Largest absolute value of an accumulator.
@@ -77,14 +91,14 @@ def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], alphas
     if epilogue.tensor_count or bound > _LARGEST_BOUND:
         return None
     accumulators = np.arange(-bound, bound + 1, dtype=np.float64)[:, None]
-    count, channels = len(accumulators), len(alphas)
+    count, channels = len(accumulators), len(magnitudes)
     operands = [np.broadcast_to(array, (1, channels)) for array in operand_arrays(
         epilogue, {name: np.asarray(array, np.float64) for name, array in arrays.items()}, (), 2)]
     below, not_above, direction = (np.empty(channels, np.int32) for _ in range(3))
     step = max(1, _AT_ONCE // count)
     for first in range(0, channels, step):
         part = slice(first, first + step)
-        products = accumulators * alphas[part].astype(np.float64)
+        products = accumulators * magnitudes[part].astype(np.float64)
         (results,) = epilogue.expression.evaluate(
             products, *[operand[:, part] for operand in operands])
         results = np.broadcast_to(results, products.shape)

@@ -77,6 +77,11 @@ def check_exact(algorithm: Algorithm, problem: Conv2dProblem, variant: Variant, 
                                   f"{variant.config_text} {variant.inputs[0]} of {problem}")
 
 
+def small(variants: list[Variant]) -> list[Variant]:
+    """Returns the variants with few work-items, which Oclgrind and the emulation run in turn."""
+    return [v for v in variants if v["tile_m"] * v["patches_y"] * v["patches_x"] <= 64]
+
+
 def known_inputs(known: ValueFacts) -> Conv2dProblem:
     """Returns a convolution of which only what is known of its inputs differs."""
     return Conv2dProblem(1, 64, 5, 5, 32, (3, 3), weights_info=SCALED, facts=(known,))
