@@ -147,7 +147,7 @@ def test_mnist_score(quick_device: Device, shared_model: Callable[[str], Path]) 
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(("name", "layers"), [("cnv_w1a1_cifar10", 5),
+@pytest.mark.parametrize(("name", "layers"), [("cnv_w1a1_cifar10", 8), ("lfc_w1a1_mnist", 4),
                                               ("resnet18_w1a1_cifar10", 20)])
 def test_bits_compute_the_same_outputs(name: str, layers: int,
                                        shared_model: Callable[[str], Path]) -> None:

@@ -30,6 +30,10 @@ _WORDS_AT_ONCE = 16 * 1024
 """Words that are compared at once, so that they and their counts stay in a core's L2 cache."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
 """Number of words whose ones a byte can count."""
+_PIXELS_AT_ONCE = 1024
+"""Output pixels for which as many small images are computed together."""
+_FEW_PIXELS = 16
+"""Number of output pixels below which NumPy's inner loop runs over the words of a pixel."""
 
 
 class HostPopcount(Algorithm):
@@ -65,7 +69,10 @@ class HostPopcount(Algorithm):
         if y.size == 0:
             return
         planes = _input_planes(x, problem, state.variant.inputs[0])
-        accumulators = np.stack([_accumulators(image, problem, constants) for image in planes])
+        step = max(1, _PIXELS_AT_ONCE // (problem.out_height * problem.out_width))
+        accumulators = np.concatenate([
+            _accumulators(planes[:, :, first:first + step], problem, constants)
+            for first in range(0, problem.batch, step)])
         if constants.thresholds is not None:
             results = constants.thresholds.apply(accumulators)
         else:
@@ -115,8 +122,7 @@ def _base(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem) -> np.ndarra
         return np.zeros((problem.out_channels, 1, 1), np.int32)
     if not any(problem.pads):
         return np.full((problem.out_channels, 1, 1), problem.depth, np.int32)
-    inside = _windows(np.ones((1, problem.height, problem.width), np.int32), problem)
-    outside = 1 - inside.reshape(len(inside), -1)
+    outside = 1 - _windows(np.ones((1, 1, problem.height, problem.width), np.int32), problem)
     sums = tap_sums(arrays).reshape(problem.out_channels, -1)
     # integers of float64 are exact here, and BLAS multiplies them
     added = sums.astype(np.float64) @ outside.astype(np.float64)
@@ -124,61 +130,71 @@ def _base(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem) -> np.ndarra
 
 
 def _input_planes(x: np.ndarray, problem: Conv2dProblem, spec: TensorSpec) -> np.ndarray:
-    """Returns the words of the input (N, planes, words, H, W)."""
+    """Returns the words of the input (planes, words, N, H, W)."""
     form = binary_form(problem)
     if not spec.format.is_packed:
         x = value_words(x, form.input, _WORD_BITS)
     words = x.reshape(problem.batch, -1, problem.height, problem.width, form.planes)
-    return words.transpose(0, 4, 1, 2, 3)
+    return words.transpose(4, 1, 0, 2, 3)
 
 
 def _windows(planes: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
-    """Returns what each tap reads of planes (P, H, W) for all outputs, (P * R * S, E, F), with 0
-    outside of the image."""
+    """Returns what each tap reads of planes (P, N, H, W) for all outputs, (P * R * S, N * E * F),
+    with 0 outside of the image."""
     top, left, bottom, right = problem.pads
-    padded = np.pad(planes, ((0, 0), (top, bottom), (left, right)))
-    height, width = problem.out_height, problem.out_width
+    padded = np.pad(planes, ((0, 0), (0, 0), (top, bottom), (left, right)))
     taps = []
     for r in range(problem.kernel[0]):
         for s in range(problem.kernel[1]):
-            row, column = r * problem.dilation[0], s * problem.dilation[1]
-            taps.append(padded[:, row:row + (height - 1) * problem.stride[0] + 1:problem.stride[0],
-                               column:column + (width - 1) * problem.stride[1] + 1:
-                               problem.stride[1]])
-    return np.stack(taps, axis=1).reshape(-1, height, width)
+            rows, columns = (
+                slice(tap * dilation, tap * dilation + (outputs - 1) * stride + 1, stride)
+                for tap, dilation, stride, outputs in zip(
+                    (r, s), problem.dilation, problem.stride,
+                    (problem.out_height, problem.out_width), strict=True))
+            taps.append(padded[:, :, rows, columns])
+    stacked = np.stack(taps, axis=1)
+    return stacked.reshape(stacked.shape[0] * stacked.shape[1], -1)
 
 
 def _accumulators(planes: np.ndarray, problem: Conv2dProblem,
                   constants: _Constants) -> np.ndarray:
-    """Returns the accumulators (M, E, F) of one image's words (planes, words, H, W)."""
+    """Returns the accumulators (N, M, E, F) of some images' words (planes, words, N, H, W)."""
     count = words_of_a_group(problem, _WORD_BITS)
     masks = group_masks(problem, _WORD_BITS)
-    height, width = problem.out_height, problem.out_width
-    result = np.empty((problem.groups, problem.out_channels // problem.groups, height * width),
-                      np.int32)
+    images = planes.shape[2]
+    pixels = problem.out_height * problem.out_width
+    channels = problem.out_channels // problem.groups
+    result = np.empty((images, problem.groups, channels, pixels), np.int32)
     for group, first in enumerate(first_words(problem, _WORD_BITS)):
         part = planes[:, first:first + count]
-        mask = masks[group, :part.shape[1], None, None]
-        columns = [_windows(plane & mask, problem).reshape(-1, height * width) for plane in part]
+        mask = masks[group, :part.shape[1], None, None, None]
+        columns = [_windows(plane & mask, problem) for plane in part]
         # a group whose channels touch fewer words than another's has no more of them
-        words = constants.words[group].reshape(result.shape[1], count, -1)[:, :part.shape[1]]
-        different = _differences(columns, words.reshape(result.shape[1], -1))
-        np.multiply(different, -2, out=result[group])
+        words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
+        sums = _differences(columns, words.reshape(channels, -1))
+        sums *= -2
         if len(columns) == 2:
-            result[group] += np.bitwise_count(columns[0]).sum(axis=0, dtype=np.int32)
-    accumulators = result.reshape(problem.out_channels, height, width)
+            sums += np.bitwise_count(columns[0]).sum(axis=0, dtype=np.int32)
+        result[:, group] = sums.reshape(channels, images, pixels).transpose(1, 0, 2)
+    accumulators = result.reshape(images, problem.out_channels, problem.out_height,
+                                  problem.out_width)
     accumulators += constants.base
     return accumulators
 
 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
-    """Returns in how many products the signs differ, (M, E * F).
+    """Returns in how many products the signs differ, (M, pixels).
 
-    columns: the words of the inputs (K, E * F): their signs, or what is not 0 and what is 1. words:
-    the signs of the weights (M, K).
+    columns: the words of the inputs (K, pixels): their signs, or what is not 0 and what is 1.
+    words: the signs of the weights (M, K).
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None
     depth, pixels = signs.shape
+    if pixels < _FEW_PIXELS:
+        return np.stack([
+            np.bitwise_count((words ^ signs[:, pixel]) & (
+                ~signs.dtype.type(0) if counted is None else counted[:, pixel]))
+            .sum(axis=1, dtype=np.int32) for pixel in range(pixels)], axis=1)
     result = np.zeros((len(words), pixels), np.int32)
     step = max(1, _WORDS_AT_ONCE // pixels)
     for first in range(0, len(words), step):
