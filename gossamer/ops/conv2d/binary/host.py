@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
 from gossamer.ops.conv2d.binary.packing import (
@@ -19,7 +20,7 @@ from gossamer.ops.conv2d.binary.packing import (
     value_words,
     words_of_a_group,
 )
-from gossamer.ops.conv2d.binary.thresholds import Thresholds, find_thresholds
+from gossamer.ops.conv2d.binary.thresholds import Thresholds, packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
 from gossamer.ops.weights import Weights
@@ -58,7 +59,7 @@ class HostPopcount(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        return State(problem, variant, device, data=_Constants.of(weights.arrays, problem))
+        return State(problem, variant, device, data=_Constants.of(weights, problem))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -102,14 +103,18 @@ class _Constants:
     operands: Mapping[str, np.ndarray]
 
     @staticmethod
-    def of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem) -> _Constants:
-        words = sign_words(arrays, problem, _WORD_BITS)
-        magnitudes = alphas(arrays)
+    def of(weights: Weights, problem: Conv2dProblem) -> _Constants:
+        channels = problem.out_channels // problem.groups
+        count = words_of_a_group(problem, _WORD_BITS) * problem.kernel[0] * problem.kernel[1]
+        words = weights.packed("signs by channels, binary on the host",
+                               lambda arrays: sign_words(arrays, problem, _WORD_BITS))
+        table = packed_thresholds(weights, problem.epilogue, problem.depth)
         return _Constants(
-            words.reshape(problem.groups, problem.out_channels // problem.groups, -1),
-            _base(arrays, problem), magnitudes,
-            find_thresholds(problem.epilogue, arrays, magnitudes, problem.depth),
-            {name: np.asarray(array, np.float32) for name, array in arrays.items()
+            host_array(words, (problem.groups, channels, count), np.uint64),
+            _base(weights.arrays, problem), alphas(weights.arrays),
+            None if table is None else Thresholds(
+                *host_array(table, (3, problem.out_channels), np.int32)),
+            {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
              if name != "weight"})
 
 
