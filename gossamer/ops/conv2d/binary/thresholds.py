@@ -63,7 +63,8 @@ def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffe
         thresholds = find_thresholds(epilogue, arrays, alphas(arrays), bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
 
-    table = weights.packed("thresholds", pack)
+    # the same weights may be computed with a part of the epilogue, to check what is before a sign
+    table = weights.packed(f"thresholds of {epilogue}", pack)
     return None if table.nbytes == 4 else table
 
 

@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.device.host import host_array
+from gossamer.device.registry import find
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.binary.thresholds import find_thresholds
+from gossamer.ops.conv2d.binary.thresholds import find_thresholds, packed_thresholds
+from gossamer.ops.weights import Weights
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
     BATCH_NORM_BITS,
@@ -54,3 +57,15 @@ def test_other_epilogues_have_none(epilogue: Epilogue) -> None:
 def test_a_nan_has_no_threshold() -> None:
     arrays = {"operand0": np.float32([1, np.nan]), "operand1": np.float32([0, 0])}
     assert find_thresholds(BATCH_NORM_SIGN, arrays, np.ones(2, np.float32), 5) is None
+
+
+def test_epilogues_of_the_same_weights_have_their_own() -> None:
+    arrays = {"weight": np.ones((2, 1, 3, 3), np.float32), "operand0": np.float32([1, 2]),
+              "operand1": np.float32([0, 3])}
+    weights = Weights(arrays, find("host"))
+    sign = packed_thresholds(weights, BATCH_NORM_SIGN, 9)
+    bits = packed_thresholds(weights, BATCH_NORM_BITS, 9)
+    assert sign is not None and bits is not None
+    assert packed_thresholds(weights, Epilogue(apply("relu")), 9) is None
+    tables = [host_array(table, (3, 2), np.int32).tolist() for table in (sign, bits)]
+    assert tables == [[[0, -1], [1, -1], [1, 1]], [[0, -1], [0, -1], [1, 1]]]
