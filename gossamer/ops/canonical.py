@@ -10,10 +10,13 @@ import numpy as np
 
 from gossamer.ops.algorithm import Problem
 
+_LEFT_OUT = ("facts", "scaled_signs")
+"""Fields that say what is known of values, which are left out where that is nothing."""
+
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Returns every field of a problem as JSON values, less value facts where none are known;
-    equal problems give equal text."""
+    """Returns every field of a problem as JSON values, less what is known of values where nothing
+    is; equal problems give equal text."""
     return _plain(problem)
 
 
@@ -21,7 +24,7 @@ def _plain(value: Any) -> Any:
     """Returns a value of a problem as JSON values. Raises TypeError where it has no fixed text."""
     if is_dataclass(value):
         plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)
-                 if field.name != "facts" or getattr(value, field.name) != field.default}
+                 if field.name not in _LEFT_OUT or getattr(value, field.name) != field.default}
         return {"op": value.op, **plain} if isinstance(value, Problem) else plain
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

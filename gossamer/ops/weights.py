@@ -28,11 +28,15 @@ class WeightsInfo:
         Hash of the positions of the nonzero weights; empty when no weight is zero.
     facts : ValueFacts
         What is known of the weights' values, where they are few; else REAL.
+    scaled_signs : bool
+        Whether the weights of each output channel are plus and minus one positive number, which may
+        differ between channels.
     """
 
     density: float = 1.0
     mask_hash: str = ""
     facts: ValueFacts = REAL
+    scaled_signs: bool = False
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]

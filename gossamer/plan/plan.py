@@ -480,9 +480,9 @@ class Plan:
         Returns
         -------
         dict of str to int
-            Bytes of "weights", in all their packed forms (none on the host, which uses the arrays
-            of the file as they are) and with the constants of contexts, and of the "activations"
-            and "workspace" of the contexts that plan(x) made.
+            Bytes of "weights", in all their packed forms (on the host only layers computed on bits
+            have them, the others use the arrays of the file as they are) and with the constants of
+            contexts, and of the "activations" and "workspace" of the contexts that plan(x) made.
         """
         with self._lock:
             contexts = list(self._contexts.values())

@@ -120,3 +120,20 @@ void parts(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out, GLOBAL u
     BALLOT(ballot, votes, out[item ^ 1] > 0.75f);
     ballots[item] = ballot;
 }
+
+/* Each warp votes on each of three limits; counts gets the ones of 64 bits. */
+KERNEL LAUNCH_BOUNDS(64, 1)
+void voted(GLOBAL const float *RESTRICT in, GLOBAL uint *votes, GLOBAL int *counts)
+{
+    SHARED uint words[6];
+    int item = LOCAL_ID(0);
+    if (item < 6)
+        words[item] = 0;
+    BARRIER();
+    for (int limit = 0; limit < 3; limit++)
+        VOTE_OR(words, item / 32 * 3 + limit, in[item] > (float)limit);
+    BARRIER();
+    if (item < 6)
+        votes[item] = words[item];
+    counts[item] = (int)POPCOUNT64(((ulong)words[item % 6] << 32) + 5);
+}

@@ -69,6 +69,21 @@ def test_reals(compiled_device: Device, dtype: str) -> None:
 
 
 @pytest.mark.sanitize
+def test_votes_and_counts(compiled_device: Device) -> None:
+    device = compiled_device
+    values = np.random.default_rng(0).uniform(-1, 4, 64).astype(np.float32)
+    votes, counts = np.zeros(6, np.uint32), np.zeros(64, np.int32)
+    buffers = [device.upload(array, "a test") for array in (values, votes, counts)]
+    device.launch(device.compile(KernelSource.of(SOURCE.path, "voted")), (1,), (64,), buffers)
+    device.read(buffers[1], votes)
+    device.read(buffers[2], counts)
+    above = values.reshape(2, 1, 32) > np.arange(3)[:, None]
+    np.testing.assert_array_equal(
+        votes, np.packbits(above, axis=-1, bitorder="little").view("<u4").reshape(-1))
+    np.testing.assert_array_equal(counts, np.bitwise_count(votes)[np.arange(64) % 6] + 2)
+
+
+@pytest.mark.sanitize
 def test_parts_of_a_group(compiled_device: Device) -> None:
     device = compiled_device
     values = np.linspace(-100, 100, 96, dtype=np.float32)

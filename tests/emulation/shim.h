@@ -169,6 +169,11 @@ inline int __popc(unsigned bits)
     return __builtin_popcount(bits);
 }
 
+inline int __popcll(unsigned long long bits)
+{
+    return __builtin_popcountll(bits);
+}
+
 inline unsigned __umulhi(unsigned a, unsigned b)
 {
     return (unsigned)((unsigned long long)a * b >> 32);

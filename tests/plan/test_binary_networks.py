@@ -146,6 +146,20 @@ def test_mnist_score(quick_device: Device, shared_model: Callable[[str], Path]) 
     assert np.count_nonzero(classes == labels) == 9834
 
 
+@pytest.mark.shared
+@pytest.mark.parametrize(("name", "layers"), [("cnv_w1a1_cifar10", 8), ("lfc_w1a1_mnist", 4),
+                                              ("resnet18_w1a1_cifar10", 20)])
+def test_bits_compute_the_same_outputs(name: str, layers: int,
+                                       shared_model: Callable[[str], Path]) -> None:
+    path = str(shared_model(name))
+    images = photos(name, BLOCK)
+    on_floats = gossamer.compile(path, "host", only="host_im2col")
+    on_bits = gossamer.compile(path, "host", only="host_popcount")
+    np.testing.assert_array_equal(on_bits(images), on_floats(images))
+    taken = [row["algorithm"] for row in on_bits.report(BLOCK).rows]
+    assert taken.count("host_popcount") == layers
+
+
 SIGNS = [Sign("x", "a"), Sign("y", "b")]
 
 

@@ -22,7 +22,10 @@
  *                                own number from 1 to 15.
  *   BALLOT(result, votes, predicate)  sets bit n of the uint `result` where the predicate of the
  *                                warp's work-item n is true. VOTES(name, warps) declares `votes`
- *                                among the SHARED arrays. */
+ *                                among the SHARED arrays.
+ *   VOTE_OR(words, index, predicate)  sets the same bit of the SHARED uint words[index], which was 0,
+ *                                where the predicate is true; `index` is the same for the warp. All
+ *                                of the warp call it, and a BARRIER follows before it is read. */
 
 /* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))

@@ -25,8 +25,15 @@
     asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(items) : "memory")
 #define VOTES(name, warps)
 #define BALLOT(result, votes, predicate) ((result) = __ballot_sync(0xffffffffu, predicate))
+#define VOTE_OR(words, index, predicate)                          \
+    do {                                                          \
+        uint ballot_ = __ballot_sync(0xffffffffu, predicate);     \
+        if (LOCAL_ID(0) % 32 == 0)                                \
+            (words)[index] = ballot_;                             \
+    } while (0)
 #define ATOMIC_OR(pointer, value) atomicOr(pointer, value)
 #define POPCOUNT(x) __popc(x)
+#define POPCOUNT64(x) __popcll(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define INT64 long long
 #define DYNAMIC_SHARED_PARAMETER(type, name)

@@ -46,8 +46,14 @@
         BARRIER();                                                         \
         (result) = (votes)[LOCAL_ID(0) / 32];                              \
     } while (0)
+#define VOTE_OR(words, index, predicate)                            \
+    do {                                                            \
+        if (predicate)                                              \
+            ATOMIC_OR((words) + (index), 1u << LOCAL_ID(0) % 32);   \
+    } while (0)
 #define ATOMIC_OR(pointer, value) atomic_or(pointer, value)
 #define POPCOUNT(x) popcount(x)
+#define POPCOUNT64(x) popcount((ulong)(x))
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #define INT64 long
 #define HALF half

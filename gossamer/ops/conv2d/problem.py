@@ -36,7 +36,7 @@ class Conv2dProblem(Problem):
     dilation: input rows and columns from one tap to the next.
     groups: groups into which input and output channels are divided.
     epilogue: element-wise computation on the result.
-    weights_info: density of the weights, hash of their mask and facts of their values.
+    weights_info: density of the weights, hash of their mask and what is known of their values.
     facts: what is known of the values of each run-time input; empty where nothing is.
     """
 

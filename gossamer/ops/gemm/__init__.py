@@ -1,5 +1,6 @@
 """Matrix product with constant weights."""
 
+from gossamer.ops.gemm.binary import HostPopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.dense import HostGemm, SkinnyGemm, TiledGemm
 from gossamer.ops.gemm.problem import GemmProblem
@@ -8,4 +9,5 @@ from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (SkinnyGemm(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(), SparseGemm()))
+        (SkinnyGemm(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(), SparseGemm(),
+         HostPopcountGemm()))

@@ -43,16 +43,16 @@ class TiledGemm(Algorithm):
     _convolution = Im2colGemm()
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        return self._convolution.supports(_pointwise(problem), device)
+        return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for variant in self._convolution.variants(_pointwise(problem), device):
+        for variant in self._convolution.variants(pointwise(problem), device):
             if {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"}:
                 yield _over(problem, variant, ROW_MAJOR)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
-        convolution = _pointwise(problem)
+        convolution = pointwise(problem)
         state = self._convolution.prepare(weights, convolution,
                                           _over(convolution, variant, "NHWC"), device)
         return State(problem, variant, device, state.launches)
@@ -134,9 +134,11 @@ class HostGemm(Algorithm):
         apply_in_place(problem.epilogue, y, operands)
 
 
-def _pointwise(problem: GemmProblem) -> Conv2dProblem:
+def pointwise(problem: GemmProblem) -> Conv2dProblem:
+    """Returns the product as a convolution of images of one pixel."""
     return Conv2dProblem(problem.rows, problem.depth, 1, 1, problem.columns, (1, 1),
-                         epilogue=problem.epilogue)
+                         epilogue=problem.epilogue, weights_info=problem.weights_info,
+                         facts=problem.facts)
 
 
 def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:

@@ -146,4 +146,13 @@ def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
     else:
         density = float(np.count_nonzero(nonzero)) / weight.size
         mask_hash = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
-    return WeightsInfo(density, mask_hash, facts)
+    return WeightsInfo(density, mask_hash, facts, not mask_hash and _are_scaled_signs(weight))
+
+
+def _are_scaled_signs(weight: np.ndarray) -> bool:
+    """Returns whether the weights of each output channel, none of which is 0, are plus and minus
+    one finite number."""
+    channels = weight.reshape(len(weight), -1)
+    # most weights that are no signs show it at once
+    return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all())
+               for rows in (channels[:1], channels))

@@ -27,7 +27,8 @@ def without_zeros(problem: Problem) -> Problem:
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
     if info is None:
         return problem
-    return replace(problem, weights_info=WeightsInfo(facts=info.facts))  # type: ignore[type-var]
+    return replace(problem, weights_info=WeightsInfo(  # type: ignore[type-var]
+        facts=info.facts, scaled_signs=info.scaled_signs))
 
 
 def likeness(problem: Problem) -> Hashable | None:

@@ -1,0 +1,1 @@
+"""Convolutions of signs, computed on bits."""

@@ -1,0 +1,220 @@
+"""Convolutions of signs on the host, with NumPy's count of bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.packing import (
+    first_words,
+    group_masks,
+    sign_words,
+    tap_sums,
+    value_words,
+    words_of_a_group,
+)
+from gossamer.ops.conv2d.binary.thresholds import Thresholds, packed_thresholds
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+from gossamer.ops.weights import Weights
+from gossamer.tensor import Format, TensorSpec
+
+_WORD_BITS = 64
+_WORDS_AT_ONCE = 16 * 1024
+"""Words that are compared at once, so that they and their counts stay in a core's L2 cache."""
+_COUNTS_OF_A_BYTE = 255 // _WORD_BITS
+"""Number of words whose ones a byte can count."""
+_PIXELS_AT_ONCE = 1024
+"""Output pixels for which as many small images are computed together."""
+_FEW_PIXELS = 16
+"""Number of output pixels below which NumPy's inner loop runs over the words of a pixel."""
+
+
+class HostPopcount(Algorithm):
+    """Computes a convolution of signs: of the words of inputs and weights, exclusive or leaves a 1
+    wherever signs differ, and each such 1 takes 2 from the number of products."""
+
+    op = "conv2d"
+    name = "host_popcount"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else reason_not_binary(problem)
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        form = binary_form(problem)
+        x, *operands = problem.inputs
+        (y,) = problem.outputs
+        for source in (x, TensorSpec(x.shape, Format("packed64", form.input))):
+            yield Variant((), (source, *operands), (y,))
+            if form.output is not None:
+                yield Variant((), (source, *operands),
+                              (TensorSpec(y.shape, Format("packed64", form.output)),))
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        return State(problem, variant, device, data=_Constants.of(weights, problem))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
+        constants: _Constants = state.data
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        if y.size == 0:
+            return
+        planes = _input_planes(x, problem, state.variant.inputs[0])
+        step = max(1, _PIXELS_AT_ONCE // (problem.out_height * problem.out_width))
+        accumulators = np.concatenate([
+            _accumulators(planes[:, :, first:first + step], problem, constants)
+            for first in range(0, problem.batch, step)])
+        if constants.thresholds is not None:
+            results = constants.thresholds.apply(accumulators)
+        else:
+            results = accumulators.astype(np.float32)
+            results *= constants.alphas[:, None, None]
+            apply_in_place(problem.epilogue, results,
+                           operand_arrays(problem.epilogue, constants.operands, tensors, 4))
+        (target,) = state.variant.outputs
+        if target.format.is_packed:
+            results = value_words(results, target.dtype, _WORD_BITS).reshape(y.shape)
+        y[...] = results
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """A layer's constants as they are computed with.
+
+    words: signs of the weights (groups, M/groups, words of a group * R * S). base: what the
+    accumulators of each output (M, E, F) begin with. alphas: magnitude of each channel's weights.
+    thresholds: in place of the epilogue, where it has them. operands: the epilogue's constants.
+    """
+
+    words: np.ndarray
+    base: np.ndarray
+    alphas: np.ndarray
+    thresholds: Thresholds | None
+    operands: Mapping[str, np.ndarray]
+
+    @staticmethod
+    def of(weights: Weights, problem: Conv2dProblem) -> _Constants:
+        channels = problem.out_channels // problem.groups
+        count = words_of_a_group(problem, _WORD_BITS) * problem.kernel[0] * problem.kernel[1]
+        words = weights.packed("signs by channels, binary on the host",
+                               lambda arrays: sign_words(arrays, problem, _WORD_BITS))
+        table = packed_thresholds(weights, problem.epilogue, problem.depth)
+        return _Constants(
+            host_array(words, (problem.groups, channels, count), np.uint64),
+            _base(weights.arrays, problem), alphas(weights.arrays),
+            None if table is None else Thresholds(
+                *host_array(table, (3, problem.out_channels), np.int32)),
+            {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
+             if name != "weight"})
+
+
+def _base(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem) -> np.ndarray:
+    """Returns the accumulators of one-bit inputs in which all signs agree. Bits outside of the
+    image are 0, which stands for -1: what they add is taken back here. Two-bit inputs say
+    themselves which of their products count, and begin with 0."""
+    shape = (problem.out_channels, problem.out_height, problem.out_width)
+    if binary_form(problem).input == "trits":
+        return np.zeros((problem.out_channels, 1, 1), np.int32)
+    if not any(problem.pads):
+        return np.full((problem.out_channels, 1, 1), problem.depth, np.int32)
+    outside = 1 - _windows(np.ones((1, 1, problem.height, problem.width), np.int32), problem)
+    sums = tap_sums(arrays).reshape(problem.out_channels, -1)
+    # integers of float64 are exact here, and BLAS multiplies them
+    added = sums.astype(np.float64) @ outside.astype(np.float64)
+    return (added.astype(np.int32) + np.int32(problem.depth)).reshape(shape)
+
+
+def _input_planes(x: np.ndarray, problem: Conv2dProblem, spec: TensorSpec) -> np.ndarray:
+    """Returns the words of the input (planes, words, N, H, W)."""
+    form = binary_form(problem)
+    if not spec.format.is_packed:
+        x = value_words(x, form.input, _WORD_BITS)
+    words = x.reshape(problem.batch, -1, problem.height, problem.width, form.planes)
+    return words.transpose(4, 1, 0, 2, 3)
+
+
+def _windows(planes: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
+    """Returns what each tap reads of planes (P, N, H, W) for all outputs, (P * R * S, N * E * F),
+    with 0 outside of the image."""
+    top, left, bottom, right = problem.pads
+    padded = np.pad(planes, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    taps = []
+    for r in range(problem.kernel[0]):
+        for s in range(problem.kernel[1]):
+            rows, columns = (
+                slice(tap * dilation, tap * dilation + (outputs - 1) * stride + 1, stride)
+                for tap, dilation, stride, outputs in zip(
+                    (r, s), problem.dilation, problem.stride,
+                    (problem.out_height, problem.out_width), strict=True))
+            taps.append(padded[:, :, rows, columns])
+    stacked = np.stack(taps, axis=1)
+    return stacked.reshape(stacked.shape[0] * stacked.shape[1], -1)
+
+
+def _accumulators(planes: np.ndarray, problem: Conv2dProblem,
+                  constants: _Constants) -> np.ndarray:
+    """Returns the accumulators (N, M, E, F) of some images' words (planes, words, N, H, W)."""
+    count = words_of_a_group(problem, _WORD_BITS)
+    masks = group_masks(problem, _WORD_BITS)
+    images = planes.shape[2]
+    pixels = problem.out_height * problem.out_width
+    channels = problem.out_channels // problem.groups
+    result = np.empty((images, problem.groups, channels, pixels), np.int32)
+    for group, first in enumerate(first_words(problem, _WORD_BITS)):
+        part = planes[:, first:first + count]
+        mask = masks[group, :part.shape[1], None, None, None]
+        columns = [_windows(plane & mask, problem) for plane in part]
+        # a group whose channels touch fewer words than another's has no more of them
+        words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
+        sums = _differences(columns, words.reshape(channels, -1))
+        sums *= -2
+        if len(columns) == 2:
+            sums += np.bitwise_count(columns[0]).sum(axis=0, dtype=np.int32)
+        result[:, group] = sums.reshape(channels, images, pixels).transpose(1, 0, 2)
+    accumulators = result.reshape(images, problem.out_channels, problem.out_height,
+                                  problem.out_width)
+    accumulators += constants.base
+    return accumulators
+
+
+def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
+    """Returns in how many products the signs differ, (M, pixels).
+
+    columns: the words of the inputs (K, pixels): their signs, or what is not 0 and what is 1.
+    words: the signs of the weights (M, K).
+    """
+    signs, counted = columns[-1], columns[0] if len(columns) == 2 else None
+    depth, pixels = signs.shape
+    if pixels < _FEW_PIXELS:
+        return np.stack([
+            np.bitwise_count((words ^ signs[:, pixel]) & (
+                ~signs.dtype.type(0) if counted is None else counted[:, pixel]))
+            .sum(axis=1, dtype=np.int32) for pixel in range(pixels)], axis=1)
+    result = np.zeros((len(words), pixels), np.int32)
+    step = max(1, _WORDS_AT_ONCE // pixels)
+    for first in range(0, len(words), step):
+        part = words[first:first + step]
+        different = np.empty((len(part), pixels), signs.dtype)
+        ones, sums = (np.empty(different.shape, np.uint8) for _ in range(2))
+        for k in range(depth):
+            np.bitwise_xor(part[:, k, None], signs[k], out=different)
+            if counted is not None:
+                different &= counted[k]
+            np.bitwise_count(different, out=ones)
+            if k % _COUNTS_OF_A_BYTE == 0:
+                np.copyto(sums, ones)
+            else:
+                sums += ones
+            if k % _COUNTS_OF_A_BYTE == _COUNTS_OF_A_BYTE - 1 or k == depth - 1:
+                result[first:first + step] += sums
+    return result

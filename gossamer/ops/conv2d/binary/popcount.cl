@@ -1,0 +1,200 @@
+/* Convolution of signs: exclusive or of words and popcount.
+ *
+ * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
+ * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
+ * work-item computes one channel of WORK_H * WORK_W outputs; the work-items of a warp have 32
+ * consecutive channels, so that they read the same input words, and vote the words of the output.
+ *
+ * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
+ * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 for floats. THRESHOLDS
+ * is set where integers stand in for the epilogue, MASKED where words have channels of several
+ * groups, PADDED where taps may lie outside of the image. TILE_M is a multiple of 32. */
+
+#if WORD_BITS == 32
+#define WORD uint
+#define ONES(x) POPCOUNT(x)
+#else
+#define WORD ulong
+#define ONES(x) (int)POPCOUNT64(x)
+#endif
+
+#define HALVES_OF_A_WORD (WORD_BITS / 32)
+#define WORK_GROUP_SIZE (TILE_M * PATCHES_Y * PATCHES_X)
+#define TILE_H (PATCHES_Y * WORK_H)
+#define TILE_W (PATCHES_X * WORK_W)
+#define STAGED_H ((TILE_H - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
+#define STAGED_W ((TILE_W - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
+#define STAGED (STAGED_H * STAGED_W)
+#define HALF_WORDS (TILE_M / 32)
+#define VOTED (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
+
+/* where a result lies among floats, which are the output or run-time operands of the epilogue */
+#define INDEX(row, column) \
+    (image * stride_n + channel * stride_c + (row) * stride_h + (column) * stride_w)
+
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
+    const GLOBAL WORD *RESTRICT x, const GLOBAL WORD *RESTRICT weights,
+    const GLOBAL WORD *RESTRICT masks, const GLOBAL int *RESTRICT first_words,
+    const GLOBAL int *RESTRICT tap_sums, const GLOBAL float *RESTRICT alphas,
+    const GLOBAL int *RESTRICT thresholds, GLOBAL uchar *RESTRICT y, int depth, int in_words,
+    int group_words, int group_channels, int out_channels, int out_words, int height, int width,
+    int out_height, int out_width, int pad_top, int pad_left, int tiles_m, int tiles_y, int tiles_x,
+    int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
+{
+    SHARED WORD staged[CHUNK * STAGED];
+#if PLANES == 2
+    SHARED WORD staged_nonzero[CHUNK * STAGED];
+    SHARED int nonzeros[STAGED];
+#endif
+#if OUTPUT_PLANES
+    SHARED uint votes[VOTED];
+#endif
+    int item = LOCAL_ID(0);
+    int lane = item % TILE_M, patch = item / TILE_M;
+    int first_row = patch / PATCHES_X * WORK_H, first_column = patch % PATCHES_X * WORK_W;
+
+    int tile = GROUP_ID(0);
+    int tile_m = tile % tiles_m;
+    tile /= tiles_m;
+    int tile_x = tile % tiles_x * TILE_W;
+    tile /= tiles_x;
+    int tile_y = tile % tiles_y * TILE_H;
+    int image = tile / tiles_y;
+    /* tiles_m counts those of all groups, each of which has as many */
+    int tiles_of_group = CEIL_DIV(group_channels, TILE_M);
+    int group = MINIMUM(tile_m / tiles_of_group, out_channels / group_channels - 1);
+    int tile_channel = (tile_m - group * tiles_of_group) * TILE_M;
+    int in_group = tile_channel + lane;
+    int is_channel = in_group < group_channels;
+    int channel = group * group_channels + MINIMUM(in_group, group_channels - 1);
+    int first_word = first_words[group];
+
+    int different[WORK_H][WORK_W];
+    UNROLL for (int i = 0; i < WORK_H; i++)
+        UNROLL for (int j = 0; j < WORK_W; j++)
+            different[i][j] = 0;
+#if PLANES == 2
+    for (int pixel = item; pixel < STAGED; pixel += WORK_GROUP_SIZE)
+        nonzeros[pixel] = 0;
+#endif
+
+    for (int chunk = 0; chunk < group_words; chunk += CHUNK) {
+        BARRIER();
+        /* a work-item stages the same pixels each time, so that it alone adds to their counts */
+        for (int pixel = item; pixel < STAGED; pixel += WORK_GROUP_SIZE) {
+            int row = tile_y * STRIDE_Y - pad_top + pixel / STAGED_W;
+            int column = tile_x * STRIDE_X - pad_left + pixel % STAGED_W;
+            int is_inside = (uint)row < (uint)height && (uint)column < (uint)width;
+            for (int k = 0; k < CHUNK; k++) {
+                int word = first_word + chunk + k;
+                int is_word = is_inside && chunk + k < group_words && word < in_words;
+                INT64 place = (((INT64)image * in_words + word) * height + row) * width + column;
+                WORD signs = is_word ? x[place * PLANES + PLANES - 1] : 0;
+#if MASKED
+                WORD mask = chunk + k < group_words ? masks[group * group_words + chunk + k] : 0;
+                signs &= mask;
+#endif
+                staged[k * STAGED + pixel] = signs;
+#if PLANES == 2
+                WORD nonzero = is_word ? x[place * 2] : 0;
+#if MASKED
+                nonzero &= mask;
+#endif
+                staged_nonzero[k * STAGED + pixel] = nonzero;
+                nonzeros[pixel] += ONES(nonzero);
+#endif
+            }
+        }
+        BARRIER();
+        for (int k = 0; k < CHUNK && chunk + k < group_words; k++) {
+            for (int r = 0; r < KERNEL_H; r++) {
+                int row = k * STAGED + (first_row * STRIDE_Y + r * DILATION_Y) * STAGED_W
+                    + first_column * STRIDE_X;
+                UNROLL for (int s = 0; s < KERNEL_W; s++) {
+                    WORD weight = weights[(INT64)(((chunk + k) * KERNEL_H + r) * KERNEL_W + s)
+                                          * out_channels + channel];
+                    UNROLL for (int i = 0; i < WORK_H; i++)
+                        UNROLL for (int j = 0; j < WORK_W; j++) {
+                            int place = row + i * STRIDE_Y * STAGED_W + j * STRIDE_X
+                                + s * DILATION_X;
+                            WORD unlike = staged[place] ^ weight;
+#if PLANES == 2
+                            unlike &= staged_nonzero[place];
+#endif
+                            different[i][j] += ONES(unlike);
+                        }
+                }
+            }
+        }
+    }
+
+#if OUTPUT_PLANES
+    for (int vote = item; vote < VOTED; vote += WORK_GROUP_SIZE)
+        votes[vote] = 0;
+#endif
+    BARRIER();
+    UNROLL for (int i = 0; i < WORK_H; i++)
+        UNROLL for (int j = 0; j < WORK_W; j++) {
+            int row = tile_y + first_row + i, column = tile_x + first_column + j;
+            int is_output = is_channel && row < out_height && column < out_width;
+#if PLANES == 2
+            int sum = -2 * different[i][j];
+            for (int r = 0; r < KERNEL_H; r++)
+                for (int s = 0; s < KERNEL_W; s++)
+                    sum += nonzeros[((first_row + i) * STRIDE_Y + r * DILATION_Y) * STAGED_W
+                                    + (first_column + j) * STRIDE_X + s * DILATION_X];
+#else
+            int sum = depth - 2 * different[i][j];
+#if PADDED
+            /* bits outside of the image are 0, which counts as -1: take back what they add */
+            int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
+            if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
+                || left + (KERNEL_W - 1) * DILATION_X >= width)
+                for (int r = 0; r < KERNEL_H; r++)
+                    for (int s = 0; s < KERNEL_W; s++)
+                        if ((uint)(top + r * DILATION_Y) >= (uint)height
+                            || (uint)(left + s * DILATION_X) >= (uint)width)
+                            sum += tap_sums[(r * KERNEL_W + s) * out_channels + channel];
+#endif
+#endif
+#if THRESHOLDS
+            int result = ((sum >= thresholds[channel])
+                          + (sum >= thresholds[out_channels + channel]) - 1)
+                * thresholds[2 * out_channels + channel];
+#else
+            float result = (float)sum * alphas[channel];
+            if (is_output)
+                EPILOGUE(result, channel, INDEX(row, column))
+#endif
+#if OUTPUT_PLANES
+            int pixel = (first_row + i) * TILE_W + first_column + j;
+            int vote = (lane / 32 * TILE_H * TILE_W + pixel) * OUTPUT_PLANES;
+            VOTE_OR(votes, vote + OUTPUT_PLANES - 1, is_output && result > 0);
+#if OUTPUT_PLANES == 2
+            VOTE_OR(votes, vote, is_output && result != 0);
+#endif
+#else
+            if (is_output)
+                ((GLOBAL float *)y)[INDEX(row, column)] = (float)result;
+#endif
+        }
+
+#if OUTPUT_PLANES
+    BARRIER();
+    /* a word of 64 bits is two halves, of which the first has the first channels */
+    int first_part = (group * group_channels + tile_channel) / 32;
+    int end_part = group == out_channels / group_channels - 1
+        ? out_words * HALVES_OF_A_WORD : (group + 1) * group_channels / 32;
+    for (int vote = item; vote < VOTED; vote += WORK_GROUP_SIZE) {
+        int plane = vote % OUTPUT_PLANES, pixel = vote / OUTPUT_PLANES % (TILE_H * TILE_W);
+        int part = first_part + vote / (TILE_H * TILE_W * OUTPUT_PLANES);
+        int row = tile_y + pixel / TILE_W, column = tile_x + pixel % TILE_W;
+        if (part < end_part && row < out_height && column < out_width) {
+            INT64 word = (((INT64)image * out_words + part / HALVES_OF_A_WORD) * out_height + row)
+                * out_width + column;
+            ((GLOBAL uint *)y)[(word * OUTPUT_PLANES + plane) * HALVES_OF_A_WORD
+                               + part % HALVES_OF_A_WORD] = votes[vote];
+        }
+    }
+#endif
+}

@@ -1,0 +1,220 @@
+"""The algorithm popcount computes a convolution of signs by exclusive or and popcount, in kernels
+for OpenCL and CUDA.
+
+It follows the published method of binary convolutions on GPUs: channels packed into words of 32 or
+64 bits, N(C/b)HWb, tiles of output channels, rows and columns of which a work-item computes 4 x 4
+outputs, inputs staged in shared memory, and a vote of 32 work-items that packs 32 results. Instead
+of the sign of a result an integer threshold a channel is voted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.packing import (
+    first_words,
+    group_masks,
+    sign_words,
+    tap_sums,
+    words_of_a_group,
+)
+from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile
+from gossamer.ops.weights import Weights
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+
+_SOURCE = Path(__file__).with_name("popcount.cl")
+_WORD_BITS = (32, 64)
+_STAGED_BYTES = 8 * 1024
+"""Bytes of one plane of inputs that are staged at once, where a single word takes no more."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The sizes of a work-group's tile.
+
+    tile_m: output channels of a work-group, a multiple of 32.
+    patches_y, patches_x: work-items of a channel along the rows and columns of outputs.
+    work_h, work_w: rows and columns of outputs of a work-item.
+    """
+
+    tile_m: int
+    patches_y: int
+    patches_x: int
+    work_h: int
+    work_w: int
+
+    @property
+    def work_group(self) -> int:
+        """Work-items of a work-group."""
+        return self.tile_m * self.patches_y * self.patches_x
+
+    @property
+    def rows(self) -> int:
+        """Rows of outputs of a work-group."""
+        return self.patches_y * self.work_h
+
+    @property
+    def columns(self) -> int:
+        """Columns of outputs of a work-group."""
+        return self.patches_x * self.work_w
+
+    def staged(self, problem: Conv2dProblem) -> int:
+        """Returns the number of input pixels of a work-group."""
+        rows, columns = (
+            (size - 1) * problem.stride[axis]
+            + (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
+            for axis, size in enumerate((self.rows, self.columns)))
+        return rows * columns
+
+    def chunk(self, problem: Conv2dProblem, word_bits: int) -> int:
+        """Returns the number of words of a pixel that are staged at once."""
+        fitting = _STAGED_BYTES * 8 // (word_bits * self.staged(problem))
+        return max(1, min(fitting, words_of_a_group(problem, word_bits)))
+
+    def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
+        """Returns the bytes of shared memory of a work-group."""
+        planes = binary_form(problem).planes
+        staged = self.staged(problem) * (
+            self.chunk(problem, word_bits) * word_bits // 8 * planes + (4 if planes == 2 else 0))
+        return staged + 2 * 4 * self.tile_m // 32 * self.rows * self.columns
+
+
+TILES = (
+    Tile(32, 4, 4, 4, 4),
+    Tile(64, 2, 2, 4, 4),
+    Tile(32, 2, 2, 4, 4),
+    Tile(32, 2, 4, 2, 2),
+    Tile(64, 2, 2, 2, 2),
+    Tile(32, 1, 2, 2, 2),
+    Tile(64, 1, 1, 1, 1),
+)
+"""The published tile of 16 x 16 outputs, and smaller ones for small images."""
+
+
+class Popcount(Algorithm):
+    """Computes a convolution of signs on packed words, in tiles of which a work-item computes a
+    patch of outputs of one channel."""
+
+    op = "conv2d"
+    name = "popcount"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := reason_not_binary(problem)) is not None:
+            return reason
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if not _fitting(problem, device):
+            return f"its window does not fit {device.limits.shared_bytes} bytes of shared memory"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        form = binary_form(problem)
+        x, *operands = problem.inputs
+        for tile in _fitting(problem, device):
+            config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
+            for word_bits in _WORD_BITS:
+                source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
+                for layout in ("NHWC", "NCHW"):
+                    y = problem.outputs[0].with_format(layout=layout)
+                    floats = (source, *[y] * len(operands))
+                    yield Variant(config, floats, (y,))
+                    if form.output is not None and _words_are_whole(problem, word_bits) and (
+                            operands or layout == "NHWC"):
+                        packed = TensorSpec(y.shape, Format(f"packed{word_bits}", form.output))
+                        yield Variant(config, floats, (packed,))
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        (target,) = variant.outputs
+        if target.size == 0:
+            return State(problem, variant, device)
+        source = variant.inputs[0]
+        word_bits = 8 * source.stored_dtype.itemsize
+        tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))
+        thresholds = packed_thresholds(weights, problem.epilogue, problem.depth)
+        epilogue = problem.epilogue if thresholds is None else Epilogue()
+        kernel = device.compile(_source(problem, variant, tile, epilogue, thresholds is not None))
+        group_channels = problem.out_channels // problem.groups
+        out_words = -(-problem.out_channels // word_bits)
+        # a tile beyond the last channels writes the last word's other half
+        channels = group_channels if problem.groups > 1 else out_words * word_bits
+        tiles_m = -(-channels // tile.tile_m) * problem.groups
+        tiles_y = -(-problem.out_height // tile.rows)
+        tiles_x = -(-problem.out_width // tile.columns)
+        # run-time operands of the epilogue lie in memory like a float output
+        floats = next((spec for spec in (*variant.inputs[1:], target)
+                       if not spec.format.is_packed), problem.outputs[0])
+        form = f"{word_bits} bits, binary"
+        launch = Launch(
+            kernel, (tiles_m * tiles_y * tiles_x * problem.batch,), (tile.work_group,),
+            (input_buffer(0),
+             weights.packed(f"signs by channels, {form}", lambda arrays: np.moveaxis(
+                 sign_words(arrays, problem, word_bits), 0, -1)),
+             weights.packed(f"masks of groups, {form}",
+                            lambda arrays: group_masks(problem, word_bits)),
+             weights.packed(f"first words of groups, {form}", lambda arrays: first_words(
+                 problem, word_bits).astype(np.int32)),
+             weights.packed("sums of taps by channels, binary",
+                            lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1)),
+             weights.packed("alphas, binary", alphas), thresholds, output_buffer(0),
+             problem.depth, source.stored_shape[1], words_of_a_group(problem, word_bits),
+             group_channels, problem.out_channels, out_words, problem.height, problem.width,
+             problem.out_height, problem.out_width, *problem.pads[:2], tiles_m, tiles_y, tiles_x,
+             *floats.strides,
+             *epilogue_arguments(epilogue, weights, 1, problem.out_channels)))
+        return State(problem, variant, device, [launch])
+
+
+def _source(problem: Conv2dProblem, variant: Variant, tile: Tile, epilogue: Epilogue,
+            thresholds: bool) -> KernelSource:
+    source, target = variant.inputs[0], variant.outputs[0]
+    word_bits = 8 * source.stored_dtype.itemsize
+    packed = target.format.is_packed
+    return KernelSource.of(_SOURCE, "popcount_conv", {
+        "WORD_BITS": word_bits,
+        "PLANES": PACKED_DTYPES[source.dtype].planes,
+        "OUTPUT_PLANES": PACKED_DTYPES[target.dtype].planes if packed else 0,
+        "THRESHOLDS": int(thresholds),
+        "MASKED": int(problem.groups > 1 and problem.channels // problem.groups % word_bits != 0),
+        "PADDED": int(any(problem.pads)),
+        "CHUNK": tile.chunk(problem, word_bits),
+        **{key.upper(): getattr(tile, key) for key in Tile.__dataclass_fields__},
+        "KERNEL_H": problem.kernel[0],
+        "KERNEL_W": problem.kernel[1],
+        "STRIDE_Y": problem.stride[0],
+        "STRIDE_X": problem.stride[1],
+        "DILATION_Y": problem.dilation[0],
+        "DILATION_X": problem.dilation[1],
+        **epilogue_macros(epilogue),
+    })
+
+
+def _words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
+    """Returns whether no word of the output has channels of several groups."""
+    return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0
+
+
+def _fitting(problem: Conv2dProblem, device: Device) -> list[Tile]:
+    """Returns the tiles that a device has room for, those first that compute the fewest outputs
+    beyond the image."""
+    def computed(tile: Tile) -> int:
+        return (-(-problem.out_height // tile.rows) * tile.rows
+                * -(-problem.out_width // tile.columns) * tile.columns
+                * -(-problem.out_channels // tile.tile_m) * tile.tile_m)
+
+    fitting = [tile for tile in TILES
+               if tile.work_group <= device.limits.work_group_size
+               and tile.shared_bytes(problem, max(_WORD_BITS)) <= device.limits.shared_bytes]
+    return sorted(fitting, key=computed)

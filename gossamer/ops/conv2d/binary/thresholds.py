@@ -1,0 +1,116 @@
+"""Integer thresholds in place of an epilogue that ends in a sign: exact, and one comparison a bit.
+
+An accumulator is an integer between known bounds. Where the epilogue makes -1, 0 or 1 of it, and
+never falls or never rises with the accumulator, two integers a channel say where the result
+changes. They are found by the epilogue itself, computed in float64 for every accumulator, as the
+reference computes it. Scale, bias and batch norm are part of the epilogue; a negative scale makes
+the result fall, a scale of 0 makes it a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.device.base import Buffer
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.binary.form import alphas
+from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.weights import Weights
+
+_AT_ONCE = 2**17
+"""Number of accumulators for which the epilogue is computed at once, so that they stay in cache."""
+_LARGEST_BOUND = 2**16
+"""Largest bound for which the epilogue is computed for every accumulator."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The results of each output channel as
+
+    direction * ((accumulator >= lower) + (accumulator >= upper) - 1),
+
+    all of which are int32 of shape (M,). direction is 1 or -1, and lower <= upper; where they are
+    equal the result is never 0.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    direction: np.ndarray
+
+    @property
+    def table(self) -> np.ndarray:
+        """The three numbers of each channel as an array (3, M)."""
+        return np.stack([self.lower, self.upper, self.direction])
+
+    def apply(self, accumulators: np.ndarray) -> np.ndarray:
+        """Returns the results in int8 for accumulators (N, M, ...)."""
+        lower, upper, direction = (column.reshape(-1, *[1] * (accumulators.ndim - 2))
+                                   for column in self.table)
+        results = (accumulators >= lower).astype(np.int8)
+        results += accumulators >= upper
+        results -= np.int8(1)
+        results *= direction.astype(np.int8)
+        return results
+
+
+def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffer | None:
+    """Returns the table of an epilogue's thresholds in device memory, or None; see
+    `find_thresholds`."""
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        thresholds = find_thresholds(epilogue, arrays, alphas(arrays), bound)
+        return np.zeros(1, np.int32) if thresholds is None else thresholds.table
+
+    # the same weights may be computed with a part of the epilogue, to check what is before a sign
+    table = weights.packed(f"thresholds of {epilogue}", pack)
+    return None if table.nbytes == 4 else table
+
+
+def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnitudes: np.ndarray,
+                    bound: int) -> Thresholds | None:
+    """Returns the thresholds of an epilogue without run-time operands.
+
+    Parameters
+    ----------
+    epilogue : Epilogue
+        The epilogue of the result, which is the accumulator times alpha.
+    arrays : mapping of str to numpy.ndarray
+        The layer's constants, with the epilogue's channel operands.
+    magnitudes : numpy.ndarray
+        The magnitude of each output channel's weights.
+    bound : int
+        Largest absolute value of an accumulator.
+
+    Returns
+    -------
+    Thresholds or None
+        None where a result is not -1, 0 or 1, where it both rises and falls, where it depends on a
+        run-time operand, or where there are too many accumulators to try them all.
+    """
+    if epilogue.tensor_count or bound > _LARGEST_BOUND:
+        return None
+    accumulators = np.arange(-bound, bound + 1, dtype=np.float64)[:, None]
+    count, channels = len(accumulators), len(magnitudes)
+    operands = [np.broadcast_to(array, (1, channels)) for array in operand_arrays(
+        epilogue, {name: np.asarray(array, np.float64) for name, array in arrays.items()}, (), 2)]
+    below, not_above, direction = (np.empty(channels, np.int32) for _ in range(3))
+    step = max(1, _AT_ONCE // count)
+    for first in range(0, channels, step):
+        part = slice(first, first + step)
+        products = accumulators * magnitudes[part].astype(np.float64)
+        (results,) = epilogue.expression.evaluate(
+            products, *[operand[:, part] for operand in operands])
+        results = np.broadcast_to(results, products.shape)
+        if not ((results == 0) | (np.abs(results) == 1)).all():
+            return None
+        signs = results.astype(np.int8)
+        falls = signs[-1] < signs[0]
+        signs = np.where(falls, -signs, signs)
+        if (signs[1:] < signs[:-1]).any():
+            return None
+        below[part] = np.count_nonzero(signs < 0, axis=0)
+        not_above[part] = np.count_nonzero(signs <= 0, axis=0)
+        direction[part] = np.where(falls, -1, 1)
+    return Thresholds(below - np.int32(bound), not_above - np.int32(bound), direction)
