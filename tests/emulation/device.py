@@ -49,6 +49,10 @@ _STATIC_SHARED_BYTES = 48 * 1024
 class KernelFault(DeviceError):
     """A fault of a kernel; the message is the report of the tool that found it."""
 
+    def __init__(self, report: str) -> None:
+        # the report has many lines, each of which may matter
+        Exception.__init__(self, report)
+
 
 class _Memory(Buffer):
     def __init__(self, device: EmulatedDevice, data: np.ndarray) -> None:

@@ -138,7 +138,8 @@ def test_baseline_plans_of_a_device(quick_device: Device, network: Path, tmp_pat
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baseline_plans, "Context", Watched)
-        tuner = Tuner(quick_device, "quick", cache=TuningCache(quick_device, tmp_path / "tuning"))
+        tuner = Tuner(quick_device, "quick", cache=TuningCache(quick_device, tmp_path / "tuning"),
+                      all_vendor_configs=True)
         plan = Plan(gossamer.load(str(network)), quick_device, tuner=tuner)
         report = plan.report(2)
         assert len(alive) == 0
