@@ -14,6 +14,8 @@ from gossamer.model.readers.darknet.cfg import Section
 
 _LARGEST = 2**40
 """The most numbers that a layer may ask for, beyond which no file goes."""
+_MOST_MISSING = 2**24
+"""The most numbers of a layer that are zeros until all missing ones are counted."""
 
 
 class WeightsFile:
@@ -47,13 +49,18 @@ class WeightsFile:
 
     def take(self, section: Section, *shape: int) -> np.ndarray:
         """Returns the next numbers, float32 of this shape. Behind the end of the file these are
-        zeros, and finish() says how many numbers are missing."""
+        zeros, and finish() says how many numbers are missing. Raises ModelError at once where a
+        layer needs very many that are not there."""
         count = math.prod(shape)
         if count > _LARGEST:
             raise section.error(f"has {count} weights, which no .weights file holds; its sizes are "
                                 "wrong")
         start, self._taken = self._taken, self._taken + count
         if self._taken > self._numbers.size:
+            if count > _MOST_MISSING:
+                raise section.error(f"alone needs {count} numbers, and {self.path} holds "
+                                    f"{self._numbers.size}; is it the .weights file of another "
+                                    ".cfg?")
             self._short = self._short or section
             return np.broadcast_to(np.float32(0), shape)
         return self._numbers[start:self._taken].reshape(shape)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gossamer
-from gossamer.errors import GossamerError
+from gossamer.errors import GossamerError, ModelError
 from gossamer.io.images import Preprocessing
 from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.infer.resolve import resolve
@@ -258,4 +258,12 @@ def test_a_pipe_is_not_read(name: str, tmp_path: Path) -> None:
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     with pytest.raises(GossamerError, match=r"is no regular file|weights file is missing"):
+        gossamer.load(tmp_path / "net.cfg")
+
+
+def test_a_layer_of_more_weights_than_memory_holds(tmp_path: Path) -> None:
+    text = net(8, 8) + section("connected", output=4, activation="relu")
+    load_text(tmp_path, text)
+    (tmp_path / "net.cfg").write_text(text.replace("output=4", f"output={2**24}"))
+    with pytest.raises(ModelError, match=r"alone needs \d+ numbers"):
         gossamer.load(tmp_path / "net.cfg")
