@@ -76,7 +76,7 @@ _NUMBER, _NUMBER_OR_NULL = "a finite number of 0 or more", "a finite number of 0
 _EXPECTED = {**dict.fromkeys(KEYS, _TEXT), "batch": _WHOLE, "median_us": _TIME, "p25_us": _NUMBER,
              "p75_us": _NUMBER, "error": _NUMBER, "speed_of_light_us": _NUMBER_OR_NULL,
              "density": _NUMBER, "versions": _TEXTS, "commit": _TEXT_OR_NULL}
-"""What each field of a row holds."""
+"""The type of each field of a row."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the verb `detect` writes: photos with boxes, and JSON."""
+"""Writes what the verb `detect` finds: photos with boxes, and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIST = "detections.json"
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found on a photo.
+    """The objects that were found on a photo.
 
     size: its height and width. error: why it could not be read; None where it could.
     """

@@ -34,7 +34,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Grid:
-    """What the boxes of an output are counted in.
+    """The units in which the boxes of an output are counted.
 
     size: height and width of the network's input. anchors: width and height, in pixels of the
     input, of the anchors of the head. classes: number of classes.

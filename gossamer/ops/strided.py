@@ -120,6 +120,15 @@ def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
     return None
 
 
+def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
+    """Returns what cannot_index() does for the tensors of all variants; None on a device that
+    compiles no kernels and so has no indices of theirs."""
+    if not device.compiles:
+        return None
+    return cannot_index((spec for variant in variants
+                         for spec in (*variant.inputs, *variant.outputs)), device)
+
+
 class KernelAlgorithm(Algorithm):
     """An algorithm that is one launch of a kernel which works in any layout.
 

@@ -1,4 +1,4 @@
-"""What readers tell of the numbers in a file."""
+"""Warnings about the numbers in a file, which all readers give."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gossamer.ops.copy.strided import StridedLoops, copy_launches
 from gossamer.ops.host_threads import threads_of
 from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.packed import formats_for
-from gossamer.ops.strided import cannot_index, dense_strides
+from gossamer.ops.strided import cannot_index_variants, dense_strides
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec
 
@@ -37,10 +37,7 @@ class PackedConcat(Algorithm):
             return "needs values that are known to be -1, 0 or 1"
         if not _formats(problem):
             return "needs parts whose channels fill their words"
-        if not device.compiles:
-            return None
-        return cannot_index((spec for variant in self.variants(problem, device)
-                             for spec in (*variant.inputs, *variant.outputs)), device)
+        return cannot_index_variants(self.variants(problem, device), device)
 
     def variants(self, problem: ConcatProblem, device: Device) -> Iterator[Variant]:
         for format_ in _formats(problem):

@@ -20,7 +20,12 @@ from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import formats_for
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.pool.reference import counts_along, taps_along
-from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
+from gossamer.ops.strided import (
+    WORK_GROUP_SIZE,
+    cannot_index_variants,
+    divisor,
+    groups_for,
+)
 from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
@@ -43,10 +48,7 @@ class PackedPool(Algorithm):
         inside = replace(problem, count_include_pad=False)
         if any((counts_along(inside, axis) == 0).any() for axis in range(2)):
             return "a window lies in the padding"
-        if not device.compiles:
-            return None
-        return cannot_index((spec for variant in self.variants(problem, device)
-                             for spec in (*variant.inputs, *variant.outputs)), device)
+        return cannot_index_variants(self.variants(problem, device), device)
 
     def variants(self, problem: PoolProblem, device: Device) -> Iterator[Variant]:
         for format_ in formats_for(_known(problem)):

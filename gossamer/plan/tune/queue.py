@@ -256,7 +256,7 @@ class AttemptQueue:
 
     def _is_worth_it(self, attempt: Attempt, score: float) -> bool:
         """Returns whether an attempt is expected to save enough; if not, its result says so."""
-        if self._everything or attempt.is_required:
+        if self._everything or attempt.is_required or not self._worth:
             return True
         total = sum(layer.best_us for layer in self._layers)
         if total == math.inf or score >= self._worth * total:

@@ -41,7 +41,7 @@ class Section:
 
     @property
     def source(self) -> str:
-        """What the file calls the section, for messages."""
+        """The words by which messages name the section."""
         return f"layer {self.index} [{self.kind}], line {self.line}"
 
     def text(self, key: str, default: str = "") -> str:

@@ -15,7 +15,7 @@ from gossamer.model.readers.darknet.weights import WeightsFile
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer of Darknet gives.
+    """The result of a layer of Darknet.
 
     value: name of the graph's value. channels, height, width: its sizes.
     flat: whether the value is a matrix (N, channels), as those of connected layers are.
