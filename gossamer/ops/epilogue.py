@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -36,6 +37,11 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
     tensor_dtype: dtype of the tensor operands, "float32" or "float16".
     """
+    return dict(_macros(epilogue, tensor_dtype, one_channel))
+
+
+@functools.lru_cache(maxsize=1024)
+def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool) -> dict[str, str]:
     halves = tensor_dtype == "float16"
     types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]
     parameters = "".join(f", const GLOBAL {name} *RESTRICT operand{i}"

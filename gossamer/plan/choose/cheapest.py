@@ -93,7 +93,7 @@ class Cheapest:
         if self._tuner.list_candidates(layers, self._device) and not restricted:
             self._tuner.measure_all([
                 request for request in self._requests(layers, self._refusal_of_own)
-                if request.device is self._device])
+                if request.device is self._device], while_listing=True)
         self._tuner.listed()
         self._tuner.measure_all(self._requests(layers, self._tuner.refusal_reason))
 

@@ -85,6 +85,11 @@ class Listing:
             for algorithm, problem in asked:
                 self.refusal_reason(algorithm, problem, device)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the libraries of vendors have answered, if they were asked."""
+        return self._answers is None or self._answers.done()
+
     def wait(self) -> None:
         """Waits until the libraries of vendors have answered; raises what they raise."""
         if self._answers is not None:

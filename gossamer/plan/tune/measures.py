@@ -49,8 +49,11 @@ class Measures(abc.ABC):
         """Waits until all candidates are listed."""
 
     @abc.abstractmethod
-    def measure_all(self, requests: Sequence[Request]) -> None:
-        """Measures the candidates of several layers together, so that measure() has them."""
+    def measure_all(self, requests: Sequence[Request], *, while_listing: bool = False) -> None:
+        """Measures the candidates of several layers together, so that measure() has them.
+
+        while_listing: whether only those are measured that can be before all are listed.
+        """
 
     @abc.abstractmethod
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],

@@ -283,7 +283,8 @@ class AttemptQueue:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
-        self._estimates.learn(attempt.kind, attempt.model_us, attempt.time_us)
+        self._estimates.learn(attempt.kind, attempt.group.problem, attempt.model_us,
+                              attempt.time_us)
         if attempt.leader is not None and attempt.leader.time_us is not None:
             self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
         for layer in attempt.group.layers:
