@@ -179,7 +179,8 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     return Case(suite, network.name, batch, *least_work(layer),
                 1.0 if layer.density is None else layer.density,
                 reference(network.graph, checked), contenders,
-                sample_us=_SAMPLE_US if device.limits.graph else Case.sample_us)
+                sample_us=_SAMPLE_US if device.limits.graph and not device.on_processors
+                else Case.sample_us)
 
 
 class _LayerOnDevice:
