@@ -237,20 +237,31 @@ class OpenCLDevice(Device):
         return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Returns the time of some work, which is queued on a stream that records times."""
+        """Returns the time of some work, which is queued on a stream that records times: from the
+        start of its first command, or, where another library queues it, from the end of a marker
+        before it."""
         self.synchronize(stream)
         queue = self._timing_queue
         events: list[cl.Event] = []
+        before = self._marker(queue)
         self._timed.events = events
         try:
             work(queue)
         finally:
             self._timed.events = None
+        after = self._marker(queue)
         self.synchronize(queue)
         if not events:
-            return 0.0
+            return (after.profile.end - before.profile.end) / 1000
         start = min(event.profile.start for event in events)
         return (max(event.profile.end for event in events) - start) / 1000
+
+    def _marker(self, queue: cl.CommandQueue) -> cl.Event:
+        """Queues a command that ends when those before it have ended."""
+        try:
+            return cl.enqueue_marker(queue)
+        except cl.Error as error:
+            raise self._failed("timing", error) from None
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> OpenCLGraph:
