@@ -62,6 +62,9 @@ def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
                 or algorithm.supports(problem, compiled_device) is not None):
             continue
         variants = list(algorithm.variants(problem, compiled_device))
+        if algorithm.name == "wide_gemm":
+            assert {variant.precision for variant in variants} == {"fp32"}
+            continue
         for _, group in itertools.groupby(variants, key=lambda v: v.config):
             precise, as_fp16 = group
             assert precise.as_fp16 == as_fp16

@@ -33,6 +33,9 @@
 #define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
+/* FLOAT16 is a vector of 16 floats, for kernels of processors: ZERO16 is one of zeros, LOAD16 and
+ * STORE16 take any address, and FMA16(factor, values, sums) adds factor * values to sums. */
+
 /* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
  * in float. The address of four of them is a multiple of 8 bytes. A FETCHED value is an unconverted
  * one, so that an early or conditional load need not complete before its HALF_VALUE is computed.
