@@ -79,9 +79,9 @@ def test_cases_are_filtered_by_name() -> None:
     names = [item.name for item in select(["backprop"], [1], "1024-32-10/10000,784-128-10,40")]
     assert names == ["1024-32-10/10000", "1024-32-10/40000", "784-128-10"]
     assert named({"resnet50", "resnet50-dlmc-0.90"}, "resnet50") == {"resnet50"}
-    with pytest.raises(InputError, match=r"--case yolo: no case of gemm has that in its name; "
-                                         r"there are: 512, .* and 2 more"):
-        select(["gemm"], [1], "yolo")
+    with pytest.raises(InputError, match=r"--case bert: no case of gemm has that in its name; "
+                                         r"there are: 512, .* and \d+ more"):
+        select(["gemm"], [1], "bert")
 
 
 @pytest.mark.parametrize("number", range(len(NETWORKS)))

@@ -32,8 +32,8 @@ _OUTPUTS = (4, 2)
 """Rows and columns of results of a tile."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
 """The points, beside infinity, at which polynomials are multiplied; the kernels have the same. That
-other points than 1 and 2 have smaller errors is shown by B. Barabasz, A. Anderson, K. Soodhalter and
-D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural
+other points than 1 and 2 have smaller errors is shown by B. Barabasz, A. Anderson, K. Soodhalter
+and D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural
 networks", ACM TOMS 46 (4), 2020."""
 _CONFIGS = 2
 """Configs of the product that are tried for each size of tiles."""
