@@ -37,6 +37,7 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     kernel = device.compile(KernelSource.of(_SOURCE, "epilogue_pass", {
         "HALVES": int(output.dtype == "float16"),
         "VECTOR": vector,
+        "WORK_GROUP_SIZE": work_group,
         **epilogue_macros(epilogue, tensor_dtype=output.dtype, one_channel=one_channel),
     }))
     items = output.size // vector

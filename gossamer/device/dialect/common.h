@@ -10,6 +10,10 @@
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 
+/* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that so many groups of so many work-items
+ * fit a multiprocessor. WORK_GROUP_OF(items) fixes the size of a work-group in its place: NVIDIA's
+ * OpenCL allows more than 256 work-items only so. */
+
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
  * PART(condition) starts code for some warps of a work-group. On CUDA only the warps for which the

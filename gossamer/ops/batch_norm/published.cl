@@ -22,7 +22,7 @@
 
 /* A work-group computes the mean and the variance of a channel over the whole batch. The sums of
  * x - mean correct the mean, and the variance of a mean that was rounded. */
-KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void mean_variance(
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void mean_variance(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT gamma,
     GLOBAL float *RESTRICT statistics, int channels, int count, DIVISOR(inner), float epsilon
 #if STORED
@@ -68,7 +68,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void mean_variance(
 }
 
 /* A work-item normalises one element. */
-KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void normalise(
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void normalise(
     const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT y,
     const GLOBAL float *RESTRICT statistics, const GLOBAL float *RESTRICT beta, int elements,
     DIVISOR(channels), DIVISOR(inner))

@@ -1,5 +1,5 @@
 /* The leaky rectifier: a work-item computes one element. */
-KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void leaky_relu(
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void leaky_relu(
     const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT y, int elements, float slope)
 {
     int index = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);

@@ -192,8 +192,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
             sum[i][j] = 0.0f;
 
     int set = item / SET;
+#if THREADS_P % 4 == 0 && THREADS_M % 8 == 0
+    /* a warp is 4 by 8 work-items, whose reads of shared memory meet the fewest lines */
+    int warp = item % SET / 32, lane = item % 32;
+    int thread_m = warp % (THREADS_M / 8) * 8 + lane % 8;
+    int thread_p = warp / (THREADS_M / 8) * 4 + lane / 8;
+#else
     int thread_m = item % SET % THREADS_M;
     int thread_p = item % SET / THREADS_M;
+#endif
 
     UNIT a_next[A_LOADS];
     float4 b_next[B_LOADS];

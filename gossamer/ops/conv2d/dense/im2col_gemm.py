@@ -74,6 +74,8 @@ TILES = (
     Tile(256, 16, 8, 8, 4),
     Tile(128, 128, 8, 8, 8, blocks_per_unit=2),
     Tile(128, 96, 16, 8, 8, blocks_per_unit=2),
+    Tile(256, 128, 8, 16, 8),
+    Tile(128, 256, 8, 8, 16),
     Tile(128, 32, 16, 8, 4, blocks_per_unit=2),
     Tile(64, 32, 16, 4, 4, slice_k=2),
     Tile(32, 32, 32, 4, 4, slice_k=4),
@@ -86,7 +88,8 @@ TILES = (
 _PROCESSOR_COST = {
     (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
-    (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2}
+    (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
+    (128, 256, 8): 9.0}
 """Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k; fitted to the
 layers of SqueezeNet on PoCL, where the better one of the first two tiles that it gives takes 11%
 longer than each layer's best."""
