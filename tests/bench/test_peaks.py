@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gossamer.bench import peaks
-from gossamer.bench import peaks
 from gossamer.bench.peaks import CHAINS, STEPS, WIDE_CHAINS, WORK_GROUP_SIZE, multiply_add
 from gossamer.device.base import Device
 from gossamer.device.registry import find
