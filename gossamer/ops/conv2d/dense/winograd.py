@@ -184,7 +184,7 @@ def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
 def _products(product: Conv2dProblem, device: Device) -> tuple[Variant, ...]:
     """Returns the most promising variants of the product, in NHWC and float32."""
     variants = (variant for variant in _product_algorithm(device).variants(product, device)
-                if variant.precision == "fp32" and {
+                if variant.precision == "fp32" and not variant.workspace and {
                     spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"})
     return tuple(itertools.islice(variants, _CONFIGS))
 
