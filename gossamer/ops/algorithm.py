@@ -219,12 +219,16 @@ class Algorithm(abc.ABC):
         Whether zeros among the weights cost as much as other values.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
+    by_name_only : bool
+        Whether it computes a layer only where it is asked for by its name. It is a published form
+        that another algorithm includes and surpasses, so that measuring it would bring nothing.
     """
 
     op: ClassVar[str]
     name: ClassVar[str]
     dense: ClassVar[bool] = True
     vendor: ClassVar[str] = ""
+    by_name_only: ClassVar[bool] = False
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:

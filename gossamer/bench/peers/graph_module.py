@@ -26,8 +26,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
-    """Returns a module in evaluation mode that computes the graph's first output at this batch
-    size, one call of torch for each op, with batch norms folded.
+    """Returns a module in evaluation mode that computes the graph's output at this batch size, or a
+    tuple of its outputs, one call of torch for each op, with batch norms folded.
 
     Raises UnsupportedError for an op, or an attribute, that is not written down here.
     """
@@ -55,7 +55,8 @@ class _Writer:
             if write is None:
                 raise self.refused(node)
             self._values[node.outputs[0]] = write(self, node)
-        self._calls.output(self.value(graph.outputs[0].name))
+        outputs = tuple(self.value(info.name) for info in graph.outputs)
+        self._calls.output(outputs if len(outputs) > 1 else outputs[0])
         return fx.GraphModule(self._root, self._calls).eval().requires_grad_(False)
 
     def refused(self, node: Node) -> UnsupportedError:

@@ -100,6 +100,28 @@ def gemm(batch: int, files: Files) -> list[Item]:
     return [item(batch if layer.rows is None else 1, layer) for layer in PRODUCTS]
 
 
+def darknet(batch: int, files: Files) -> list[Item]:
+    """Returns the detectors of the zoo as whole networks, with a plan of the published form of
+    convolution in OpenCL."""
+    def item(name: str) -> Item:
+        return Item("darknet", name, batch, lambda setting: network_case(
+            "darknet", _detector(name, batch), batch, setting, forced_too=("published",)))
+
+    return [item(name) for name in ("yolov4-tiny", "yolov2-tiny")]
+
+
+def _detector(name: str, batch: int) -> PeerNetwork:
+    """A detector of the zoo."""
+    graph = zoo.build(name)
+
+    def torch_form(constants: Mapping[str, np.ndarray]) -> object:
+        from gossamer.bench.peers.graph_module import graph_module
+
+        return graph_module(graph, batch)
+
+    return PeerNetwork(name, graph, torch_form)
+
+
 def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
     """A network that is also run by plans that force one algorithm."""
     return Item(suite, name, batch, lambda setting: network_case(
@@ -205,6 +227,7 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
-                            "networks": networks, "sparse-layers": sparse_layers,
+                            "darknet": darknet, "networks": networks,
+                            "sparse-layers": sparse_layers,
                             "sparse-networks": pruned_networks, "tuning": tuning,
                             "backprop": backprop, "train-many": train_many}

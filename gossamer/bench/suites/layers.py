@@ -124,7 +124,9 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
         """The fastest candidate that each precision allows, each once."""
         fastest: dict[str, Candidate] = {}
         for precision in setting.precisions:
-            best = min(candidates()[precision], key=lambda candidate: candidate.cost)
+            best = min((candidate for candidate in candidates()[precision]
+                        if not candidate.algorithm.by_name_only),
+                       key=lambda candidate: candidate.cost)
             fastest.setdefault(best.variant.precision, best)
         return [_measured(OWN, on_device, candidate) for candidate in fastest.values()]
 
@@ -179,7 +181,8 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     return Case(suite, network.name, batch, *least_work(layer),
                 1.0 if layer.density is None else layer.density,
                 reference(network.graph, checked), contenders,
-                sample_us=_SAMPLE_US if device.limits.graph else Case.sample_us)
+                sample_us=_SAMPLE_US if device.limits.graph and not device.on_processors
+                else Case.sample_us)
 
 
 class _LayerOnDevice:

@@ -10,6 +10,10 @@
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 
+/* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that so many groups of so many work-items
+ * fit a multiprocessor. WORK_GROUP_OF(items) fixes the size of a work-group in its place: NVIDIA's
+ * OpenCL allows more than 256 work-items only so. */
+
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
  * PART(condition) starts code for some warps of a work-group. On CUDA only the warps for which the
@@ -32,6 +36,9 @@
 #define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))
 #define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
+
+/* FLOAT16 is a vector of 16 floats, for kernels of processors: ZERO16 is one of zeros, LOAD16 and
+ * STORE16 take any address, and FMA16(factor, values, sums) adds factor * values to sums. */
 
 /* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
  * in float. The address of four of them is a multiple of 8 bytes. A FETCHED value is an unconverted

@@ -11,6 +11,7 @@
 #define INLINE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups) __launch_bounds__(threads, groups)
+#define WORK_GROUP_OF(items) __launch_bounds__(items, 1)
 #define BARRIER() __syncthreads()
 #define GLOBAL_BARRIER() __syncthreads()
 #define LOCAL_ID(d) ((int)((d) == 0 ? threadIdx.x : (d) == 1 ? threadIdx.y : threadIdx.z))
@@ -19,6 +20,11 @@
 #define GROUP_COUNT(d) ((int)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
 #define FMA(a, b, c) fmaf(a, b, c)
 #define MAKE4(x, y, z, w) make_float4(x, y, z, w)
+#define FLOAT16 sixteen_floats
+#define ZERO16 (sixteen_floats{})
+#define LOAD16(pointer) load_sixteen(pointer)
+#define STORE16(pointer, value) store_sixteen(pointer, value)
+#define FMA16(factor, values, sums) fma_sixteen(factor, values, sums)
 #define PART(condition) (condition)
 #define WARP_BARRIER() __syncwarp()
 #define PART_BARRIER(number, items) \
@@ -56,6 +62,33 @@ typedef unsigned long long ulong;
 #define HALF_VALUE(fetched) half_to_float(fetched)
 #define HALF_VALUE4(fetched) halves_to_floats(fetched)
 #define ZERO_HALF4 make_ushort4(0, 0, 0, 0)
+
+struct sixteen_floats {
+    float lane[16];
+};
+
+[[maybe_unused]] static __device__ __forceinline__ sixteen_floats load_sixteen(const float *from)
+{
+    sixteen_floats values;
+    for (int i = 0; i < 16; i++)
+        values.lane[i] = from[i];
+    return values;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ void store_sixteen(float *to,
+                                                                      sixteen_floats values)
+{
+    for (int i = 0; i < 16; i++)
+        to[i] = values.lane[i];
+}
+
+[[maybe_unused]] static __device__ __forceinline__ sixteen_floats fma_sixteen(
+    float factor, sixteen_floats values, sixteen_floats sums)
+{
+    for (int i = 0; i < 16; i++)
+        sums.lane[i] = fmaf(factor, values.lane[i], sums.lane[i]);
+    return sums;
+}
 
 [[maybe_unused]] static __device__ __forceinline__ float half_to_float(unsigned short bits)
 {

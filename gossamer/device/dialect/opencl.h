@@ -11,6 +11,7 @@
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups)
+#define WORK_GROUP_OF(items) __attribute__((reqd_work_group_size(items, 1, 1)))
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL assumes that all work-items agree on a branch directly after a barrier, even where they do
  * not. An empty instruction between the two avoids this. */
@@ -31,6 +32,11 @@
 #define GROUP_COUNT(d) ((int)get_num_groups(d))
 #define FMA(a, b, c) fma(a, b, c)
 #define MAKE4(x, y, z, w) ((float4)(x, y, z, w))
+#define FLOAT16 float16
+#define ZERO16 ((float16)0.0f)
+#define LOAD16(pointer) vload16(0, pointer)
+#define STORE16(pointer, value) vstore16(value, 0, pointer)
+#define FMA16(factor, values, sums) fma((float16)(factor), values, sums)
 #define PART(condition) 1
 #define WARP_BARRIER() BARRIER()
 #define PART_BARRIER(number, items) BARRIER()

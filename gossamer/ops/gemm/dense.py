@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import (
     apply_in_place,
@@ -40,7 +41,7 @@ class TiledGemm(Algorithm):
 
     op = "gemm"
     name = "tiled_gemm"
-    _convolution = Im2colGemm()
+    _convolution: ClassVar[Algorithm] = Im2colGemm()
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return self._convolution.supports(pointwise(problem), device)
@@ -56,6 +57,14 @@ class TiledGemm(Algorithm):
         state = self._convolution.prepare(weights, convolution,
                                           _over(convolution, variant, "NHWC"), device)
         return State(problem, variant, device, state.launches)
+
+
+class WideProduct(TiledGemm):
+    """The product of wide_gemm, which processors compute in vector registers, applied to images of
+    one pixel."""
+
+    name = "wide_gemm"
+    _convolution = WideGemm()
 
 
 class SkinnyGemm(Algorithm):
