@@ -4,6 +4,7 @@ from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.popcount import Popcount
 from gossamer.ops.conv2d.dense.depthwise import Depthwise
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
@@ -19,7 +20,7 @@ from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), Im2colGemm(), Cudnn(), Im2colCublas(), DirectSparse(),
-         DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
-         Im2colCusparse(), Popcount(), HostDepthwise(), HostIm2col(), SparseIm2col(),
-         HostPopcount()))
+        (Depthwise(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(), Cudnn(), Im2colCublas(),
+         DirectSparse(), DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(),
+         DirectSparsePixels(), Im2colCusparse(), Popcount(), HostDepthwise(), HostIm2col(),
+         SparseIm2col(), HostPopcount()))
