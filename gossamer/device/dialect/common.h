@@ -34,8 +34,9 @@
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
 /* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
- * in float. The address of four of them is a multiple of 8 bytes. A FETCHED value is an unconverted
- * one, so that an early or conditional load need not complete before its HALF_VALUE is computed.
+ * in float. The address of four of them is a multiple of 8 bytes, that of eight of 16. A FETCHED
+ * value is an unconverted one, so that an early or conditional load need not complete before its
+ * HALF_VALUE is computed. Eight are two float4, LOWER_VALUE4 and UPPER_VALUE4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES

@@ -56,6 +56,13 @@ typedef unsigned long long ulong;
 #define HALF_VALUE(fetched) half_to_float(fetched)
 #define HALF_VALUE4(fetched) halves_to_floats(fetched)
 #define ZERO_HALF4 make_ushort4(0, 0, 0, 0)
+#define FETCHED_HALF8 uint4
+#define FETCH_HALF8(pointer, index) (*(const uint4 *)((pointer) + (index)))
+#define LOWER_VALUE4(fetched) words_to_floats((fetched).x, (fetched).y)
+#define UPPER_VALUE4(fetched) words_to_floats((fetched).z, (fetched).w)
+#define ZERO_HALF8 make_uint4(0, 0, 0, 0)
+#define STORE_HALF8(pointer, index, lower, upper) \
+    (*(uint4 *)((pointer) + (index)) = floats_to_words(lower, upper))
 
 [[maybe_unused]] static __device__ __forceinline__ float half_to_float(unsigned short bits)
 {
@@ -81,6 +88,22 @@ typedef unsigned long long ulong;
 {
     return make_ushort4(float_to_half(value.x), float_to_half(value.y), float_to_half(value.z),
                         float_to_half(value.w));
+}
+
+[[maybe_unused]] static __device__ __forceinline__ float4 words_to_floats(unsigned int low,
+                                                                          unsigned int high)
+{
+    return make_float4(half_to_float((unsigned short)low), half_to_float((unsigned short)(low >> 16)),
+                       half_to_float((unsigned short)high),
+                       half_to_float((unsigned short)(high >> 16)));
+}
+
+[[maybe_unused]] static __device__ __forceinline__ uint4 floats_to_words(float4 lower, float4 upper)
+{
+    return make_uint4(float_to_half(lower.x) | (unsigned int)float_to_half(lower.y) << 16,
+                      float_to_half(lower.z) | (unsigned int)float_to_half(lower.w) << 16,
+                      float_to_half(upper.x) | (unsigned int)float_to_half(upper.y) << 16,
+                      float_to_half(upper.z) | (unsigned int)float_to_half(upper.w) << 16);
 }
 
 /* A sigmoid with an error of a few units in the last place; 0 where the exponential overflows. */

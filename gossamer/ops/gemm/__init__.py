@@ -2,12 +2,12 @@
 
 from gossamer.ops.gemm.binary import HostPopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
-from gossamer.ops.gemm.dense import HostGemm, SkinnyGemm, TiledGemm
+from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (SkinnyGemm(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(), SparseGemm(),
-         HostPopcountGemm()))
+        (SkinnyGemm(), TiledGemm(), MmaGemm(), CublasGemm(), SparseRows(), HostGemm(),
+         SparseGemm(), HostPopcountGemm()))

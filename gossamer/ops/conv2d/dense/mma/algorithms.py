@@ -3,14 +3,13 @@ tensor cores, whose left matrix is copied from the input as it is multiplied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.dense.mma.packing import (
     k_table,
@@ -64,25 +63,20 @@ class _MmaProduct(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        # in turn, so that a search of a few has some of each precision
-        for in_turn in zip_longest(*(self._of(precision, problem, device)
-                                     for precision in _PRECISIONS)):
-            for variants in filter(None, in_turn):
-                yield from variants
+        return self.variants_in(problem, device, PRECISIONS)
 
-    def _of(self, precision: str, problem: Conv2dProblem,
-            device: Device) -> Iterator[list[Variant]]:
-        """Yields the variants of each tile, the one expected to be fastest first."""
-        tiles = [tile for tile in fitting(device.limits) if suits(tile, precision)]
-        layouts = ("NCHW", "NHWC") if _gathers(problem, precision) else ("NHWC",)
-        y = problem.outputs[0].with_format(layout="NHWC")
-        for tile in sorted(tiles, key=lambda tile: expected_us(problem, tile, precision,
-                                                               device.limits)):
-            of_layouts = [Variant(config_of(tile),
-                                  (problem.inputs[0].with_format(layout=layout),
-                                   *[y] * problem.epilogue.tensor_count), (y,), precision)
-                          for layout in layouts]
-            yield [v.as_fp16 for v in of_layouts] if precision == "fp16" else of_layouts
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        mine = [precision for precision in _PRECISIONS if precision in precisions]
+
+        def least_us(tile: MmaTile) -> float:
+            # tiles are ordered for the least precise, which is the fastest
+            return expected_us(problem, tile, mine[-1], device.limits)
+
+        for tile in sorted(fitting(device.limits) if mine else (), key=least_us):
+            for precision in mine:
+                if suits(tile, precision):
+                    yield from _of_layouts(problem, tile, precision)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         return expected_us(problem, tile_of(variant), variant.precision, device.limits)
@@ -141,6 +135,15 @@ class ImplicitGemmMma(_MmaProduct):
 
     name = "implicit_gemm_mma"
     _pointwise = False
+
+
+def _of_layouts(problem: Conv2dProblem, tile: MmaTile, precision: str) -> Iterator[Variant]:
+    """Yields a tile's variants in each layout of the input."""
+    x, y = problem.inputs[0], problem.outputs[0].with_format(layout="NHWC")
+    for layout in ("NCHW", "NHWC") if _gathers(problem, precision) else ("NHWC",):
+        variant = Variant(config_of(tile), (x.with_format(layout=layout),
+                                            *[y] * problem.epilogue.tensor_count), (y,), precision)
+        yield variant.as_fp16 if precision == "fp16" else variant
 
 
 def _gathers(problem: Conv2dProblem, precision: str) -> bool:

@@ -228,10 +228,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #if OUT_VECTOR == 8
                 float4 other = MAKE4(values[4], values[5], values[6], values[7]);
                 EPILOGUE4(other, channel + 4, index + 4)
-                ushort4 lower = floats_to_halves(value), upper = floats_to_halves(other);
-                *(uint4 *)(y + index) = make_uint4(
-                    lower.x | (uint)lower.y << 16, lower.z | (uint)lower.w << 16,
-                    upper.x | (uint)upper.y << 16, upper.z | (uint)upper.w << 16);
+                STORE_HALF8(y, index, value, other);
 #else
                 STORE_REAL4(y, index, value);
 #endif
