@@ -82,6 +82,8 @@
 #define ZERO ((VALUE)0)
 #define ONE ((VALUE)1)
 /* the result is NaN where an argument is NaN, as in NumPy */
+#ifndef MAXIMUM
 #define MAXIMUM(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define MINIMUM(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
+#endif
 #define SIGMOID(x) ((x) >= ZERO ? ONE / (ONE + exp(-(x))) : exp(x) / (ONE + exp(x)))

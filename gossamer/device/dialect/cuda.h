@@ -115,6 +115,36 @@ typedef unsigned long long ulong;
     return y;
 }
 
+/* The larger and the smaller of two numbers, or NaN: one instruction from sm_80 on. */
+#if __CUDA_ARCH__ >= 800
+#define MAXIMUM(a, b) larger(a, b)
+#define MINIMUM(a, b) smaller(a, b)
+
+template <typename T> static __device__ __forceinline__ T larger(T a, T b)
+{
+    return a > b || a != a ? a : b;
+}
+
+template <typename T> static __device__ __forceinline__ T smaller(T a, T b)
+{
+    return a < b || a != a ? a : b;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ float larger(float a, float b)
+{
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ float smaller(float a, float b)
+{
+    float result;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+#endif
+
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
 

@@ -3,6 +3,7 @@ tensor cores, whose left matrix is copied from the input as it is multiplied."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +24,6 @@ from gossamer.ops.conv2d.dense.mma.tiling import (
     config_of,
     expected_us,
     fitting,
-    suits,
     tile_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -34,6 +34,7 @@ from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
+_MULTICAST = Path(__file__).with_name("multicast.h")
 _WGMMA = Path(__file__).with_name("wgmma.h")
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
@@ -73,9 +74,10 @@ class _MmaProduct(Algorithm):
             # tiles are ordered for the least precise, which is the fastest
             return expected_us(problem, tile, mine[-1], device.limits)
 
-        for tile in sorted(fitting(device.limits) if mine else (), key=least_us):
+        tiles = {precision: fitting(problem, precision, device.limits) for precision in mine}
+        for tile in sorted(dict.fromkeys(itertools.chain(*tiles.values())), key=least_us):
             for precision in mine:
-                if suits(tile, precision):
+                if tile in tiles[precision]:
                     yield from _of_layouts(problem, tile, precision)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
@@ -104,10 +106,14 @@ class _MmaProduct(Algorithm):
         tiles_p, tiles_m = tile.tiles_of(problem)
         tiles = tiles_p * tiles_m
         groups = tiles * tile.cluster
-        if tile.cluster == 1:
+        if tile.takes_several:
             # a work-group takes several tiles rather than wait for another to end
-            at_once = device.limits.compute_units * tile.blocks_per_unit
-            groups = min(groups, max(1, at_once // problem.groups))
+            at_once = tile.at_once(stages_of(problem, precision), device.limits)
+            groups = min(tiles, max(1, at_once // (problem.groups * tile.cluster)))
+            if tile.resident:
+                # the tiles of a work-group have the same output channels
+                groups = max(tiles_m, groups // tiles_m * tiles_m)
+            groups *= tile.cluster
         launch = Launch(
             kernel, (groups, problem.groups), (tile.work_group, 1),
             (input_buffer(0), packed, output_buffer(0), table, tiles, *divisor(tiles_m),
@@ -117,7 +123,7 @@ class _MmaProduct(Algorithm):
              *divisor(problem.out_width), *problem.stride, *problem.pads[:2], x_image, x_row,
              x_column, x_channel * (problem.channels // problem.groups), problem.out_channels,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
-            tile.shared_bytes)
+            tile.shared_bytes(stages_of(problem, precision)))
         return State(problem, variant, device, [launch])
 
 
@@ -157,16 +163,23 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     gathers = _gathers(problem, precision)
     vector = vector_of(precision)
     macros = {key.upper(): value for key, value in variant.config}
+    out_vector = next(n for n in (vector, 4, 1) if per_group % n == 0)
+    tensors = [i for i, kind in enumerate(problem.epilogue.operands) if kind == "tensor"]
+    is_staged = (len(tensors) == 1 and out_vector == vector
+                 and tile.stages_ahead_of_operand(precision) >= 0)
     return KernelSource.of(_SOURCE, "implicit_gemm", {
         **macros,
         "HALVES": int(precision == "fp16"),
         "POINTWISE": int(problem.kernel == (1, 1) and not any(problem.pads) and not gathers),
         "GATHER": int(gathers),
         "PIXELS_FIRST": int(gathers and variant.inputs[0].layout == "NCHW"),
-        "OUT_VECTOR": next(n for n in (vector, 4, 1) if per_group % n == 0),
+        "OUT_VECTOR": out_vector,
+        "STAGED": int(is_staged),
+        **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile), architecture_specific=bool(tile.wgmma),
-        headers=(*DIALECT, CLUSTERS, _WGMMA if tile.wgmma else TENSOR_CORES), dynamic_shared=True)
+        headers=(*DIALECT, CLUSTERS, _WGMMA if tile.wgmma else TENSOR_CORES,
+                 *((_MULTICAST,) if tile.multicast else ())), dynamic_shared=True)
 
 
 def _architectures(tile: MmaTile) -> tuple[str, str]:

@@ -9,6 +9,10 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.packing import stages_of, vector_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
+_CLUSTER_PART = 16
+"""Multiprocessors among which large clusters are formed; a remainder of fewer is not used."""
+_RESERVED_BYTES = 1024
+"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _LINE = 128
 """Bytes of a line."""
 
@@ -25,6 +29,9 @@ class MmaTile:
     cluster: work-groups that share the K range.
     slots: stages of 128 bytes of K that shared memory holds.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    resident: 1 where a work-group keeps the weights of all its tiles in shared memory.
+    multicast: 1 where the work-groups of a cluster have different pixels and share the weights that
+    they copy, 0 where they share the K range.
     wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
     """
 
@@ -36,6 +43,8 @@ class MmaTile:
     cluster: int = 1
     slots: int = 4
     blocks_per_unit: int = 1
+    resident: int = 0
+    multicast: int = 0
     wgmma: int = 0
 
     @property
@@ -43,24 +52,57 @@ class MmaTile:
         """Work-items of a work-group."""
         return 32 * self.warps_p * self.warps_m * self.warps_k
 
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: its slots, and the sums of all that share K."""
-        slots = self.slots * (self.tile_p + self.tile_m) * _LINE
+    def shared_bytes(self, stages: int) -> int:
+        """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
+        share K or the weights of so many stages."""
+        slots = self.slots * self.slot_bytes
+        if self.resident:
+            return slots + stages * self.tile_m * _LINE
+        if self.multicast:
+            return slots + 16 * self.slots  # two barriers a slot
         if self.cluster * self.warps_k == 1:
             return slots
         # each work-group adds up its share of the sums, in sets of 8 pixels and 32 or 16 channels
         return slots + 4 * self.warps_k * max(self.tile_p * self.tile_m, 256 * self.cluster)
 
+    @property
+    def takes_several(self) -> bool:
+        """Whether a work-group takes one tile after the other."""
+        return self.cluster == 1 or bool(self.multicast)
+
+    def at_once(self, stages: int, limits: Limits) -> int:
+        """Returns the work-groups that the device holds at once, those of clusters together."""
+        each = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
+            self.shared_bytes(stages) + _RESERVED_BYTES)
+        units = limits.compute_units
+        if self.cluster > 2:
+            units = units // _CLUSTER_PART * _CLUSTER_PART
+        return max(1, units * min(each, self.blocks_per_unit) // self.cluster * self.cluster)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a stage's lines."""
+        return (self.tile_p + (0 if self.resident else self.tile_m)) * _LINE
+
+    def stages_ahead_of_operand(self, precision: str) -> int:
+        """Returns the stages that can be copied ahead of those of a staged operand; negative where
+        it is not copied ahead."""
+        itemsize = 2 if precision == "fp16" else 4
+        fits = [stages for stages in (1, 2, 4)
+                if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
+        if not fits or self.warps_k > 1 or not self.takes_several:
+            return -1
+        return self.slots - 1 - self.wgmma - fits[0]
+
     def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
-        """Returns the numbers of tiles along the pixels and along the output channels of a group.
-        """
-        return (-(-problem.pixels // self.tile_p),
+        """Returns the numbers of tiles, or with multicast of clusters' tiles, along the pixels and
+        along the output channels of a group."""
+        tile_p = self.tile_p * (self.cluster if self.multicast else 1)
+        return (-(-problem.pixels // tile_p),
                 -(-(problem.out_channels // problem.groups) // self.tile_m))
 
 
 TILES = (
-    MmaTile(128, 128, 2, 4, slots=3, blocks_per_unit=2),
     MmaTile(128, 64, 4, 2, slots=4, blocks_per_unit=2),
     MmaTile(128, 32, 4, 1, slots=4, blocks_per_unit=2),
     MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
@@ -73,6 +115,10 @@ TILES = (
     MmaTile(128, 128, 8, 1, slots=6, wgmma=1),
     MmaTile(64, 128, 4, 1, slots=4, blocks_per_unit=2, wgmma=1),
     MmaTile(64, 64, 4, 1, slots=4, cluster=4, wgmma=1),
+    MmaTile(128, 128, 8, 1, cluster=2, slots=6, multicast=1, wgmma=1),
+    MmaTile(64, 128, 4, 1, cluster=2, slots=4, blocks_per_unit=2, multicast=1, wgmma=1),
+    MmaTile(128, 32, 4, 1, slots=5, blocks_per_unit=2, resident=1),
+    MmaTile(128, 64, 4, 1, slots=5, blocks_per_unit=2, resident=1, wgmma=1),
 )
 """The tiles that are offered."""
 
@@ -90,16 +136,14 @@ def config_of(tile: MmaTile) -> tuple[tuple[str, int], ...]:
     return tuple(asdict(tile).items())
 
 
-def fitting(limits: Limits) -> list[MmaTile]:
-    """Returns the tiles that a device can run."""
+def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaTile]:
+    """Returns the tiles for a problem that a device can run."""
+    stages = stages_of(problem, precision)
     return [tile for tile in TILES
-            if tile.shared_bytes <= limits.shared_bytes_opt_in and tile.cluster <= limits.cluster
-            and tile.wgmma <= limits.wgmma]
-
-
-def suits(tile: MmaTile, precision: str) -> bool:
-    """Returns whether the warps of a tile have whole blocks of output channels."""
-    return tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0
+            if tile.cluster <= limits.cluster and tile.wgmma <= limits.wgmma
+            and tile.shared_bytes(stages) <= limits.shared_bytes_opt_in
+            # the warps have whole blocks of output channels
+            and tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0]
 
 
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: Limits) -> float:

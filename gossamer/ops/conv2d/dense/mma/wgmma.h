@@ -1,7 +1,7 @@
 /* Multiplication by a warpgroup, four warps, whose operands lie in shared memory (sm_90a).
  *
  * HALVES  1: operands are float16; 0: they are floats, which are read as TF32
- * TILE_M  lines of the right operand: 64, 96, 128, 192 or 256 */
+ * TILE_M  lines of the right operand: 64, 96, 128, 160, 192 or 256 */
 
 #if HALVES
 #define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
@@ -22,8 +22,9 @@
 #define REGISTERS_48 \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define REGISTERS_64 \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
-    "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define REGISTERS_80 \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define REGISTERS_96 \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
     "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, " \
@@ -55,12 +56,19 @@ INLINE void multiply_lines(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
     asm volatile(WGMMA_TEXT(128, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48, "%64", "%65")
                  : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12)
                  : "l"(x), "l"(weights));
+#elif TILE_M == 160
+    asm volatile(WGMMA_TEXT(160, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64,
+                            "%80", "%81")
+                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16)
+                 : "l"(x), "l"(weights));
 #elif TILE_M == 192
-    asm volatile(WGMMA_TEXT(192, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64, "%96", "%97")
+    asm volatile(WGMMA_TEXT(192, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64
+                            ", " REGISTERS_80, "%96", "%97")
                  : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20)
                  : "l"(x), "l"(weights));
 #elif TILE_M == 256
-    asm volatile(WGMMA_TEXT(256, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64 ", " REGISTERS_96, "%128", "%129")
+    asm volatile(WGMMA_TEXT(256, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64
+                            ", " REGISTERS_80 ", " REGISTERS_96, "%128", "%129")
                  : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20),
                    SIXTEEN(24), SIXTEEN(28)
                  : "l"(x), "l"(weights));
