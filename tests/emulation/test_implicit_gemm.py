@@ -23,7 +23,7 @@ from tests.ops.conv2d.dense.test_mma import (
 
 
 @pytest.mark.parametrize("mode, problem, precision, config", [
-    ("bounds", STRIDED, "fp16", {"tile_p": 128, "tile_m": 128}),
+    ("bounds", STRIDED, "fp16", {"tile_p": 128, "tile_m": 64}),
     ("bounds", ODD_CHANNELS, "tf32", {"tile_p": 64, "tile_m": 64, "cluster": 1}),
     ("bounds", GROUPS, "tf32", {"tile_p": 64, "warps_k": 4, "cluster": 1}),
     ("bounds", STEM, "fp16", {"tile_p": 32, "cluster": 1}),
