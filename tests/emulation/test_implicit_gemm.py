@@ -32,7 +32,7 @@ from tests.ops.conv2d.dense.test_mma import (
     ("plain", PADDED, "fp16", {"tile_m": 64, "cluster": 1}),
     ("races", POINTWISE, "fp16", {"tile_p": 64, "tile_m": 32, "cluster": 1}),
     ("races", POINTWISE, "tf32", {"tile_p": 32, "cluster": 4}),
-    ("races", replace(POINTWISE, batch=8), "fp16", {"resident": 1}),
+    ("races", replace(POINTWISE, batch=8), "fp16", {"keeps_weights": 1}),
     ("races", WINDOWS, "fp16", {"tile_p": 64, "tile_m": 64, "cluster": 1}),
 ])
 def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
@@ -50,4 +50,4 @@ def test_work_groups_take_several_tiles(emulate: Emulate, monkeypatch: pytest.Mo
     check(problem, device, [
         variant for variant in algorithm_of(problem, device).variants(problem, device)
         if variant.precision == "fp16" and variant["cluster"] == 1 and (
-            variant["resident"] or variant["tile_p"] == variant["tile_m"] in (32, 64))])
+            variant["keeps_weights"] or variant["tile_p"] == variant["tile_m"] in (32, 64))])

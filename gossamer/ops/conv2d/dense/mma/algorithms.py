@@ -110,7 +110,7 @@ class _MmaProduct(Algorithm):
             # a work-group takes several tiles rather than wait for another to end
             at_once = tile.at_once(stages_of(problem, precision), device.limits)
             groups = min(tiles, max(1, at_once // (problem.groups * tile.cluster)))
-            if tile.resident:
+            if tile.keeps_weights:
                 # the tiles of a work-group have the same output channels
                 groups = max(tiles_m, groups // tiles_m * tiles_m)
             groups *= tile.cluster

@@ -25,7 +25,7 @@
  * With WGMMA four warps multiply together, straight from shared memory, and WARPS_M and WARPS_K are
  * 1. Otherwise each warp loads the lines that it multiplies.
  *
- * With RESIDENT a work-group keeps the weights of its output channels for all tiles: they lie behind
+ * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie behind
  * the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy more
  * weights than inputs; the tiles of a work-group have the same output channels.
  *
@@ -45,7 +45,7 @@
 #define VECTOR (HALVES ? 8 : 4) /* values of a piece */
 #define LINE 128
 #define STEPS 4 /* steps of a stage */
-#define SLOT_BYTES ((TILE_P + (RESIDENT ? 0 : TILE_M)) * LINE)
+#define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
 /* Stages that are copied ahead. With WGMMA the stage before this one is still multiplied. */
 #define LEAD (SLOTS - 1 - WGMMA)
 #define X_LOADS (TILE_P * 8 / WORK_GROUP_SIZE)
@@ -289,7 +289,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                                 own * LINE, arrived + copied_slot, (1 << CLUSTER) - 1);
             }
 #else
-            if (!RESIDENT && !is_operand)
+            if (!KEEPS_WEIGHTS && !is_operand)
                 copy_weights(slots + target + TILE_P * LINE, copied_stage);
 #endif
             if (++copied_slot == SLOTS) {
@@ -340,10 +340,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     };
 
     find_lines(first_tile);
-#if RESIDENT
-    uint resident = slots + SLOTS * SLOT_BYTES;
+#if KEEPS_WEIGHTS
+    uint kept = slots + SLOTS * SLOT_BYTES;
     _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
-        copy_weights(resident + (stage - start) * (TILE_M * LINE), stage);
+        copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
 #endif
     _Pragma("unroll 1") for (int ahead = 0; ahead < LEAD; ahead++)
         copy_stage();
@@ -361,8 +361,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
         for (int stage = start; stage < stop; stage++) {
             uint lines = slots + slot * SLOT_BYTES;
-#if RESIDENT
-            uint weights = resident + (stage - start) * (TILE_M * LINE);
+#if KEEPS_WEIGHTS
+            uint weights = kept + (stage - start) * (TILE_M * LINE);
 #else
             uint weights = lines + TILE_P * LINE;
 #endif

@@ -29,7 +29,7 @@ class MmaTile:
     cluster: work-groups that share the K range.
     slots: stages of 128 bytes of K that shared memory holds.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
-    resident: 1 where a work-group keeps the weights of all its tiles in shared memory.
+    keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
     multicast: 1 where the work-groups of a cluster have different pixels and share the weights that
     they copy, 0 where they share the K range.
     wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
@@ -43,7 +43,7 @@ class MmaTile:
     cluster: int = 1
     slots: int = 4
     blocks_per_unit: int = 1
-    resident: int = 0
+    keeps_weights: int = 0
     multicast: int = 0
     wgmma: int = 0
 
@@ -56,7 +56,7 @@ class MmaTile:
         """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
         share K or the weights of so many stages."""
         slots = self.slots * self.slot_bytes
-        if self.resident:
+        if self.keeps_weights:
             return slots + stages * self.tile_m * _LINE
         if self.multicast:
             return slots + 16 * self.slots  # two barriers a slot
@@ -82,7 +82,7 @@ class MmaTile:
     @property
     def slot_bytes(self) -> int:
         """Bytes of a stage's lines."""
-        return (self.tile_p + (0 if self.resident else self.tile_m)) * _LINE
+        return (self.tile_p + (0 if self.keeps_weights else self.tile_m)) * _LINE
 
     def stages_ahead_of_operand(self, precision: str) -> int:
         """Returns the stages that can be copied ahead of those of a staged operand; negative where
@@ -117,8 +117,8 @@ TILES = (
     MmaTile(64, 64, 4, 1, slots=4, cluster=4, wgmma=1),
     MmaTile(128, 128, 8, 1, cluster=2, slots=6, multicast=1, wgmma=1),
     MmaTile(64, 128, 4, 1, cluster=2, slots=4, blocks_per_unit=2, multicast=1, wgmma=1),
-    MmaTile(128, 32, 4, 1, slots=5, blocks_per_unit=2, resident=1),
-    MmaTile(128, 64, 4, 1, slots=5, blocks_per_unit=2, resident=1, wgmma=1),
+    MmaTile(128, 32, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1),
+    MmaTile(128, 64, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1, wgmma=1),
 )
 """The tiles that are offered."""
 
