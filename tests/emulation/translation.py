@@ -29,7 +29,8 @@ _PTX = {
     **{f"ldmatrix.sync.aligned.m8n8.x4{form}.shared.b16 {{%0, %1, %2, %3}}, [%4];":
        f"emulation::load_matrices({transposed}, %0, %1, %2, %3, %4, __FILE__, __LINE__)"
        for form, transposed in (("", "false"), (".trans", "true"))},
-    "cp.async.cg.shared.global [%0], [%1], 16, %2;": "emulation::copy_later(%0, %1, %2)",
+    **{f"cp.async.{cache}.shared.global [%0], [%1], 16, %2;":
+       "emulation::copy_later(%0, %1, %2)" for cache in ("cg", "ca")},
     "cp.async.commit_group;": "emulation::commit_copies()",
     "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",
 }

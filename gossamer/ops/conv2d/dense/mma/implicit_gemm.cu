@@ -46,8 +46,9 @@
 #define LINE 128
 #define STEPS 4 /* steps of a stage */
 #define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
-/* Stages that are copied ahead. With WGMMA the stage before this one is still multiplied. */
-#define LEAD (SLOTS - 1 - WGMMA)
+/* Stages that are copied ahead. With WGMMA the stage before this one is still multiplied, and with
+ * MULTICAST other work-groups may be a stage behind. */
+#define LEAD (SLOTS - 1 - WGMMA - MULTICAST)
 #define X_LOADS (TILE_P * 8 / WORK_GROUP_SIZE)
 #define FRAGMENTS_P (TILE_P / WARPS_P / 16)
 #define FRAGMENTS_M (TILE_M / WARPS_M / 8)
@@ -63,7 +64,7 @@
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)
 #define OPERAND_ROWS (TILE_P / (STAGED ? OPERAND_STAGES : 1))
 #define OPERAND_PLACE(row, piece) \
-    ((row) * OPERAND_PIECES + ((piece) ^ (OPERAND_PIECES >= 8 ? (row) % 2 * 4 : 0)))
+    ((row) * OPERAND_PIECES + ((piece) ^ (OPERAND_PIECES % 8 == 0 ? (row) % 2 * 4 : 0)))
 /* The first of 16 lines of fragment i. */
 #if WGMMA
 #define FRAGMENT_LINE(i) ((warp / 4 * FRAGMENTS_P + (i)) * 64 + warp % 4 * 16)
@@ -104,6 +105,13 @@ struct ALIGNED(1024) Lines {
 INLINE void copy(uint target, const void *source, int size)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+}
+
+/* Does the same by the L1 cache, for what is soon copied again. */
+[[maybe_unused]] INLINE void copy_cached(uint target, const void *source, int size)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
                  ::"r"(target), "l"(source), "r"(size) : "memory");
 }
 
@@ -219,7 +227,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 int2 place = k_table[k_piece];
                 bool inside = (uint)(top[i] + (place.y >> 16)) < (uint)height
                               && (uint)(left[i] + (place.y & 0xffff)) < (uint)width;
-                copy(slots + to, x + (inside ? base[i] + place.x : 0), inside ? 16 : 0);
+                copy_cached(slots + to, x + (inside ? base[i] + place.x : 0), inside ? 16 : 0);
 #else
                 union {
                     REAL values[VECTOR];

@@ -33,7 +33,7 @@ INLINE void wait_for_turn(ulong *barrier, uint turn)
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again;\n"
                  "}"
                  ::"r"(shared_address(barrier)), "r"(turn & 1) : "memory");
@@ -45,7 +45,7 @@ INLINE void release_slot(ulong *barrier, int other)
     asm volatile("{\n"
                  ".reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
                  "}"
                  ::"r"(shared_address(barrier)), "r"(other) : "memory");
 }

@@ -92,7 +92,7 @@ class MmaTile:
                 if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
         if not fits or self.warps_k > 1 or not self.takes_several:
             return -1
-        return self.slots - 1 - self.wgmma - fits[0]
+        return self.slots - 1 - self.wgmma - self.multicast - fits[0]
 
     def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
         """Returns the numbers of tiles, or with multicast of clusters' tiles, along the pixels and
