@@ -17,6 +17,8 @@ _PTX = {
     "barrier.cluster.wait.aligned;": "emulation::meet_cluster(__FILE__, __LINE__)",
     "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::of_group(%1, %2)",
     "prefetch.global.L2 [%0];": "(void)*(const volatile char *)%0",
+    "max.NaN.f32 %0, %1, %2;": "%0 = (%1) > (%2) || (%1) != (%1) ? (%1) : (%2)",
+    "min.NaN.f32 %0, %1, %2;": "%0 = (%1) < (%2) || (%1) != (%1) ? (%1) : (%2)",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
     **{f"mma.sync.aligned.{shape} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
@@ -27,7 +29,8 @@ _PTX = {
     **{f"ldmatrix.sync.aligned.m8n8.x4{form}.shared.b16 {{%0, %1, %2, %3}}, [%4];":
        f"emulation::load_matrices({transposed}, %0, %1, %2, %3, %4, __FILE__, __LINE__)"
        for form, transposed in (("", "false"), (".trans", "true"))},
-    "cp.async.cg.shared.global [%0], [%1], 16, %2;": "emulation::copy_later(%0, %1, %2)",
+    **{f"cp.async.{cache}.shared.global [%0], [%1], 16, %2;":
+       "emulation::copy_later(%0, %1, %2)" for cache in ("cg", "ca")},
     "cp.async.commit_group;": "emulation::commit_copies()",
     "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",
 }

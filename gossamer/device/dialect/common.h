@@ -41,8 +41,9 @@
  * STORE16 take any address, and FMA16(factor, values, sums) adds factor * values to sums. */
 
 /* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
- * in float. The address of four of them is a multiple of 8 bytes. A FETCHED value is an unconverted
- * one, so that an early or conditional load need not complete before its HALF_VALUE is computed.
+ * in float. The address of four of them is a multiple of 8 bytes, that of eight of 16. A FETCHED
+ * value is an unconverted one, so that an early or conditional load need not complete before its
+ * HALF_VALUE is computed. Eight are two float4, LOWER_VALUE4 and UPPER_VALUE4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES
@@ -88,6 +89,8 @@
 #define ZERO ((VALUE)0)
 #define ONE ((VALUE)1)
 /* the result is NaN where an argument is NaN, as in NumPy */
+#ifndef MAXIMUM
 #define MAXIMUM(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define MINIMUM(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
+#endif
 #define SIGMOID(x) ((x) >= ZERO ? ONE / (ONE + exp(-(x))) : exp(x) / (ONE + exp(x)))

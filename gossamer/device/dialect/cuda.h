@@ -62,6 +62,13 @@ typedef unsigned long long ulong;
 #define HALF_VALUE(fetched) half_to_float(fetched)
 #define HALF_VALUE4(fetched) halves_to_floats(fetched)
 #define ZERO_HALF4 make_ushort4(0, 0, 0, 0)
+#define FETCHED_HALF8 uint4
+#define FETCH_HALF8(pointer, index) (*(const uint4 *)((pointer) + (index)))
+#define LOWER_VALUE4(fetched) words_to_floats((fetched).x, (fetched).y)
+#define UPPER_VALUE4(fetched) words_to_floats((fetched).z, (fetched).w)
+#define ZERO_HALF8 make_uint4(0, 0, 0, 0)
+#define STORE_HALF8(pointer, index, lower, upper) \
+    (*(uint4 *)((pointer) + (index)) = floats_to_words(lower, upper))
 
 struct sixteen_floats {
     float lane[16];
@@ -116,6 +123,22 @@ struct sixteen_floats {
                         float_to_half(value.w));
 }
 
+[[maybe_unused]] static __device__ __forceinline__ float4 words_to_floats(unsigned int low,
+                                                                          unsigned int high)
+{
+    return make_float4(half_to_float((unsigned short)low), half_to_float((unsigned short)(low >> 16)),
+                       half_to_float((unsigned short)high),
+                       half_to_float((unsigned short)(high >> 16)));
+}
+
+[[maybe_unused]] static __device__ __forceinline__ uint4 floats_to_words(float4 lower, float4 upper)
+{
+    return make_uint4(float_to_half(lower.x) | (unsigned int)float_to_half(lower.y) << 16,
+                      float_to_half(lower.z) | (unsigned int)float_to_half(lower.w) << 16,
+                      float_to_half(upper.x) | (unsigned int)float_to_half(upper.y) << 16,
+                      float_to_half(upper.z) | (unsigned int)float_to_half(upper.w) << 16);
+}
+
 /* A sigmoid with an error of a few units in the last place; 0 where the exponential overflows. */
 [[maybe_unused]] static __device__ __forceinline__ float QUICK_SIGMOID(float x)
 {
@@ -124,6 +147,36 @@ struct sixteen_floats {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
     return y;
 }
+
+/* The larger and the smaller of two numbers, or NaN: one instruction from sm_80 on. */
+#if __CUDA_ARCH__ >= 800
+#define MAXIMUM(a, b) larger(a, b)
+#define MINIMUM(a, b) smaller(a, b)
+
+template <typename T> static __device__ __forceinline__ T larger(T a, T b)
+{
+    return a > b || a != a ? a : b;
+}
+
+template <typename T> static __device__ __forceinline__ T smaller(T a, T b)
+{
+    return a < b || a != a ? a : b;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ float larger(float a, float b)
+{
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ float smaller(float a, float b)
+{
+    float result;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+#endif
 
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)

@@ -75,6 +75,13 @@
 #define HALF_VALUE(fetched) (fetched)
 #define HALF_VALUE4(fetched) (fetched)
 #define ZERO_HALF4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define FETCHED_HALF8 float8
+#define FETCH_HALF8(pointer, index) vloada_half8(0, (pointer) + (index))
+#define LOWER_VALUE4(fetched) ((fetched).lo)
+#define UPPER_VALUE4(fetched) ((fetched).hi)
+#define ZERO_HALF8 ((float8)(0.0f))
+#define STORE_HALF8(pointer, index, lower, upper) \
+    vstorea_half8_rte((float8)(lower, upper), 0, (pointer) + (index))
 #define QUICK_SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
 /* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name

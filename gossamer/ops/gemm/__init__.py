@@ -2,7 +2,7 @@
 
 from gossamer.ops.gemm.binary import HostPopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
-from gossamer.ops.gemm.dense import HostGemm, SkinnyGemm, TiledGemm, WideProduct
+from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm, WideProduct
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.published import PublishedGemm
 from gossamer.ops.gemm.reference import reference
@@ -10,5 +10,5 @@ from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (SkinnyGemm(), WideProduct(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(),
-         SparseGemm(), HostPopcountGemm(), PublishedGemm()))
+        (SkinnyGemm(), WideProduct(), TiledGemm(), MmaGemm(), CublasGemm(), SparseRows(),
+         HostGemm(), SparseGemm(), HostPopcountGemm(), PublishedGemm()))
