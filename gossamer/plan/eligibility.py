@@ -86,13 +86,14 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def able_on(problem: Problem, device: Device, refusal_reason: Refusal
+def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
+            algorithms: Iterable[Algorithm] | None = None
             ) -> tuple[list[Algorithm], dict[str, str]]:
     """Returns the algorithms that can compute a problem on a device, and the reason for each of the
-    others."""
+    others. algorithms: those that are asked; by default all of the op."""
     able: list[Algorithm] = []
     reasons: dict[str, str] = {}
-    for algorithm in OPS[problem.op].algorithms:
+    for algorithm in OPS[problem.op].algorithms if algorithms is None else algorithms:
         reason = refusal_reason(algorithm, problem, device)
         if reason is None:
             able.append(algorithm)

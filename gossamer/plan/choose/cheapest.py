@@ -23,7 +23,7 @@ from gossamer.plan.choose.reasons import region_reasons
 from gossamer.plan.choose.region_options import (
     RegionOption,
     forced_regions,
-    region_candidates,
+    region_eligibility,
     region_options,
 )
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
@@ -84,7 +84,7 @@ class Cheapest:
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
         self._layers = {layer.name: layer for layer in layers}
         self._conversions: set[Conversion] = set()
-        self._regions = [self._region(region) for region in regions]
+        self._regions = self._measured_regions(regions)
 
     def _measure_together(self, layers: Sequence[Layer]) -> None:
         """Measures the candidates of all layers in one queue, before it those of gossamer's own
@@ -128,15 +128,26 @@ class Cheapest:
                 reasons = {**unrestricted_reasons, **failures}
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
-    def _region(self, region: Layer) -> MeasuredLayer:
+    def _measured_regions(self, regions: Sequence[Layer]) -> list[MeasuredLayer]:
+        """Returns the regions with their candidates, which are measured in one queue."""
+        found = [(region, *self._region_eligibility(region)) for region in regions]
+        alone = {node.layer.name: node.least_cost for node in self._nodes
+                 if isinstance(node, MeasuredLayer)}
+        self._tuner.measure_all([
+            Request(region, allowed, self._device, sum(alone[name] for name in region.covers))
+            for region, allowed, _ in found if allowed])
+        return [MeasuredLayer(region, self._device, self._precise(
+            region, list(self._tuner.measure(region, allowed, self._device)) if allowed else []),
+            reasons) for region, allowed, reasons in found]
+
+    def _region_eligibility(self, region: Layer) -> tuple[list[Algorithm], dict[str, str]]:
         layers = [self._layers[name] for name in region.covers]
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
                 layer.problem, self._device, self._tuner.refusal_reason)[0]}
             for layer in layers if layer.problem is not None)
-        candidates, reasons = region_candidates(region, layers, self._device, self._policy,
-                                                self._tuner, taken_alone)
-        return MeasuredLayer(region, self._device, self._precise(region, candidates), reasons)
+        return region_eligibility(region, layers, self._device, self._policy,
+                                  self._tuner.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates, of which those are excluded that are less precise than the layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -113,7 +114,8 @@ class Listing:
         for request in requests:
             problem = request.problem
             times = work.times.setdefault(problem, LayerTimes(
-                request.layer.name, request.layer.name in inner, self._keeps_precisions))
+                request.layer.name, request.layer.name in inner, self._keeps_precisions,
+                request.alone_us))
             times.is_inner = times.is_inner and request.layer.name in inner
             first = True
             for algorithm in request.algorithms:
@@ -126,7 +128,8 @@ class Listing:
                         group.layers.append(times)
                     key = candidate_key(algorithm, variant)
                     work.pairs.setdefault(timed, {})[key] = (algorithm, variant)
-                    if first and (variant.precision == "fp32" or request.layer.inserted):
+                    if first and request.alone_us == math.inf and (
+                            variant.precision == "fp32" or request.layer.inserted):
                         # the plan without measurements takes this one
                         work.required.add((timed, key))
                         first = False
