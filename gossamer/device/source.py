@@ -31,6 +31,10 @@ class KernelSource:
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
     headers : tuple of pathlib.Path
         Files that several kernels share; they precede the kernel's own file.
+    begins_early : bool
+        Whether CUDA may begin the kernel before the one before it in the stream has ended. The
+        kernel then waits for that itself (griddepcontrol.wait) before it reads or writes memory
+        that others write.
     """
 
     path: Path
@@ -39,6 +43,7 @@ class KernelSource:
     architectures: tuple[str, str] = ("sm_75", "sm_100")
     dynamic_shared: bool = False
     headers: tuple[Path, ...] = ()
+    begins_early: bool = False
 
     @staticmethod
     def of(path: Path, function: str, defines: Mapping[str, object] | None = None,

@@ -8,7 +8,7 @@ inverted residuals and linear bottlenecks", CVPR 2018 (the block that expands be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -78,6 +78,14 @@ def block_of(problem: RegionProblem, expands: bool) -> Block | None:
         return None
     chained = all(sources[0] == (number - 1, 0) for number, sources in enumerate(problem.sources))
     return Block(problem, first[0] if expands else None, depthwise, project) if chained else None
+
+
+def of_batch(block: Block, batch: int) -> Block:
+    """Returns a block for another number of images."""
+    parts = tuple(replace(part, batch=batch) for part in block.convolutions)
+    other = block_of(replace(block.problem, parts=parts), block.expand is not None)
+    assert other is not None
+    return other
 
 
 def reason_apart(block: Block) -> str | None:

@@ -1,0 +1,273 @@
+"""Divides a block among the work-groups of inverted_residual_mma and estimates their time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from gossamer.device.limits import Limits
+from gossamer.ops.region.inverted_residual.block import Block
+
+_ROWS = 16
+"""Pixels of a tile that is multiplied at once."""
+_MOST_SUMS = 96
+"""Sums of the projection that fit the registers of a work-item."""
+_MOST_GRID = 65535
+"""Work-groups that a grid may have along y and along z."""
+_SIZES = (1, 2, 4, 7, 8, 14, 16)
+"""Rows and columns of a tile of outputs, about."""
+_MOST_OUTPUTS = 256
+_LONGEST = 4
+"""Ratio of a tile's longer side to its shorter one."""
+_CHUNKS = (16, 32, 48, 64, 96, 128)
+_CLUSTERS = (1, 2, 3, 4, 6, 8)
+_WARPS = (4, 8)
+_STRIPS = (1, 2, 4, 7, 8)
+_CYCLES = {"fp16": 6.5, "tf32": 6.5, "fp32": 16.0}
+"""Cycles of a scheduler for a product of 16 pixels, 8 channels and a step of input channels."""
+_FETCHED = 40.0
+"""Bytes that a multiprocessor receives from the L2 cache in a cycle."""
+_LATENCY = 2500.0
+"""Cycles in which a work-group begins, loads its first inputs and stores its results."""
+_PHASE = 250.0
+"""Cycles that the first warp of a phase takes besides its instructions."""
+_CLUSTER_LATENCY = 700.0
+"""Cycles in which a cluster adds up its sums."""
+DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 4}
+"""Input channels of a step, by precision."""
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """The work of a cluster of work-groups.
+
+    rows, columns: the outputs of the cluster. chunk: hidden channels that a work-group computes at
+    once, a multiple of 16. cluster: work-groups that take turns with the chunks. warps: warps of a
+    work-group.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    cluster: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class BlockTiling:
+    """A block divided into tiles. precision: "fp32", "tf32" or "fp16"."""
+
+    block: Block
+    tile: BlockTile
+    precision: str
+
+    @property
+    def _word(self) -> int:
+        """Elements of 16 bytes."""
+        return 8 if self.precision == "fp16" else 4
+
+    @cached_property
+    def halo(self) -> tuple[int, int]:
+        """Rows and columns of the windows of a tile."""
+        return self.block.halo(self.tile.rows, self.tile.columns)
+
+    @cached_property
+    def row_tiles(self) -> int:
+        """Tiles of 16 pixels that hold what is under a tile's windows."""
+        p = self.block.depthwise
+        return -(-min(self.halo[0], p.height) * min(self.halo[1], p.width) // _ROWS)
+
+    @property
+    def pixel_tiles(self) -> int:
+        """Tiles of 16 pixels that hold a tile's outputs."""
+        return -(-self.tile.rows * self.tile.columns // _ROWS)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of hidden channels."""
+        return -(-self.block.hidden // self.tile.chunk)
+
+    @property
+    def turns(self) -> int:
+        """Chunks that a work-group computes, at most."""
+        return -(-self.chunks // self.tile.cluster)
+
+    @property
+    def stages(self) -> int:
+        """Chunks whose weights are in shared memory at once."""
+        return min(self.turns, 2)
+
+    @property
+    def expand_steps(self) -> int:
+        """Steps of the expansion's input channels; 0 without an expansion."""
+        if self.block.expand is None:
+            return 0
+        return -(-self.block.channels // DEPTHS[self.precision])
+
+    @property
+    def project_steps(self) -> int:
+        """Steps of a chunk's hidden channels."""
+        return self.tile.chunk // DEPTHS[self.precision]
+
+    @property
+    def out_pairs(self) -> int:
+        """Pairs of tiles of 8 output channels."""
+        return -(-self.block.out_channels // 16)
+
+    @property
+    def pair_words(self) -> int:
+        """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
+        return 16 if self.precision == "fp32" else 32
+
+    @cached_property
+    def expand_words(self) -> int:
+        """Words of 16 bytes of the expansion's weights for a chunk."""
+        return self.expand_steps * (self.tile.chunk // 16) * self.pair_words
+
+    @cached_property
+    def constants(self) -> tuple[int, int, int]:
+        """Constants that a channel has in the epilogue of the expansion, of the depthwise
+        convolution and of the projection."""
+        counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
+        first, second, third = counts if len(counts) == 3 else (0, *counts)
+        return first, second, third
+
+    @cached_property
+    def constant_words(self) -> int:
+        """Words of 16 bytes of the taps and constants of a chunk."""
+        taps = math.prod(self.block.depthwise.kernel)
+        return (taps + sum(self.constants[:2])) * self.tile.chunk // 4
+
+    @cached_property
+    def weight_words(self) -> int:
+        """Words of 16 bytes of all that a chunk needs."""
+        return (self.expand_words + self.constant_words
+                + self.project_steps * self.out_pairs * self.pair_words)
+
+    @property
+    def fragments(self) -> int:
+        """Tiles of 16 pixels and 8 channels of a tile's results."""
+        return self.pixel_tiles * (self.block.out_channels // 8)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        word, expands = self._word, self.block.expand is not None
+        x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
+        chunk_row = self.tile.chunk // word + 1
+        inputs = self.row_tiles * _ROWS * x_row if expands else 0
+        expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
+        convolved = self.pixel_tiles * _ROWS * chunk_row
+        results = self.constants[2] * self.block.out_channels // 4
+        shares = (0 if self.tile.cluster == 1 else
+                  -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32)
+        return 16 * (inputs + expanded + convolved + self.stages * self.weight_words + results
+                     + self.row_tiles * 4 + shares)
+
+    @cached_property
+    def sides(self) -> int:
+        """Warps that share the channels of the projection; the others share its pixels."""
+        return min((sides for sides in (1, 2, 4, 8, 16) if self.tile.warps % sides == 0),
+                   key=self._project_cycles)
+
+    def _sum_tiles(self, sides: int) -> tuple[int, int]:
+        """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
+        return -(-self.pixel_tiles // (self.tile.warps // sides)), -(-self.out_pairs // sides)
+
+    def _project_cycles(self, sides: int) -> float:
+        tiles, pairs = self._sum_tiles(sides)
+        return self.project_steps * (
+            2 * tiles * pairs * _CYCLES[self.precision] + 4 * tiles + 4 * pairs)
+
+    @property
+    def sums(self) -> int:
+        """Sums of the projection of a work-item."""
+        tiles, pairs = self._sum_tiles(self.sides)
+        return 8 * tiles * pairs
+
+    @cached_property
+    def expand_pairs(self) -> int:
+        """Pairs of channel tiles that a warp expands at once."""
+        pairs = self.tile.chunk // 16
+        return min((count for count in (1, 2, 3, 4) if pairs % count == 0),
+                   key=self._expand_cycles)
+
+    def _expand_cycles(self, pairs: int) -> float:
+        """Returns the cycles of a scheduler, which has a quarter of the warps."""
+        units = -(-self.row_tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
+        per_unit = self.expand_steps * (4 + pairs * (4 + 2 * _CYCLES[self.precision]))
+        return units * (per_unit + 60 * pairs + 40)
+
+    @cached_property
+    def strip(self) -> int:
+        """Neighbouring outputs that a work-item convolves at once."""
+        return min((strip for strip in _STRIPS if self.tile.columns % strip == 0),
+                   key=self._convolve_cycles)
+
+    def _convolve_cycles(self, strip: int) -> float:
+        p, tile = self.block.depthwise, self.tile
+        units = tile.rows * (tile.columns // strip) * (tile.chunk // 4)
+        window = (strip - 1) * p.stride[1] + p.kernel[1]
+        per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * strip * p.kernel[1])
+        return -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
+
+    def unfit(self, limits: Limits) -> str | None:
+        """Returns the reason why the device cannot run the tile, or None."""
+        if self.shared_bytes > limits.shared_bytes_opt_in:
+            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
+                    f"{limits.shared_bytes_opt_in}")
+        if self.sums > _MOST_SUMS:
+            return f"{self.sums} sums of a work-item do not fit its registers"
+        p = self.block.depthwise
+        if max(-(-p.out_height // self.tile.rows), p.batch) > _MOST_GRID:
+            return f"more than {_MOST_GRID} tiles of rows, or images"
+        return None
+
+    def cycles(self, limits: Limits) -> float:
+        """Returns the cycles that are expected behind the launch. Each phase of a chunk takes as
+        long as one warp waits or all warps of a scheduler issue, whichever is more."""
+        p, tile = self.block.depthwise, self.tile
+        groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
+                  * p.batch)
+        at_once = max(1, min(limits.shared_bytes_opt_in // self.shared_bytes,
+                             512 // (32 * tile.warps) if self.sums > 48 else 24 // tile.warps))
+        waves = -(-groups // (limits.compute_units * at_once))
+        together = -(-groups // (limits.compute_units * waves))
+        warps = tile.warps / 4 * together
+        phases = [self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
+        if self.block.expand is not None:
+            phases.append(self._expand_cycles(self.expand_pairs))
+        computed = sum(max(cycles * warps, cycles + _PHASE) for cycles in phases)
+        fetched = 16 * self.weight_words / _FETCHED * together
+        latency = _LATENCY + (_CLUSTER_LATENCY if tile.cluster > 1 else 0.0)
+        return waves * (latency + 16 * self.weight_words / _FETCHED
+                        + self.turns * max(computed, fetched))
+
+
+@lru_cache(maxsize=1024)
+def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
+    """Returns the tiles that the device can run, those expected to be fastest first."""
+    p = block.depthwise
+    if not p.outputs[0].size:
+        return ()
+    found = []
+    for rows in _balanced(p.out_height):
+        for columns in _balanced(p.out_width):
+            if rows * columns > _MOST_OUTPUTS or max(rows, columns) > _LONGEST * min(rows, columns):
+                continue
+            for chunk in _CHUNKS:
+                if chunk >= block.hidden + 16:
+                    continue
+                for cluster in _CLUSTERS:
+                    if cluster > limits.cluster or cluster > -(-block.hidden // chunk):
+                        continue
+                    found += [BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
+                                          precision) for warps in _WARPS]
+    fitting = [divided for divided in found if divided.unfit(limits) is None]
+    return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
+
+
+def _balanced(size: int) -> list[int]:
+    """Returns the heights of tiles of which a few of about the same height cover a size."""
+    return list(dict.fromkeys(-(-size // -(-size // each)) for each in _SIZES))
