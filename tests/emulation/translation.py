@@ -16,6 +16,8 @@ _PTX = {
     "barrier.cluster.arrive.relaxed.aligned;": "(void)0",
     "barrier.cluster.wait.aligned;": "emulation::meet_cluster(__FILE__, __LINE__)",
     "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::of_group(%1, %2)",
+    "griddepcontrol.launch_dependents;": "(void)0",
+    "griddepcontrol.wait;": "(void)0",
     "prefetch.global.L2 [%0];": "(void)*(const volatile char *)%0",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
