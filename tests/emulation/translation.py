@@ -29,6 +29,14 @@ _PTX = {
     **{f"ldmatrix.sync.aligned.m8n8.x4{form}.shared.b16 {{%0, %1, %2, %3}}, [%4];":
        f"emulation::load_matrices({transposed}, %0, %1, %2, %3, %4, __FILE__, __LINE__)"
        for form, transposed in (("", "false"), (".trans", "true"))},
+    "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];":
+        "emulation::load_two_matrices(%0, %1, %2, __FILE__, __LINE__)",
+    "cvt.rn.f16x2.f32 %0, %1, %2;":
+        "%0 = (unsigned)float_to_half_bits(%1) << 16 | float_to_half_bits(%2)",
+    **{f"{name}.NaN.f32 %0, %1, %2;": f"%0 = emulation::extreme({larger}, %1, %2)"
+       for name, larger in (("max", "true"), ("min", "false"))},
+    **{f"{name}.NaN.f16x2 %0, %1, %2;": f"%0 = emulation::extreme_halves({larger}, %1, %2)"
+       for name, larger in (("max", "true"), ("min", "false"))},
     "cp.async.cg.shared.global [%0], [%1], 16, %2;": "emulation::copy_later(%0, %1, %2)",
     "cp.async.commit_group;": "emulation::commit_copies()",
     "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",

@@ -12,6 +12,10 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
  *
+ * In float16 tensor cores convolve, too: the 16 rows of the right operand are two taps of 8
+ * channels, and its diagonals hold their weights. A warp computes RUN outputs below one another of
+ * 16 columns, so that an input is loaded once for all rows of taps.
+ *
  * HALVES    1: x, y and operands are 16-bit floats; 0: they are floats
  * TF32      1: floats are multiplied as TF32; 0: as float32
  * EXPANDS   1: the block begins with an expansion; 0: its hidden channels are those of x
@@ -20,6 +24,7 @@
  * ROW_TILES tiles of 16 that hold the pixels under a tile's windows
  * EXPAND_PAIRS  pairs of channel tiles that a warp expands at once
  * STRIP     neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W
+ * RUN       outputs below one another that a warp convolves at once, a divisor of TILE_H
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
  * SIDES     warps that share the channels of a tile of outputs */
 
@@ -30,6 +35,7 @@
 #define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
 #define PRODUCTS (HALVES || TF32)    /* whether tensor cores multiply */
 #define DEPTH (HALVES ? 16 : TF32 ? 8 : 4) /* input channels that a step multiplies */
+#define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25) /* whether tensor cores convolve */
 #define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
 #define PROJECT_STEPS (CHUNK / DEPTH)
 #define PAIR_WORDS (PRODUCTS ? 32 : 16) /* words of 16 bytes of a step's weights for 16 channels */
@@ -44,7 +50,8 @@
 #define EXPANDED_WORDS (HALO_H * HALO_W * CHUNK_ROW / WIDTH)
 #define CONVOLVED_WORDS (PIXEL_TILES * 16 * CHUNK_ROW / WIDTH)
 #define EXPAND_WORDS (EXPANDS ? EXPAND_STEPS * CHUNK_PAIRS * PAIR_WORDS : 0)
-#define CONSTANT_WORDS ((KERNEL_H * KERNEL_W + EXPAND_CONSTANTS + DEPTHWISE_CONSTANTS) * CHUNK / 4)
+#define TAP_WORDS (KERNEL_H * KERNEL_W * CHUNK / (CONVOLVES ? 8 : 4))
+#define CONSTANT_WORDS (TAP_WORDS + (EXPAND_CONSTANTS + DEPTHWISE_CONSTANTS) * CHUNK / 4)
 #define PROJECT_WORDS (PROJECT_STEPS * OUT_PAIRS * PAIR_WORDS)
 #define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
 #define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
@@ -56,6 +63,10 @@
 #define SUM_TILES CEIL_DIV(PIXEL_TILES, HEIGHTS)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, SIDES)
 #define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
+/* a column of outputs is RUN of them below one another */
+#define COLUMNS (TILE_H / RUN * TILE_W)
+#define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
+#define TAP_PAIRS CEIL_DIV(KERNEL_H * KERNEL_W, 2)
 
 #if CLUSTER > 1
 #define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
@@ -79,6 +90,26 @@
 #define SUCCESSOR_MAY_BEGIN()
 #define PREDECESSOR_WAIT()
 #endif
+
+/* One instruction each, where the dialect's need two comparisons; NaN where one is NaN. */
+#undef MAXIMUM
+#undef MINIMUM
+#define MAXIMUM(a, b) larger(a, b)
+#define MINIMUM(a, b) smaller(a, b)
+
+INLINE float larger(float a, float b)
+{
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+
+INLINE float smaller(float a, float b)
+{
+    float result;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
 
 /* Starts a copy of 16 bytes to shared memory, or of zeros. */
 INLINE void copy_later(void *target, const void *source, bool exists)
@@ -175,11 +206,49 @@ INLINE float rounded(float value)
 #endif
 }
 
+#if HALVES
+/* Returns two values as 16-bit floats, the first in the lower half. */
+INLINE uint two_halves(float first, float second)
+{
+    uint packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+    return packed;
+}
+
+/* The larger and the smaller ones of two pairs of 16-bit floats; NaN where one is NaN. */
+INLINE uint larger_halves(uint a, uint b)
+{
+    uint result;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+INLINE uint smaller_halves(uint a, uint b)
+{
+    uint result;
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+#endif
+
+/* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
+INLINE int quotient(int number, float reciprocal)
+{
+    return (int)(((float)number + 0.5f) * reciprocal);
+}
+
+/* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
+ * precede the odd ones, so that those that a tap meets are neighbours. */
+INLINE int column_place(int column)
+{
+    return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
+}
+
 /* Stores two neighbours. */
 INLINE void store_two(REAL *target, float first, float second)
 {
 #if HALVES
-    *(uint *)target = (uint)float_to_half(first) | (uint)float_to_half(second) << 16;
+    *(uint *)target = two_halves(first, second);
 #else
     *(float2 *)target = make_float2(first, second);
 #endif
@@ -197,6 +266,89 @@ INLINE float4 *of_group(float4 *own, int other)
     return own;
 #endif
 }
+
+#if CONVOLVES
+/* Loads two matrices of 8 x 8 16-bit floats, whose rows have the addresses of lanes 0 to 15. */
+INLINE void load_two(uint (&found)[2], uint address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(found[0]), "=r"(found[1]) : "r"(address) : "memory");
+}
+
+/* Convolves a chunk: reads `expanded` and writes `convolved`. store: stores two results of
+ * neighbouring channels behind the epilogue. start: returns what is added to a channel's result.
+ * real: the channels of the chunk that exist. */
+template <class Store, class Start>
+INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
+                     const Store &store, const Start &start, int real)
+{
+    const int UNITS = CHUNK / 8 * COLUMN_TILES;
+    int held = -1;
+    uint weights[TAP_PAIRS][2];
+    for (int unit = warp * UNITS / WARPS; unit < (int)(warp + 1) * UNITS / WARPS; unit++) {
+        int channel = unit / COLUMN_TILES * 8, tile = unit % COLUMN_TILES;
+        if (channel != held) {
+            /* a lane holds column lane / 4 of the right operand, and of each tap rows 2 (lane % 4)
+             * and the next */
+            uint mask = lane / 8 == lane % 4 ? 0xffffu << lane / 4 % 2 * 16 : 0;
+            UNROLL for (int pair = 0; pair < TAP_PAIRS; pair++)
+                UNROLL for (int i = 0; i < 2; i++) {
+                    int tap = 2 * pair + i;
+                    uint weight = tap < KERNEL_H * KERNEL_W ? taps[tap * CHUNK + channel + lane / 4]
+                                                            : 0;
+                    weights[pair][i] = weight * 0x10001u & mask;
+                }
+            held = channel;
+        }
+        int place = tile * 16 + lane % 16 < COLUMNS ? tile * 16 + (int)lane % 16 : COLUMNS - 1;
+        int band = place / TILE_W, column = place % TILE_W;
+        uint address = (uint)__cvta_generic_to_shared(
+            expanded + channel
+            + (band * RUN * STRIDE_Y * HALO_W
+               + column * (STRIDE_X == 2 ? 1 : STRIDE_X)) * CHUNK_ROW);
+        uint rows[KERNEL_H][KERNEL_W][2];
+        UNROLL for (int r = 0; r < RUN; r++) {
+            UNROLL for (int dy = r == 0 || KERNEL_H <= STRIDE_Y ? 0 : KERNEL_H - STRIDE_Y;
+                        dy < KERNEL_H; dy++)
+                UNROLL for (int dx = 0; dx < KERNEL_W; dx++)
+                    load_two(rows[(r * STRIDE_Y + dy) % KERNEL_H][dx],
+                             address + ((r * STRIDE_Y + dy) * HALO_W + column_place(dx))
+                                           * CHUNK_ROW * 2);
+            int first_channel = channel + (int)lane % 4 * 2;
+            float sum[4];
+            UNROLL for (int i = 0; i < 4; i++)
+                sum[i] = start(first_channel + i % 2);
+            UNROLL for (int pair = 0; pair < TAP_PAIRS; pair++) {
+                const int tap = 2 * pair, next = 2 * pair + 1;
+                const uint(&upper)[2] = rows[(r * STRIDE_Y + tap / KERNEL_W) % KERNEL_H]
+                                            [tap % KERNEL_W];
+                uint4 pixels = {upper[0], upper[1], 0, 0};
+                if (next < KERNEL_H * KERNEL_W) {
+                    const uint(&lower)[2] = rows[(r * STRIDE_Y + next / KERNEL_W) % KERNEL_H]
+                                                [next % KERNEL_W];
+                    pixels.z = lower[0];
+                    pixels.w = lower[1];
+                }
+                multiply(sum, pixels, weights[pair][0], weights[pair][1]);
+            }
+            UNROLL for (int i = 0; i < 2; i++) {
+                int result = tile * 16 + (int)lane / 4 + 8 * i;
+                if (result < COLUMNS) {
+                    int pixel = (result / TILE_W * RUN + r) * TILE_W + result % TILE_W;
+                    REAL *target = convolved + pixel * CHUNK_ROW + first_channel;
+                    store(target, sum[2 * i], sum[2 * i + 1], first_channel);
+#if PADDED
+                    /* an epilogue may make anything of channels that do not exist */
+                    UNROLL for (int j = 0; j < 2; j++)
+                        if (first_channel + j >= real)
+                            target[j] = 0;
+#endif
+                }
+            }
+        }
+    }
+}
+#endif
 
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const REAL *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
@@ -225,6 +377,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     int stop = width - left < HALO_W ? width - left : HALO_W;
     int columns = stop > start ? stop - start : 0;
     int pixels = bottom > top ? (bottom - top) * columns : 0;
+    float of_columns = 1.0f / (float)columns;
     const REAL *source = x + ((GROUP_ID(2) * height + above + top) * width + left + start)
                              * CHANNELS;
 
@@ -237,9 +390,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         REAL *target = expanded + stage * EXPANDED_WORDS * WIDTH;
         for (int i = item; i < pixels * (CHUNK / WIDTH); i += WORK_GROUP_SIZE) {
             int pixel = i / (CHUNK / WIDTH), word = i % (CHUNK / WIDTH) * WIDTH;
-            int row = pixel / columns, column = pixel - row * columns;
+            int row = quotient(pixel, of_columns), column = pixel - row * columns;
             bool exists = !PADDED || chunk * CHUNK + word < CHANNELS;
-            copy_later(target + ((top + row) * HALO_W + start + column) * CHUNK_ROW + word,
+            copy_later(target + ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW
+                           + word,
                        source + (row * width + column) * CHANNELS
                            + (exists ? chunk * CHUNK + word : 0), exists);
         }
@@ -260,13 +414,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         for (int pixel = item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE)
             ((uint4 *)(inputs + pixel * X_ROW))[word] = make_uint4(0, 0, 0, 0);
     for (int pixel = item; pixel < pixels; pixel += WORK_GROUP_SIZE) {
-        int row = pixel / columns, column = pixel - row * columns;
-        places[pixel] = ((top + row) * HALO_W + start + column) * CHUNK_ROW;
+        int row = quotient(pixel, of_columns), column = pixel - row * columns;
+        places[pixel] = ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW;
     }
     PREDECESSOR_WAIT();
     for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
-        int row = pixel / columns, column = pixel - row * columns;
+        int row = quotient(pixel, of_columns), column = pixel - row * columns;
         copy_later(inputs + pixel * X_ROW + word, source + (row * width + column) * CHANNELS + word,
                    true);
     }
@@ -295,9 +449,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             commit_copies();
         }
         const uint4 *expand = staged + stage * WEIGHT_WORDS;
-        const float *taps = (const float *)(expand + EXPAND_WORDS);
-        const uint4 *project = expand + EXPAND_WORDS + CONSTANT_WORDS;
-        const float *chunk_constants = taps + KERNEL_H * KERNEL_W * CHUNK;
+        const uint4 *taps = expand + EXPAND_WORDS;
+        const uint4 *project = taps + CONSTANT_WORDS;
+        const float *chunk_constants = (const float *)(taps + TAP_WORDS);
         const REAL *hidden_pixels = expanded + (EXPANDS ? 0 : stage) * EXPANDED_WORDS * WIDTH;
         EXPAND_OPERANDS
         DEPTHWISE_OPERANDS
@@ -307,7 +461,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             float values[2 * EXPAND_PAIRS][4];
             UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++)
                 UNROLL for (int i = 0; i < 4; i++)
-                    values[n][i] = 0.0f;
+                    values[n][i] = EXPAND_START(part * 16 + n * 8 + (int)lane % 4 * 2 + i % 2);
             _Pragma("unroll 4") for (int step = 0; step < EXPAND_STEPS; step++) {
                 Pixels found = load_pixels(inputs + tile * 16 * X_ROW, X_ROW, step, lane);
                 UNROLL for (int pair = 0; pair < EXPAND_PAIRS; pair++) {
@@ -324,15 +478,20 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                     UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++) {
                         int channel = part * 16 + n * 8 + lane % 4 * 2;
                         float first = values[n][2 * i], second = values[n][2 * i + 1];
-                        EXPAND_EPILOGUE(first, channel, 0)
-                        EXPAND_EPILOGUE(second, channel + 1, 0)
-                        store_two(target + channel, first, second);
+                        EXPAND_STORE(target + channel, first, second, channel)
                     }
                 }
             }
         }
         BARRIER();
 #endif
+#if CONVOLVES
+        convolve(convolved, hidden_pixels, (const REAL *)taps, warp, lane,
+                 [&](REAL *target, float first, float second, int channel) {
+                     DEPTHWISE_STORE(target, first, second, channel)
+                 },
+                 [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
+#else
         for (int unit = item; unit < TILE_H * (TILE_W / STRIP) * (CHUNK / 4);
              unit += WORK_GROUP_SIZE) {
             int channel = unit % (CHUNK / 4) * 4, strip = unit / (CHUNK / 4);
@@ -341,11 +500,12 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                                  + (row * STRIDE_Y * HALO_W + column * STRIDE_X) * CHUNK_ROW;
             float4 values[STRIP];
             UNROLL for (int j = 0; j < STRIP; j++)
-                values[j] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);
+                values[j] = MAKE4(DEPTHWISE_START(channel), DEPTHWISE_START(channel + 1),
+                                  DEPTHWISE_START(channel + 2), DEPTHWISE_START(channel + 3));
             UNROLL for (int r = 0; r < KERNEL_H; r++) {
                 float4 factors[KERNEL_W];
                 UNROLL for (int s = 0; s < KERNEL_W; s++)
-                    factors[s] = *(const float4 *)(taps + (r * KERNEL_W + s) * CHUNK + channel);
+                    factors[s] = *(const float4 *)((const float *)taps + (r * KERNEL_W + s) * CHUNK + channel);
                 UNROLL for (int w = 0; w < (STRIP - 1) * STRIDE_X + KERNEL_W; w++) {
                     float4 input = LOAD_REAL4(window, (r * HALO_W + w) * CHUNK_ROW);
                     UNROLL for (int j = 0; j < STRIP; j++) {
@@ -374,6 +534,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                 STORE_REAL4(convolved, (row * TILE_W + column + j) * CHUNK_ROW + channel, result);
             }
         }
+#endif
         BARRIER();
 
         _Pragma("unroll 2") for (int step = 0; step < PROJECT_STEPS; step++) {

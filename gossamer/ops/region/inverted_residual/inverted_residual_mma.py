@@ -14,18 +14,17 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
-from gossamer.ops.epilogue import epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.inverted_residual.block import (
     Block,
     block_of,
-    epilogues,
     of_batch,
     reason_apart,
 )
+from gossamer.ops.region.inverted_residual.macros import block_macros
 from gossamer.ops.region.inverted_residual.packing import pack_chunks, pack_constants
-from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling, tilings
+from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling, fits, tilings
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
@@ -33,7 +32,7 @@ from gossamer.ops.weights import Weights
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
-_BATCHES = (1, 8, 64)
+_BATCHES = (1, 64)
 """Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
 others."""
 _MULTIPLE = 8
@@ -60,7 +59,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels):
             return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
-        if problem.outputs[0].size and not tilings(block, "fp32", device.limits):
+        if problem.outputs[0].size and not fits(block, "fp32", device.limits):
             return (f"{block.channels} channels by {block.hidden} hidden and {block.out_channels} "
                     "output channels do not fit the shared memory and registers of a work-group")
         return None
@@ -105,7 +104,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         divided = self._divided(problem, variant)
         block, tile, p = divided.block, divided.tile, divided.block.depthwise
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "fused_block", _macros(divided, variant.outputs[0].dtype),
+            _SOURCE, "fused_block", block_macros(divided, variant.outputs[0].dtype),
             architectures=("sm_90" if tile.cluster > 1 else "sm_80", "sm_100"),
             dynamic_shared=True, headers=(*DIALECT, TENSOR_CORES), begins_early=True))
         chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}",
@@ -145,40 +144,3 @@ def _offered(block: Block, precision: str, limits: Limits) -> list[BlockTile]:
         divided.tile for batch in _BATCHES
         for divided in tilings(of_batch(block, batch), precision, limits)[:_CONFIGS])
     return sorted(tiles, key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
-
-
-def _macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
-    """Returns the macros of the kernel. dtype: that of its tensors."""
-    block, tile, p = divided.block, divided.tile, divided.block.depthwise
-    expands = block.expand is not None
-    macros: dict[str, object] = {
-        "HALVES": int(divided.precision == "fp16"), "TF32": int(divided.precision == "tf32"),
-        "EXPANDS": int(expands), "TILE_H": tile.rows, "TILE_W": tile.columns,
-        "CHUNK": tile.chunk, "CLUSTER": tile.cluster, "WARPS": tile.warps,
-        "CHANNELS": block.channels, "OUT_CHANNELS": block.out_channels,
-        "KERNEL_H": p.kernel[0], "KERNEL_W": p.kernel[1],
-        "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
-        "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
-        "EXPAND_PAIRS": divided.expand_pairs, "STRIP": divided.strip, "STAGES": divided.stages,
-        "SIDES": divided.sides, "BLOCKS_PER_UNIT": 1 if divided.sums > 48 else 2,
-        "BEGINS_EARLY": 1, "EXPAND_OPERANDS": ""}
-    used = 0
-    for (prefix, (number, epilogue)), count in zip(
-            epilogues(block).items(), divided.constants[-len(block.convolutions):], strict=True):
-        macros |= epilogue_macros(epilogue, tensor_dtype=dtype, prefix=prefix)
-        of_chunk = number < len(block.convolutions) - 1
-        base = "chunk_constants" if of_chunk else "of_result"
-        size = "CHUNK" if of_chunk else "OUT_CHANNELS"
-        first, declared = used if of_chunk else 0, []
-        for index, kind in enumerate(epilogue.operands):
-            name = f"{prefix.lower()}operand{index}"
-            if kind == "channel":
-                declared.append(f"const float *{name} = {base} + {first} * {size};")
-                first += 1
-            else:
-                declared.append(f"const REAL *{name} = {'inputs' if expands else 'x'};")
-        used += count
-        macros[f"{prefix}OPERANDS"] = " ".join(declared)
-    for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):
-        macros[f"{prefix}CONSTANTS"] = count
-    return macros

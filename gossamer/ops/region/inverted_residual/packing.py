@@ -19,15 +19,18 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
     hidden = divided.chunks * chunk
     depthwise, project = block.part(block.depthwise), block.part(block.project)
     of_project = _matrix(arrays[f"{project}.weight"], hidden, divided.out_pairs * 16)
-    columns = [_matrix(arrays[f"{depthwise}.weight"], None, hidden)]
-    columns += [operand for number in range(project)
-                for operand in _operands(block, number, arrays, hidden)]
-    constants = np.concatenate(columns)
+    taps = _matrix(arrays[f"{depthwise}.weight"], None, hidden)
+    if divided.convolves:
+        with np.errstate(over="ignore"):
+            taps = taps.astype(np.float16)
+    constants = np.concatenate([np.zeros((0, hidden), np.float32)] + [
+        operand for number in range(project)
+        for operand in _operands(block, number, arrays, hidden)])
     packed = []
     for first in range(0, hidden, chunk):
         own = slice(first, first + chunk)
-        parts = [np.ascontiguousarray(constants[:, own]).view(np.uint32).reshape(-1),
-                 _fragments(of_project[own], divided.precision)]
+        parts = [*(np.ascontiguousarray(rows[:, own]).reshape(-1).view(np.uint32)
+                   for rows in (taps, constants)), _fragments(of_project[own], divided.precision)]
         if block.expand is not None:
             depth = divided.expand_steps * DEPTHS[divided.precision]
             of_expand = _matrix(arrays["0.weight"], depth, hidden)

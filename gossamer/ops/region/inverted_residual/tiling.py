@@ -15,15 +15,17 @@ _MOST_SUMS = 96
 """Sums of the projection that fit the registers of a work-item."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
-_SIZES = (1, 2, 4, 7, 8, 14, 16)
+_SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
+           (8, 16), (14, 14), (16, 16))
 """Rows and columns of a tile of outputs, about."""
-_MOST_OUTPUTS = 256
-_LONGEST = 4
-"""Ratio of a tile's longer side to its shorter one."""
-_CHUNKS = (16, 32, 48, 64, 96, 128)
+_CHUNKS = (16, 32, 48, 64, 96)
 _CLUSTERS = (1, 2, 3, 4, 6, 8)
+_MOST_SHARED = 3
+"""Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
 _WARPS = (4, 8)
 _STRIPS = (1, 2, 4, 7, 8)
+_MOST_TAPS = 25
+"""Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
 _CYCLES = {"fp16": 6.5, "tf32": 6.5, "fp32": 16.0}
 """Cycles of a scheduler for a product of 16 pixels, 8 channels and a step of input channels."""
 _FETCHED = 40.0
@@ -137,6 +139,9 @@ class BlockTiling:
     def constant_words(self) -> int:
         """Words of 16 bytes of the taps and constants of a chunk."""
         taps = math.prod(self.block.depthwise.kernel)
+        if self.convolves:
+            return (taps * self.tile.chunk // 8
+                    + sum(self.constants[:2]) * self.tile.chunk // 4)
         return (taps + sum(self.constants[:2])) * self.tile.chunk // 4
 
     @cached_property
@@ -199,6 +204,32 @@ class BlockTiling:
         per_unit = self.expand_steps * (4 + pairs * (4 + 2 * _CYCLES[self.precision]))
         return units * (per_unit + 60 * pairs + 40)
 
+    @property
+    def convolves(self) -> bool:
+        """Whether tensor cores compute the depthwise convolution."""
+        return (self.precision == "fp16"
+                and math.prod(self.block.depthwise.kernel) <= _MOST_TAPS)
+
+    @cached_property
+    def run(self) -> int:
+        """Outputs below one another that a warp convolves at once."""
+        return min((run for run in _STRIPS if self.tile.rows % run == 0), key=self._product_cycles)
+
+    def _product_cycles(self, run: int) -> float:
+        """Returns the cycles of a scheduler's warp for the depthwise convolution by products."""
+        p, tile = self.block.depthwise, self.tile
+        units = tile.chunk // 8 * -(-tile.rows // run * tile.columns // 16)
+        taps = math.prod(p.kernel)
+        rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
+        per_unit = (3 * taps + rows * p.kernel[1] * 3
+                    + run * (-(-taps // 2) * _CYCLES["fp16"] + 24) + 30)
+        return -(-units // tile.warps) * per_unit
+
+    @property
+    def blocks_per_unit(self) -> int:
+        """Work-groups that a multiprocessor is to have room for in its registers."""
+        return 8 // self.tile.warps * (1 if self.sums > 32 else 2)
+
     @cached_property
     def strip(self) -> int:
         """Neighbouring outputs that a work-item convolves at once."""
@@ -231,11 +262,12 @@ class BlockTiling:
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
                   * p.batch)
         at_once = max(1, min(limits.shared_bytes_opt_in // self.shared_bytes,
-                             512 // (32 * tile.warps) if self.sums > 48 else 24 // tile.warps))
+                             self.blocks_per_unit))
         waves = -(-groups // (limits.compute_units * at_once))
         together = -(-groups // (limits.compute_units * waves))
         warps = tile.warps / 4 * together
-        phases = [self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
+        phases = [self._product_cycles(self.run) if self.convolves
+                  else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
         if self.block.expand is not None:
             phases.append(self._expand_cycles(self.expand_pairs))
         computed = sum(max(cycles * warps, cycles + _PHASE) for cycles in phases)
@@ -251,23 +283,35 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
     p = block.depthwise
     if not p.outputs[0].size:
         return ()
-    found = []
-    for rows in _balanced(p.out_height):
-        for columns in _balanced(p.out_width):
-            if rows * columns > _MOST_OUTPUTS or max(rows, columns) > _LONGEST * min(rows, columns):
+    shapes = dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
+                           for rows, columns in _SHAPES)
+    fitting = []
+    for rows, columns in shapes:
+        groups = -(-p.out_height // rows) * -(-p.out_width // columns) * p.batch
+        for chunk in _CHUNKS:
+            if chunk >= block.hidden + 16:
                 continue
-            for chunk in _CHUNKS:
-                if chunk >= block.hidden + 16:
-                    continue
-                for cluster in _CLUSTERS:
-                    if cluster > limits.cluster or cluster > -(-block.hidden // chunk):
-                        continue
-                    found += [BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
-                                          precision) for warps in _WARPS]
-    fitting = [divided for divided in found if divided.unfit(limits) is None]
+            most = min(limits.cluster, -(-block.hidden // chunk),
+                       max(1, _MOST_SHARED * limits.compute_units // groups))
+            for cluster in [cluster for cluster in _CLUSTERS if cluster <= most][-2:]:
+                for warps in _WARPS:
+                    divided = BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
+                                          precision)
+                    if divided.unfit(limits) is None:
+                        fitting.append(divided)
     return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
 
 
-def _balanced(size: int) -> list[int]:
-    """Returns the heights of tiles of which a few of about the same height cover a size."""
-    return list(dict.fromkeys(-(-size // -(-size // each)) for each in _SIZES))
+def fits(block: Block, precision: str, limits: Limits) -> bool:
+    """Returns whether the device can run some tile of a block."""
+    p = block.depthwise
+    shapes = dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
+                           for rows, columns in _SHAPES)
+    return any(BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
+                           precision).unfit(limits) is None
+               for rows, columns in shapes for warps in _WARPS)
+
+
+def _balanced(size: int, most: int) -> int:
+    """Returns the height of tiles of at most a height, all about as high, that cover a size."""
+    return -(-size // -(-size // most))
