@@ -98,3 +98,14 @@ def test_the_report_says_why_a_block_is_not_computed_as_one(
     row = next(row for row in plan.report(2).rows if row["layer"] == "conv1")
     assert row["rejected"]["inverted_residual"] == (
         "the depthwise convolution has dilation (2, 2), takes none")
+
+
+def test_nothing_is_said_of_layers_that_are_no_block(monkeypatch: pytest.MonkeyPatch,
+                                                     tmp_path: Path) -> None:
+    no_comparison(monkeypatch)
+    build = _Blocks(8, 5)
+    for _ in range(3):
+        build.x = build.conv(build.x, 8, 8)
+    plan = make_plan(build.finish(), tmp_path, DEVICE)
+    for row in plan.report(2).rows:
+        assert not {"inverted_residual", "separable"} & set(row["rejected"])
