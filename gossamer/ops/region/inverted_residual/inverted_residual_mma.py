@@ -139,8 +139,11 @@ class SeparableMma(_FusedBlockMma):
 
 def _offered(block: Block, precision: str, limits: Limits) -> list[BlockTile]:
     """Returns the tiles that are offered, those expected to be fastest at the block's batch size
-    first."""
-    tiles = dict.fromkeys(
-        divided.tile for batch in _BATCHES
-        for divided in tilings(of_batch(block, batch), precision, limits)[:_CONFIGS])
+    first; of those with as many outputs only one for a batch size."""
+    tiles: dict[BlockTile, None] = {}
+    for batch in _BATCHES:
+        of_outputs: dict[int, BlockTile] = {}
+        for divided in tilings(of_batch(block, batch), precision, limits):
+            of_outputs.setdefault(divided.tile.rows * divided.tile.columns, divided.tile)
+        tiles.update(dict.fromkeys(list(of_outputs.values())[:_CONFIGS]))
     return sorted(tiles, key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))

@@ -291,15 +291,26 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
         for chunk in _CHUNKS:
             if chunk >= block.hidden + 16:
                 continue
-            most = min(limits.cluster, -(-block.hidden // chunk),
-                       max(1, _MOST_SHARED * limits.compute_units // groups))
-            for cluster in [cluster for cluster in _CLUSTERS if cluster <= most][-2:]:
+            most = min(limits.cluster, -(-block.hidden // chunk))
+            for cluster in _clusters(groups, most, limits.compute_units):
                 for warps in _WARPS:
                     divided = BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
                                           precision)
                     if divided.unfit(limits) is None:
                         fitting.append(divided)
     return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
+
+
+def _clusters(groups: int, most: int, units: int) -> list[int]:
+    """Returns the sizes of clusters that are tried where `groups` of them are launched: the two
+    that just do and just do not give work to all compute units, and the largest one where that
+    leaves only few work-groups for each."""
+    sizes = [size for size in _CLUSTERS if size <= most]
+    filling = sum(size * groups < units for size in sizes)
+    tried = sizes[max(0, filling - 1):filling + 1]
+    if sizes[-1] * groups <= _MOST_SHARED * units:
+        tried.append(sizes[-1])
+    return list(dict.fromkeys(tried))
 
 
 def fits(block: Block, precision: str, limits: Limits) -> bool:
