@@ -81,6 +81,10 @@
 #define CLUSTER_WAIT()
 #endif
 
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL_BY(count) PRAGMA(unroll count)
+#define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */
+
 /* With BEGINS_EARLY the kernel begins while the one before it still runs, and copies weights; what
  * that one wrote is read only after PREDECESSOR_WAIT. */
 #if BEGINS_EARLY && __CUDA_ARCH__ >= 900
@@ -487,7 +491,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++)
                 UNROLL for (int i = 0; i < 4; i++)
                     values[n][i] = EXPAND_START(part * 16 + n * 8 + (int)lane % 4 * 2 + i % 2);
-            _Pragma("unroll 4") for (int step = 0; step < EXPAND_STEPS; step++) {
+            UNROLL_BY(STEPS_AT_ONCE) for (int step = 0; step < EXPAND_STEPS; step++) {
                 Pixels found = load_pixels(inputs + tile * 16 * X_ROW, X_ROW, step, lane);
                 UNROLL for (int pair = 0; pair < EXPAND_PAIRS; pair++) {
                     Weights factors = load_weights(
@@ -562,7 +566,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 #endif
         BARRIER();
 
-        _Pragma("unroll 2") for (int step = 0; step < PROJECT_STEPS; step++) {
+        UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
             Pixels found[SUM_TILES];
             UNROLL for (int m = 0; m < SUM_TILES; m++) {
                 int tile = level * SUM_TILES + m;

@@ -22,7 +22,7 @@ _CHUNKS = (16, 32, 48, 64, 96)
 _CLUSTERS = (1, 2, 3, 4, 6, 8)
 _MOST_SHARED = 3
 """Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
-_WARPS = (4, 8)
+_WARPS = (4, 8, 16)
 _STRIPS = (1, 2, 4, 7, 8)
 _MOST_TAPS = 25
 """Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
@@ -32,8 +32,10 @@ _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle."""
 _LATENCY = 2500.0
 """Cycles in which a work-group begins, loads its first inputs and stores its results."""
-_PHASE = 250.0
-"""Cycles that the first warp of a phase takes besides its instructions."""
+_PHASE = 150.0
+"""Cycles that a phase takes besides its instructions, with the barrier behind it."""
+_CHAIN = 35.0
+"""Cycles from one product to the next that adds to the same sums."""
 _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 4}
@@ -174,16 +176,23 @@ class BlockTiling:
     def sides(self) -> int:
         """Warps that share the channels of the projection; the others share its pixels."""
         return min((sides for sides in (1, 2, 4, 8, 16) if self.tile.warps % sides == 0),
-                   key=self._project_cycles)
+                   key=lambda sides: self._longer(self._project_cycles(sides)))
+
+    def _longer(self, cycles: tuple[float, float]) -> float:
+        """Returns the time of a phase in which the warps of a scheduler issue instructions in so
+        many cycles each, and in which a warp waits so long."""
+        issued, waited = cycles
+        return max(issued * self.tile.warps / 4, waited)
 
     def _sum_tiles(self, sides: int) -> tuple[int, int]:
         """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
         return -(-self.pixel_tiles // (self.tile.warps // sides)), -(-self.out_pairs // sides)
 
-    def _project_cycles(self, sides: int) -> float:
+    def _project_cycles(self, sides: int) -> tuple[float, float]:
         tiles, pairs = self._sum_tiles(sides)
-        return self.project_steps * (
-            2 * tiles * pairs * _CYCLES[self.precision] + 4 * tiles + 4 * pairs)
+        of_step = 2 * tiles * pairs * _CYCLES[self.precision]
+        return (self.project_steps * (of_step + 4 * tiles + 4 * pairs),
+                self.project_steps * max(of_step, _CHAIN) + _PHASE)
 
     @property
     def sums(self) -> int:
@@ -196,13 +205,14 @@ class BlockTiling:
         """Pairs of channel tiles that a warp expands at once."""
         pairs = self.tile.chunk // 16
         return min((count for count in (1, 2, 3, 4) if pairs % count == 0),
-                   key=self._expand_cycles)
+                   key=lambda count: self._longer(self._expand_cycles(count)))
 
-    def _expand_cycles(self, pairs: int) -> float:
-        """Returns the cycles of a scheduler, which has a quarter of the warps."""
+    def _expand_cycles(self, pairs: int) -> tuple[float, float]:
         units = -(-self.row_tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
-        per_unit = self.expand_steps * (4 + pairs * (4 + 2 * _CYCLES[self.precision]))
-        return units * (per_unit + 60 * pairs + 40)
+        of_step = 2 * pairs * _CYCLES[self.precision]
+        finished = pairs * (24 if self.convolves else 60) + 40
+        return (units * (self.expand_steps * (of_step + 4 + 4 * pairs) + finished),
+                units * (self.expand_steps * max(of_step, _CHAIN) + 2 * finished) + _PHASE)
 
     @property
     def convolves(self) -> bool:
@@ -213,35 +223,39 @@ class BlockTiling:
     @cached_property
     def run(self) -> int:
         """Outputs below one another that a warp convolves at once."""
-        return min((run for run in _STRIPS if self.tile.rows % run == 0), key=self._product_cycles)
+        return min((run for run in _STRIPS if self.tile.rows % run == 0),
+                   key=lambda run: self._longer(self._product_cycles(run)))
 
-    def _product_cycles(self, run: int) -> float:
-        """Returns the cycles of a scheduler's warp for the depthwise convolution by products."""
+    def _product_cycles(self, run: int) -> tuple[float, float]:
+        """Returns the cycles of the depthwise convolution by products, as _expand_cycles() does."""
         p, tile = self.block.depthwise, self.tile
-        units = tile.chunk // 8 * -(-tile.rows // run * tile.columns // 16)
-        taps = math.prod(p.kernel)
+        columns = -(-tile.rows // run * tile.columns // _ROWS)
+        units = -(-tile.chunk // 8 * columns // tile.warps)
+        pairs = -(-math.prod(p.kernel) // 2)
         rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
-        per_unit = (3 * taps + rows * p.kernel[1] * 3
-                    + run * (-(-taps // 2) * _CYCLES["fp16"] + 24) + 30)
-        return -(-units // tile.warps) * per_unit
+        issued = 6 * pairs + rows * p.kernel[1] * 3 + run * (pairs * _CYCLES["fp16"] + 16) + 30
+        waited = 100 + -(-run // 2) * (pairs * _CHAIN + 80)
+        return units * issued, units * waited + _PHASE
 
     @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
-        return 8 // self.tile.warps * (1 if self.sums > 32 else 2)
+        return max(1, (8 if self.sums > 32 else 16) // self.tile.warps)
 
     @cached_property
     def strip(self) -> int:
         """Neighbouring outputs that a work-item convolves at once."""
         return min((strip for strip in _STRIPS if self.tile.columns % strip == 0),
-                   key=self._convolve_cycles)
+                   key=lambda strip: self._longer(self._convolve_cycles(strip)))
 
-    def _convolve_cycles(self, strip: int) -> float:
+    def _convolve_cycles(self, strip: int) -> tuple[float, float]:
+        """Returns the cycles of the depthwise convolution without products."""
         p, tile = self.block.depthwise, self.tile
         units = tile.rows * (tile.columns // strip) * (tile.chunk // 4)
         window = (strip - 1) * p.stride[1] + p.kernel[1]
         per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * strip * p.kernel[1])
-        return -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
+        issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
+        return issued, 1.5 * issued + _PHASE
 
     def unfit(self, limits: Limits) -> str | None:
         """Returns the reason why the device cannot run the tile, or None."""
@@ -257,7 +271,8 @@ class BlockTiling:
 
     def cycles(self, limits: Limits) -> float:
         """Returns the cycles that are expected behind the launch. Each phase of a chunk takes as
-        long as one warp waits or all warps of a scheduler issue, whichever is more."""
+        long as one warp waits or all warps of a scheduler issue, whichever is more; work-groups of
+        one multiprocessor wait at the same time."""
         p, tile = self.block.depthwise, self.tile
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
                   * p.batch)
@@ -265,16 +280,16 @@ class BlockTiling:
                              self.blocks_per_unit))
         waves = -(-groups // (limits.compute_units * at_once))
         together = -(-groups // (limits.compute_units * waves))
-        warps = tile.warps / 4 * together
         phases = [self._product_cycles(self.run) if self.convolves
                   else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
         if self.block.expand is not None:
             phases.append(self._expand_cycles(self.expand_pairs))
-        computed = sum(max(cycles * warps, cycles + _PHASE) for cycles in phases)
-        fetched = 16 * self.weight_words / _FETCHED * together
+        computed = max(sum(map(self._longer, phases)),
+                       sum(issued for issued, _ in phases) * tile.warps / 4 * together)
+        fetched = 16 * self.weight_words / _FETCHED
         latency = _LATENCY + (_CLUSTER_LATENCY if tile.cluster > 1 else 0.0)
-        return waves * (latency + 16 * self.weight_words / _FETCHED
-                        + self.turns * max(computed, fetched))
+        return waves * (latency + fetched
+                        + self.turns * max(computed, fetched * together))
 
 
 @lru_cache(maxsize=1024)
