@@ -41,6 +41,10 @@ _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
 exact choice among all formats."""
 _ENTANGLED = "the network's graph is too entangled for so many formats"
 
+_CLEARLY_FASTER = 0.8
+"""Ratio of a region's time to that of its layers alone below which none of its parts is measured as
+a region of its own."""
+
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 """An option of a node, with the layer or region and the candidate that it means."""
 
@@ -129,16 +133,35 @@ class Cheapest:
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
     def _measured_regions(self, regions: Sequence[Layer]) -> list[MeasuredLayer]:
-        """Returns the regions with their candidates, which are measured in one queue."""
-        found = [(region, *self._region_eligibility(region)) for region in regions]
-        alone = {node.layer.name: node.least_cost for node in self._nodes
-                 if isinstance(node, MeasuredLayer)}
-        self._tuner.measure_all([
-            Request(region, allowed, self._device, sum(alone[name] for name in region.covers))
-            for region, allowed, _ in found if allowed])
-        return [MeasuredLayer(region, self._device, self._precise(
-            region, list(self._tuner.measure(region, allowed, self._device)) if allowed else []),
-            reasons) for region, allowed, reasons in found]
+        """Returns the regions with their candidates. Those of as many layers are measured in one
+        queue, the largest first; one within a larger one that is clearly faster than its layers
+        alone is not measured."""
+        alone = {region.name: sum(node.least_cost for node in self._nodes
+                                  if isinstance(node, MeasuredLayer)
+                                  and node.layer.name in region.covers) for region in regions}
+        measured: dict[str, MeasuredLayer] = {}
+        for size in sorted({len(region.covers) for region in regions}, reverse=True):
+            fast = [node.layer for node in measured.values()
+                    if node.least_cost < _CLEARLY_FASTER * alone[node.layer.name]]
+            found = []
+            for region in regions:
+                if len(region.covers) == size:
+                    allowed, reasons = self._region_eligibility(region)
+                    larger = next((other for other in fast
+                                   if set(region.covers) < set(other.covers)), None)
+                    if larger is not None:
+                        reasons |= {algorithm.name: f"{larger.name} is faster with more layers"
+                                    for algorithm in allowed}
+                        allowed = []
+                    found.append((region, allowed, reasons))
+            self._tuner.measure_all([Request(region, allowed, self._device, alone[region.name])
+                                     for region, allowed, _ in found if allowed])
+            for region, allowed, reasons in found:
+                candidates = list(self._tuner.measure(region, allowed, self._device)
+                                  if allowed else [])
+                measured[region.name] = MeasuredLayer(
+                    region, self._device, self._precise(region, candidates), reasons)
+        return [measured[region.name] for region in regions]
 
     def _region_eligibility(self, region: Layer) -> tuple[list[Algorithm], dict[str, str]]:
         layers = [self._layers[name] for name in region.covers]

@@ -32,6 +32,10 @@ _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
 """Bytes of shared memory beyond which a work-group is alone on a compute unit."""
 _CONFIGS = 3
+_AT_ONCE = 2
+"""Work-groups of a compute unit that are computed at once."""
+_PRODUCTS = 400.0
+"""Multiplications of a work-item in a microsecond."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,15 @@ class _FusedBlock(RegionAlgorithm, abc.ABC):
             for variant in layout_variants(problem, ("NHWC",), config):
                 yield variant
                 yield variant.as_fp16
+
+    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float | None:
+        block = block_of(problem, self.expands)
+        assert block is not None
+        tile = _Tile(*(variant[key] for key in ("rows", "columns", "chunk", "work_group")))
+        p = block.depthwise
+        tiles = -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
+        waves = -(-tiles * p.batch // (_AT_ONCE * max(1, device.limits.compute_units)))
+        return waves * tile.products(block) / max(1, tiles) / (_PRODUCTS * tile.work_group)
 
     def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
                 device: Device) -> State:
