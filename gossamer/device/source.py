@@ -33,6 +33,10 @@ class KernelSource:
         Whether the kernel has instructions of its architecture alone, such as sm_90a's wgmma.
     headers : tuple of pathlib.Path
         Files that several kernels share; they precede the kernel's own file.
+    begins_early : bool
+        Whether CUDA may begin the kernel before the one before it in the stream has ended. The
+        kernel then waits for that itself (griddepcontrol.wait) before it reads or writes memory
+        that others write.
     """
 
     path: Path
@@ -42,6 +46,7 @@ class KernelSource:
     dynamic_shared: bool = False
     architecture_specific: bool = False
     headers: tuple[Path, ...] = ()
+    begins_early: bool = False
 
     @staticmethod
     def of(path: Path, function: str, defines: Mapping[str, object] | None = None,

@@ -96,13 +96,14 @@ def _is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
     return not algorithm.by_name_only or algorithm.name == policy.only
 
 
-def able_on(problem: Problem, device: Device, refusal_reason: Refusal
+def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
+            algorithms: Iterable[Algorithm] | None = None
             ) -> tuple[list[Algorithm], dict[str, str]]:
     """Returns the algorithms that can compute a problem on a device, and the reason for each of the
-    others."""
+    others. algorithms: those that are asked; by default all of the op."""
     able: list[Algorithm] = []
     reasons: dict[str, str] = {}
-    for algorithm in OPS[problem.op].algorithms:
+    for algorithm in OPS[problem.op].algorithms if algorithms is None else algorithms:
         reason = refusal_reason(algorithm, problem, device)
         if reason is None:
             able.append(algorithm)

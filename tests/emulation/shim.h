@@ -151,6 +151,13 @@ inline ushort4 make_ushort4(unsigned short x, unsigned short y, unsigned short z
     return {x, y, z, w};
 }
 
+inline int __float_as_int(float value)
+{
+    int bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
 inline float __int_as_float(int bits)
 {
     float value;

@@ -96,6 +96,34 @@ static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned 
     wait_for_warp(file, line);
 }
 
+/* The same with two matrices, whose rows have the addresses of lanes 0 to 15. */
+static void load_two_matrices(unsigned &d0, unsigned &d1, unsigned address, const char *file,
+                              int line)
+{
+    unsigned rest[2];
+    load_matrices(false, d0, d1, rest[0], rest[1], address, file, line);
+}
+
+/* Returns the larger or the smaller one of two numbers; NaN where one is NaN. */
+static float extreme(bool larger, float a, float b)
+{
+    if (a != a || b != b)
+        return a + b;
+    return (a > b) == larger ? a : b;
+}
+
+/* The same for each of two 16-bit floats. */
+static unsigned extreme_halves(bool larger, unsigned a, unsigned b)
+{
+    unsigned result = 0;
+    for (int shift = 0; shift < 32; shift += 16) {
+        float found = extreme(larger, half_bits_to_float((unsigned short)(a >> shift)),
+                              half_bits_to_float((unsigned short)(b >> shift)));
+        result |= (unsigned)float_to_half_bits(found) << shift;
+    }
+    return result;
+}
+
 /* Starts a copy of 16 bytes: the first `size` of them from `source`, then zeros. The target is
  * overwritten at once, and receives the copy only when that is waited for. */
 static void copy_later(unsigned address, const void *source, unsigned size)

@@ -16,9 +16,9 @@ _PTX = {
     "barrier.cluster.arrive.relaxed.aligned;": "(void)0",
     "barrier.cluster.wait.aligned;": "emulation::meet_cluster(__FILE__, __LINE__)",
     "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::of_group(%1, %2)",
+    "griddepcontrol.launch_dependents;": "(void)0",
+    "griddepcontrol.wait;": "(void)0",
     "prefetch.global.L2 [%0];": "(void)*(const volatile char *)%0",
-    "max.NaN.f32 %0, %1, %2;": "%0 = (%1) > (%2) || (%1) != (%1) ? (%1) : (%2)",
-    "min.NaN.f32 %0, %1, %2;": "%0 = (%1) < (%2) || (%1) != (%1) ? (%1) : (%2)",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
     **{f"mma.sync.aligned.{shape} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
@@ -31,6 +31,14 @@ _PTX = {
        for form, transposed in (("", "false"), (".trans", "true"))},
     **{f"cp.async.{cache}.shared.global [%0], [%1], 16, %2;":
        "emulation::copy_later(%0, %1, %2)" for cache in ("cg", "ca")},
+    "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];":
+        "emulation::load_two_matrices(%0, %1, %2, __FILE__, __LINE__)",
+    "cvt.rn.f16x2.f32 %0, %1, %2;":
+        "%0 = (unsigned)float_to_half_bits(%1) << 16 | float_to_half_bits(%2)",
+    **{f"{name}.NaN.f32 %0, %1, %2;": f"%0 = emulation::extreme({larger}, %1, %2)"
+       for name, larger in (("max", "true"), ("min", "false"))},
+    **{f"{name}.NaN.f16x2 %0, %1, %2;": f"%0 = emulation::extreme_halves({larger}, %1, %2)"
+       for name, larger in (("max", "true"), ("min", "false"))},
     "cp.async.commit_group;": "emulation::commit_copies()",
     "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",
 }

@@ -16,12 +16,18 @@ from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 
+
+def _hard_sigmoid(x: torch.Tensor, slope: float, shift: float) -> torch.Tensor:
+    return torch.clamp(x * slope + shift, 0, 1)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
     "min": torch.minimum, "max": torch.maximum, "neg": torch.neg, "abs": torch.abs,
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
     "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid, "sign": torch.sign,
-    "relu": torch.relu, "clip": torch.clamp, "leaky_relu": functional.leaky_relu}
+    "relu": torch.relu, "clip": torch.clamp, "leaky_relu": functional.leaky_relu,
+    "hard_sigmoid": _hard_sigmoid}
 """Functions of expressions that torch has with the same arguments and constants."""
 
 

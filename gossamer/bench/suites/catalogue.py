@@ -16,6 +16,7 @@ from gossamer.bench.layer_tables import (
     distinct_convolutions,
 )
 from gossamer.bench.suites.layers import convolution, layer_case, linear
+from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.suites.sparse_layers import sparse_layers
 from gossamer.bench.suites.sparse_networks import (
@@ -41,9 +42,14 @@ files that it needs."""
 
 
 def mobilenet(batch: int, files: Files) -> list[Item]:
-    """Returns MobileNetV2 as a single case."""
-    return [Item("mobilenet", "mobilenetv2", batch, lambda setting: network_case(
-        "mobilenet", _mobilenet("mobilenetv2"), batch, setting))]
+    """Returns MobileNetV2 with trained weights, and others of its kind with random ones."""
+    def item(name: str, make: Callable[[], PeerNetwork]) -> Item:
+        return Item("mobilenet", name, batch, lambda setting: network_case(
+            "mobilenet", make(), batch, setting))
+
+    others = {name: partial(_mobile_network, name) for name in MOBILE_NETWORKS}
+    return [item("mobilenetv2", lambda: _mobilenet("mobilenetv2")),
+            *(item(name, make) for name, make in others.items())]
 
 
 def networks(batch: int, files: Files) -> list[Item]:
@@ -132,6 +138,11 @@ def _file_items(suite: str, batch: int, files: Files) -> list[Item]:
     """The networks of the model files."""
     return [_forced(suite, _file_network(path).name, partial(_file_network, path), batch)
             for path in files.models]
+
+
+def _mobile_network(name: str) -> PeerNetwork:
+    """A network of MOBILE_NETWORKS."""
+    return PeerNetwork(name, MOBILE_NETWORKS[name]())
 
 
 def _mobilenet(name: str) -> PeerNetwork:

@@ -16,11 +16,15 @@ from gossamer.plan.program import Layer
 
 @dataclass(frozen=True)
 class Request:
-    """A layer, the algorithms that may compute it, and the device on which they may."""
+    """A layer, the algorithms that may compute it, and the device on which they may.
+
+    alone_us: for a region, microseconds that its layers take one by one; infinite for other layers.
+    """
 
     layer: Layer
     algorithms: Sequence[Algorithm]
     device: Device
+    alone_us: float = math.inf
 
     @property
     def problem(self) -> Problem:

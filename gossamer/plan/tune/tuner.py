@@ -287,10 +287,10 @@ class Tuner(Measures):
     def _required_instead(self, work: Work, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns an attempt for each layer for which no candidate that was measured works, the
         most precise first, so that it is measured though measuring was ended or others were
-        expected to be faster."""
+        expected to be faster. Regions whose layers work alone need none."""
         instead: list[Attempt] = []
         for times in work.times.values():
-            if times.best:
+            if times.best or times.alone_us < math.inf:
                 continue
             own = [attempt for attempt in attempts if times in attempt.group.layers]
             left = [attempt for attempt in own

@@ -18,6 +18,7 @@ from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites.catalogue import SUITES, named, select
 from gossamer.bench.suites.layers import convolution, layer_case, linear
+from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.bench.suites.training import BACKPROP, MANY
 from gossamer.bench.work import Case
 from gossamer.device.base import Device
@@ -61,7 +62,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     count = {name: sum(item.suite == name for item in items) for name in suites}
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
-    assert count == {"mobilenet": 2, "networks": 2, "darknet": 4,
+    assert count == {"mobilenet": 2 * (1 + len(MOBILE_NETWORKS)), "networks": 2, "darknet": 4,
                      "conv-layers": 2 * len(convolutions),
                      "gemm": 2 * len(products) - squares, "tuning": 8,
                      "backprop": len(BACKPROP), "train-many": len(MANY)}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import as_tf32
+from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
 from gossamer.tensor import TensorSpec
 
 PIECES = 8
@@ -59,7 +59,7 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     eighth, piece = np.meshgrid(np.arange(PIECES), np.arange(PIECES), indexing="ij")
     swizzled = ordered[:, :, :, eighth, piece ^ eighth].reshape(groups, stages, lines, -1)
     if precision == "tf32":
-        return as_tf32(np.ascontiguousarray(swizzled))
+        return rounded_to_tf32(np.ascontiguousarray(swizzled))
     with np.errstate(over="ignore"):
         return swizzled.astype(np.float16)
 
