@@ -63,7 +63,8 @@ def binary_form(problem: Conv2dProblem) -> BinaryForm:
     """Returns the form of a problem that bits can compute."""
     dtype = _dtype_of(problem.facts[0])
     assert dtype is not None
-    return BinaryForm(dtype, result_dtype(problem.epilogue.expression))
+    written = [result_dtype(problem.epilogue.expression), _dtype_of(problem.result)]
+    return BinaryForm(dtype, "bits" if "bits" in written else written[0] or written[1])
 
 
 def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
