@@ -1,5 +1,5 @@
-"""Signs of sums that are never 0: something is left of every sum that can occur after scale and bias,
-as for an odd number of products of 1 and -1, or for a threshold between two integers."""
+"""Signs of sums that are never 0, as something is left of every sum that can occur after scale and
+bias: for an odd number of products of 1 and -1, or for a threshold between two integers."""
 
 from __future__ import annotations
 
