@@ -2,9 +2,10 @@
 
 from gossamer.ops.op import Op
 from gossamer.ops.region.algorithm import RegionAlgorithm
+from gossamer.ops.region.binary import HostPopcountRegion, PopcountRegion
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
-ALGORITHMS: tuple[RegionAlgorithm, ...] = ()
+ALGORITHMS: tuple[RegionAlgorithm, ...] = (PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)
