@@ -20,6 +20,10 @@ from gossamer.tensor import TensorSpec
 PRECISIONS = ("fp32", "tf32", "fp16")
 """The precisions from the most to the least precise; allowing one allows those before it."""
 
+EXACT = "b1"
+"""The precision that rows state of exact products of signs. It stands beside the order of
+PRECISIONS, not in it: such algorithms are allowed whatever precision is."""
+
 
 @dataclass(frozen=True)
 class Epilogue:
@@ -219,12 +223,30 @@ class Algorithm(abc.ABC):
         Whether zeros among the weights cost as much as other values.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
+    exact : bool
+        Whether sums are exact integers of bits, so that rows state the precision EXACT.
     """
 
     op: ClassVar[str]
     name: ClassVar[str]
     dense: ClassVar[bool] = True
     vendor: ClassVar[str] = ""
+    exact: ClassVar[bool] = False
+
+    def stated_precision(self, variant: Variant) -> str:
+        """Return the precision of a variant as rows of reports and benchmarks state it.
+
+        Parameters
+        ----------
+        variant : Variant
+            One of the algorithm's variants.
+
+        Returns
+        -------
+        str
+            EXACT, or one of PRECISIONS.
+        """
+        return EXACT if self.exact else variant.precision
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:

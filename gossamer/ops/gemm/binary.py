@@ -41,6 +41,7 @@ class HostPopcountGemm(Algorithm):
 
     op = "gemm"
     name = "host_popcount"
+    exact = True
     _convolution = HostPopcount()
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
@@ -68,6 +69,7 @@ class PopcountGemm(Algorithm):
 
     op = "gemm"
     name = "popcount"
+    exact = True
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return reason_not_popcount(BinaryLayer(_one_image(problem)), device, TILES)

@@ -41,6 +41,7 @@ class _Region:
 class BinaryRegion(RegionAlgorithm, abc.ABC):
     """A convolution of signs with the layers around it."""
 
+    exact = True
     patterns = (("pad", "conv2d", "elementwise"), ("pad", "conv2d"), ("conv2d", "elementwise"))
 
     @abc.abstractmethod

@@ -45,6 +45,7 @@ class HostPopcount(Algorithm):
 
     op = "conv2d"
     name = "host_popcount"
+    exact = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return "runs on the host only" if device.compiles else reason_not_binary(problem)

@@ -129,6 +129,7 @@ class Popcount(Algorithm):
 
     op = "conv2d"
     name = "popcount"
+    exact = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return reason_not_popcount(BinaryLayer(problem), device)
