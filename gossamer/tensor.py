@@ -57,7 +57,8 @@ class Format:
 
     layout: "row", or for rank 4 "NCHW", "NHWC", "CHWN", or for packed dtypes "packed32" and
     "packed64": N(C/b)HWb, in which b channels are one word of b bits. A dtype of several planes
-    has its words for the same channels side by side.
+    has its words for the same channels side by side. A matrix (N, C) is packed like N images of one
+    pixel.
     dtype: a NumPy dtype name, or one of PACKED_DTYPES.
     channel_multiple: number to a multiple of which memory rounds C up; the added channels are zero.
     border: (top, left, bottom, right) numbers of zeros that are stored round H and W; of a packed
@@ -109,7 +110,7 @@ class Format:
         """Returns the shape in memory order with paddings, in words for a packed layout."""
         if self.layout == ROW_MAJOR:
             return shape
-        n, c, h, w = shape
+        n, c, h, w = image_shape(shape)
         top, left, bottom, right = self.border
         h, w = h + top + bottom, w + left + right
         if self.is_packed:
@@ -154,8 +155,10 @@ class TensorSpec:
     format: Format = field(default_factory=Format)
 
     def __post_init__(self) -> None:
-        if self.layout != ROW_MAJOR and len(self.shape) != 4:
-            raise ValueError(f"layout {self.layout} needs 4 dimensions, got shape {self.shape}")
+        ranks = (2, 4) if self.format.is_packed else (4,)
+        if self.layout != ROW_MAJOR and len(self.shape) not in ranks:
+            raise ValueError(f"layout {self.layout} needs {' or '.join(map(str, ranks))} "
+                             f"dimensions, got shape {self.shape}")
         if any(size < 0 for size in self.shape):
             raise ValueError(f"negative size in shape {self.shape}")
 
@@ -291,12 +294,12 @@ def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 def _pack_words(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     n, words, h, w, planes = _word_shape(spec)
-    _, c, height, width = spec.shape
+    _, c, height, width = image_shape(spec.shape)
     top, left = spec.format.border[:2]
     word_bits = _WORD_BITS[spec.layout]
     bits = np.zeros((n, words * word_bits, h, w, planes), bool)
     bits[:, :c, top:top + height, left:left + width] = PACKED_DTYPES[spec.dtype].bits(
-        np.asarray(array))
+        np.asarray(array).reshape(image_shape(spec.shape)))
     # the first channel is the lowest bit of its word
     by_word = bits.reshape(n, words, word_bits, h, w, planes).transpose(0, 1, 3, 4, 5, 2)
     octets = np.packbits(np.ascontiguousarray(by_word), axis=-1, bitorder="little")
@@ -306,7 +309,7 @@ def _pack_words(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 def _unpack_words(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     n, words, h, w, planes = _word_shape(spec)
-    _, c, height, width = spec.shape
+    _, c, height, width = image_shape(spec.shape)
     top, left = spec.format.border[:2]
     word_bits = _WORD_BITS[spec.layout]
     octets = np.ascontiguousarray(stored.reshape(n, words, h, w, planes, 1).astype(
@@ -314,7 +317,7 @@ def _unpack_words(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     bits = np.unpackbits(octets, axis=-1, bitorder="little").astype(bool)
     channels = bits.transpose(0, 1, 5, 2, 3, 4).reshape(n, words * word_bits, h, w, planes)
     return PACKED_DTYPES[spec.dtype].numbers(
-        channels[:, :c, top:top + height, left:left + width])
+        channels[:, :c, top:top + height, left:left + width]).reshape(spec.shape)
 
 
 def _word_shape(spec: TensorSpec) -> tuple[int, int, int, int, int]:
@@ -324,6 +327,13 @@ def _word_shape(spec: TensorSpec) -> tuple[int, int, int, int, int]:
 
 def _rounded_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
+
+
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Returns the shape (N, C, H, W) as which a packed tensor lies in memory: a matrix is N images
+    of one pixel."""
+    n, c, h, w = shape if len(shape) == 4 else (*shape, 1, 1)
+    return n, c, h, w
 
 
 def default_format(shape: tuple[int, ...], dtype: str = "float32") -> Format:

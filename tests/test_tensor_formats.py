@@ -27,8 +27,9 @@ def values_of(spec):
     return rng.integers(-9, 9, spec.shape).astype(spec.dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("format_", PLAIN + PACKED, ids=str)
+@pytest.mark.parametrize(("shape", "format_"), [
+    *itertools.product(SHAPES, PLAIN + PACKED),
+    *itertools.product([(0, 5), (1, 1), (2, 70)], PACKED)], ids=str)
 def test_unpack_returns_what_was_packed(shape, format_):
     spec = TensorSpec(shape, format_)
     values = values_of(spec)
@@ -49,6 +50,13 @@ def test_paddings_are_zero(format_):
         assert ones == values.size * PACKED_DTYPES[spec.dtype].planes
     else:
         assert np.count_nonzero(stored) == values.size
+
+
+@pytest.mark.parametrize("format_", PACKED, ids=str)
+def test_a_matrix_is_packed_like_images_of_one_pixel(format_):
+    matrix, images = TensorSpec((3, 70), format_), TensorSpec((3, 70, 1, 1), format_)
+    values = values_of(matrix)
+    np.testing.assert_array_equal(pack(values, matrix), pack(values.reshape(images.shape), images))
 
 
 def test_words_of_bits():

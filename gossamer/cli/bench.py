@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
         metavar="SUITE...", help="mobilenet, conv-layers, gemm, darknet, networks, "
-                                 "sparse-layers, sparse-networks, tuning, backprop, "
+                                 "sparse-layers, sparse-networks, binary-networks, tuning, "
+                                 "backprop, "
                                  "train-many")] = None,
     model: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE", help=f"A network for the suites networks, sparse-networks and tuning: "
-                             f"{registry.descriptions()}; may be repeated.")] = None,
+        metavar="FILE", help=f"A network for the suites networks, sparse-networks, "
+                             f"binary-networks and tuning: {registry.descriptions()}; may be "
+                             "repeated.")] = None,
     data: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="The published sparse weights that sparse-layers, "
                                "sparse-networks and tuning measure; benchmarks/README.md lists "

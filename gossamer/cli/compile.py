@@ -263,7 +263,7 @@ def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
           + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         print(report.shares_line)
-    for line in (report.zeros_line, report.build_line):
+    for line in (report.zeros_line, report.forms_line, report.build_line):
         if line:
             print(line)
     print(*notes, sep="\n")

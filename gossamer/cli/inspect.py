@@ -13,7 +13,8 @@ from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, Weights
 from gossamer.io import terminal
 from gossamer.io.text import human
 from gossamer.model.infer.resolve import resolve
-from gossamer.plan.report.summary import summarise
+from gossamer.plan.report.forms import forms_line
+from gossamer.plan.report.summary import forms_of_layers, summarise
 
 
 def inspect(
@@ -23,25 +24,34 @@ def inspect(
     weights: WeightsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the nodes of a network's file: shapes, parameters, FLOPs and density."""
+    """Show the nodes of a network's file: shapes, parameters, FLOPs and density, and which layers
+    bits can compute."""
     graph = load_graph(model, shape, weights)
     rows = [asdict(row) for row in summarise(resolve(graph, batch))]
+    forms = forms_of_layers(graph, batch)
+    for row in rows:
+        form = forms.get(row["name"])
+        row["form"] = None if form is None else form.form
+        row["form_reason"] = None if form is None else form.reason
     totals = {"parameters": sum(row["parameters"] for row in rows),
               "flops": sum(row["flops"] for row in rows)}
     if as_json:
         terminal.print_json({"model": model, "batch": batch, **totals, "rows": rows})
         return
-    _print_nodes(rows)
+    line = forms_line(forms.values())
+    _print_nodes(rows, with_form=bool(line))
     print(f"{len(rows)} nodes, {human(totals['parameters'])} parameters, "
           f"{human(totals['flops'])} FLOPs at batch {batch}")
+    if line:
+        print(line)
 
 
-def _print_nodes(rows: Iterable[Mapping[str, Any]]) -> None:
+def _print_nodes(rows: Iterable[Mapping[str, Any]], *, with_form: bool) -> None:
     cells = [{**row, "output_shape": "x".join(map(str, row["output_shape"])),
               "parameters": str(row["parameters"] or ""),
               "flops": human(row["flops"]) if row["flops"] else "",
               "density": None if row["density"] is None else f"{row['density']:.1%}"}
              for row in rows]
-    terminal.print_table({"name": "node", "op": "op", "output_shape": "output",
-                          "parameters": "parameters", "flops": "FLOPs", "density": "density"},
-                         cells)
+    titles = {"name": "node", "op": "op", "output_shape": "output", "parameters": "parameters",
+              "flops": "FLOPs", "density": "density"}
+    terminal.print_table(titles | ({"form": "form"} if with_form else {}), cells)

@@ -76,11 +76,19 @@ def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         if step.function == "constant":
             values.append(numbers[0])
             continue
-        if step.function not in _OPERATORS:
+        if step.function not in (*_OPERATORS, *_COMPARISONS, "where"):
             return []
         values.append(node.outputs[0] if index == last else f"{node.name}.{index}")
         arguments = [values[argument] for argument in step.arguments]
-        if step.function == "leaky_relu":
+        truth = f"{node.name}.{index}.truth"
+        if step.function in _COMPARISONS:
+            # the truth values of expressions are numbers
+            protos += [helper.make_node(_COMPARISONS[step.function], arguments, [truth]),
+                       helper.make_node("Cast", [truth], [values[-1]], to=TensorProto.FLOAT)]
+        elif step.function == "where":
+            protos += [helper.make_node("Cast", arguments[:1], [truth], to=TensorProto.BOOL),
+                       helper.make_node("Where", [truth, *arguments[1:]], [values[-1]])]
+        elif step.function == "leaky_relu":
             del constants[numbers[0]]
             protos.append(helper.make_node("LeakyRelu", arguments, [values[-1]],
                                            alpha=step.constants[0]))
@@ -184,6 +192,9 @@ def _adds_only(node: Node) -> bool:
             and all(step.function == "add" for step in steps))
 
 
+_COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
+                "greater_equal": "GreaterOrEqual", "equal": "Equal"}
+"""The operators of comparisons, whose results are truth values in ONNX."""
 _OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
               "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
               "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "clip": "Clip",

@@ -20,6 +20,10 @@ from gossamer.tensor import TensorSpec
 PRECISIONS = ("fp32", "tf32", "fp16")
 """The precisions from the most to the least precise; allowing one allows those before it."""
 
+EXACT = "b1"
+"""The precision that rows state of exact products of signs. It stands beside the order of
+PRECISIONS, not in it: such algorithms are allowed whatever precision is."""
+
 
 @dataclass(frozen=True)
 class Epilogue:
@@ -222,6 +226,8 @@ class Algorithm(abc.ABC):
     by_name_only : bool
         Whether it computes a layer only where it is asked for by its name. It is a published form
         that another algorithm includes and surpasses, so that measuring it would bring nothing.
+    exact : bool
+        Whether sums are exact integers of bits, so that rows state the precision EXACT.
     """
 
     op: ClassVar[str]
@@ -229,6 +235,22 @@ class Algorithm(abc.ABC):
     dense: ClassVar[bool] = True
     vendor: ClassVar[str] = ""
     by_name_only: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
+
+    def stated_precision(self, variant: Variant) -> str:
+        """Return the precision of a variant as rows of reports and benchmarks state it.
+
+        Parameters
+        ----------
+        variant : Variant
+            One of the algorithm's variants.
+
+        Returns
+        -------
+        str
+            EXACT, or one of PRECISIONS.
+        """
+        return EXACT if self.exact else variant.precision
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.ops.algorithm import Problem
 
-_LEFT_OUT = ("facts", "scaled_signs")
+_LEFT_OUT = ("facts", "result", "scaled_signs")
 """Fields that say what is known of values, which are left out where that is nothing."""
 
 

@@ -33,7 +33,8 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4 rewrites a float4 of four neighbours in memory whose first index is a multiple of 4.
     Its channel is that of all four with `one_channel`; else the four have consecutive channels,
-    and the first of them is a multiple of 4.
+    and the first of them is a multiple of 4. EPILOGUE2(value, second, channel, index) rewrites a
+    float and sets another one, of an expression with two outputs.
 
     tensor_dtype: dtype of the tensor operands, "float32" or "float16". prefix: begins the names of
     the macros, and in lower case those of the parameters, in a kernel that has several epilogues.
@@ -63,20 +64,26 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
             return f"LOAD4({operand}{i} + (channel))"
         return f"LOAD_HALF4({operand}{i}, index)" if halves else f"LOAD4({operand}{i} + (index))"
 
-    def body(variable: str, operands: Sequence[str], prefix: str) -> str:
-        lines, results = epilogue.expression.c_statements([variable, *operands], c_float, prefix)
+    def body(variable: str, operands: Sequence[str], second: str = "") -> str:
+        lines, results = epilogue.expression.c_statements([variable, *operands], c_float, "e")
+        if second:
+            lines.append(f"{second} = {results[1]};")
         return f"{{ {' '.join(lines)} {variable} = {results[0]}; }}"
 
-    scalar = body("value", [load(i, kind) for i, kind in enumerate(epilogue.operands)], "e")
+    loaded = [load(i, kind) for i, kind in enumerate(epilogue.operands)]
     loads = " ".join(f"float4 v{i} = {load4(i, kind)};"
                      for i, kind in enumerate(epilogue.operands))
-    lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))], "e")
+    lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))])
                      for lane in "xyzw")
-    return {
+    macros = {
         f"{prefix}EPILOGUE_PARAMETERS": parameters,
-        f"{prefix}EPILOGUE(value, channel, index)": scalar,
+        f"{prefix}EPILOGUE(value, channel, index)": body("value", loaded),
         f"{prefix}EPILOGUE4(value, channel, index)": f"{{ {loads} {lanes} }}",
     }
+    if len(epilogue.expression.outputs) == 2:
+        macros[f"{prefix}EPILOGUE2(value, second, channel, index)"] = body(
+            "value", loaded, "second")
+    return macros
 
 
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gossamer.facts import ValueFacts
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, pack
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
@@ -28,6 +28,13 @@ def formats_for(facts: ValueFacts) -> list[Format]:
         if can_hold(formats[0], facts):
             return formats
     return []
+
+
+def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
+    """Returns the words (words, planes) of a pixel all of whose channels have one value, in the
+    packed format of a spec; bits beyond its channels are 0."""
+    pixel = replace(spec, shape=(1, spec.shape[1], 1, 1))
+    return pack(np.full(pixel.shape, value, np.float32), pixel).reshape(pixel.stored_shape[1], -1)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from gossamer.ops.region.algorithm import RegionAlgorithm
-from gossamer.ops.region.problem import ENTRY, RegionProblem, Source
+from gossamer.ops.region.problem import RegionProblem, Source, entry
 from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
 
@@ -33,7 +33,8 @@ def find_regions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
         for pattern in patterns:
             found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
     regions = (region_of([layers[index] for index in indices], _read_elsewhere(
-        layers, readers, indices, outputs)) for indices in found)
+        layers, readers, indices, outputs)) for indices in found
+        if not _is_read_too_early(layers, readers, indices))
     return [region for region in regions if region is not None and recognising(region)]
 
 
@@ -44,6 +45,27 @@ def recognising(region: Layer) -> list[RegionAlgorithm]:
     ops = tuple(part.op for part in problem.parts)
     return [algorithm for algorithm in region_algorithms()
             if ops in algorithm.patterns and algorithm.recognises(problem)]
+
+
+def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
+                       indices: tuple[int, ...]) -> bool:
+    """Returns whether another layer reads what some of the layers write before all that these read
+    from outside is there."""
+    place = indices[_place([layers[index] for index in indices])]
+    return any(reader < place and reader not in indices for index in indices
+               for name in layers[index].outputs for reader in readers.get(name, ()))
+
+
+def _place(layers: Sequence[Layer]) -> int:
+    """Returns the number of the layer at whose place in the network a region can be computed: the
+    last of those that are the first to read some value from outside."""
+    known = {name for layer in layers for name in layer.outputs}
+    place = 0
+    for index, layer in enumerate(layers):
+        if not known.issuperset(layer.inputs):
+            place = index
+            known.update(layer.inputs)
+    return place
 
 
 def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Sequence[str],
@@ -69,8 +91,8 @@ def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 
 def region_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
-    """Returns layers as one layer with a RegionProblem; None where they read several values from
-    outside, or where nobody reads what they write.
+    """Returns layers as one layer with a RegionProblem; None where they read nothing from outside,
+    or where nobody reads what they write.
 
     read_elsewhere: the values that other layers, or the network's user, read.
     """
@@ -80,9 +102,9 @@ def region_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
     entries = list(dict.fromkeys(name for layer in layers for name in layer.inputs
                                  if name not in sources))
     exits = [name for name in sources if name in read_elsewhere]
-    if len(entries) != 1 or not exits:
+    if not entries or not exits:
         return None
-    sources[entries[0]] = ENTRY
+    sources.update({name: entry(number) for number, name in enumerate(entries)})
     parts = tuple(layer.problem for layer in layers if layer.problem is not None)
     problem = RegionProblem(
         parts, tuple(tuple(sources[name] for name in layer.inputs) for layer in layers),
@@ -106,8 +128,11 @@ def _density(layers: Sequence[Layer]) -> float | None:
 
 
 def with_regions(layers: Sequence[Layer], regions: Sequence[Layer]) -> list[Layer]:
-    """Returns the layers with regions in place of the layers that they cover, each at the place of
-    the first of these."""
-    region_of_layer = {name: region for region in regions for name in region.covers}
-    result = [region_of_layer.get(layer.name, layer) for layer in layers]
-    return list({id(layer): layer for layer in result}.values())
+    """Returns the layers with regions in place of the layers that they cover, each where all that
+    it reads is there."""
+    by_name = {layer.name: layer for layer in layers}
+    at_place = {region.covers[_place([by_name[name] for name in region.covers])]: region
+                for region in regions}
+    covered = {name for region in regions for name in region.covers}
+    return [at_place.get(layer.name, layer) for layer in layers
+            if layer.name in at_place or layer.name not in covered]

@@ -1,42 +1,84 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, integers
-from gossamer.ops.gemm.binary import HostPopcountGemm
+from gossamer.ops.algorithm import Algorithm, Epilogue
+from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.ops.conv2d.binary.signs import EPILOGUES, SCALED
+from tests.conftest import is_slow
+from tests.ops.conv2d.binary.signs import (
+    BATCH_NORM_BITS,
+    BATCH_NORM_SIGN,
+    EPILOGUES,
+    RESIDUAL,
+    SCALED,
+)
 from tests.ops.harness import run_variant
 
-ALGORITHM = HostPopcountGemm()
 
-
-@given(rows=st.sampled_from([0, 1, 3, 17, 40]), columns=st.sampled_from([1, 10, 65]),
-       depth=st.sampled_from([1, 63, 64, 200]), epilogue=st.sampled_from(EPILOGUES),
-       known=st.sampled_from([PLUS_MINUS_ONE, TERNARY]), seed=st.integers(0, 99))
-@settings(max_examples=60)
-def test_every_bit_of_any_product(rows, columns, depth, epilogue, known, seed: int) -> None:
-    problem = GemmProblem(rows, columns, depth, epilogue, SCALED,
-                          (known, *[integers(-4, 4)] * epilogue.tensor_count))
-    device, rng = find("host"), np.random.default_rng(seed)
-    assert ALGORITHM.supports(problem, device) is None
+def check_exact(algorithm: Algorithm, problem: GemmProblem, device: Device, choice: int,
+                seed: int) -> None:
+    """Fails unless the results of a variant equal those of integer arithmetic, every bit."""
+    rng = np.random.default_rng(seed)
+    assert algorithm.supports(problem, device) is None
     arrays = {name: rng.choice([-1.5, -0.25, 0.0, 1.0, 3.0], shape).astype(np.float32)
               for name, shape in problem.weight_shapes.items()}
-    arrays["weight"] = (rng.choice([-1, 1], (columns, depth)) * rng.choice(
-        [0.25, 1.0, 2.0], (columns, 1))).astype(np.float32)
+    arrays["weight"] = (rng.choice([-1, 1], (problem.columns, problem.depth)) * rng.choice(
+        [0.25, 1.0, 2.0], (problem.columns, 1))).astype(np.float32)
     inputs = problem.example_inputs(rng)
-    (variant,) = ALGORITHM.variants(problem, device)
-    (result,) = run_variant(ALGORITHM, problem, variant, device, Weights(arrays, device), inputs)
+    variants = list(algorithm.variants(problem, device))
+    variant = variants[choice % len(variants)]
+    (result,) = run_variant(algorithm, problem, variant, device, Weights(arrays, device), inputs)
     np.testing.assert_array_equal(result, reference(problem, inputs, arrays)[0].astype(np.float32))
 
 
+@st.composite
+def problems(draw: st.DrawFn) -> GemmProblem:
+    epilogue = draw(st.sampled_from(EPILOGUES))
+    known = draw(st.sampled_from([PLUS_MINUS_ONE, TERNARY]))
+    return GemmProblem(
+        draw(st.sampled_from([0, 1, 3, 17, 40])), draw(st.sampled_from([1, 10, 65])),
+        draw(st.sampled_from([1, 63, 64, 200])), epilogue, SCALED,
+        (known, *[integers(-4, 4)] * epilogue.tensor_count))
+
+
+@given(problem=problems(), choice=st.integers(0, 3), seed=st.integers(0, 99))
+@settings(max_examples=60)
+def test_every_bit_of_any_product(problem: GemmProblem, choice: int, seed: int) -> None:
+    check_exact(HostPopcountGemm(), problem, find("host"), choice, seed)
+
+
+@given(problem=problems(), choice=st.integers(0, 19), seed=st.integers(0, 99))
+@settings(max_examples=15)
+def test_every_bit_of_any_product_on_a_device(compiled_device: Device, problem: GemmProblem,
+                                              choice: int, seed: int) -> None:
+    if is_slow(compiled_device):
+        problem = replace(problem, rows=min(3, problem.rows))
+    check_exact(PopcountGemm(), problem, compiled_device, choice, seed)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("epilogue", [BATCH_NORM_BITS, BATCH_NORM_SIGN, RESIDUAL])
+def test_every_tile(compiled_device: Device, epilogue: Epilogue) -> None:
+    slow = is_slow(compiled_device)
+    problem = GemmProblem(3 if slow else 9, 33, 70, epilogue, SCALED,
+                          (TERNARY, *[integers(-4, 4)] * epilogue.tensor_count))
+    for choice in range(0, 20, 5 if slow else 2):
+        check_exact(PopcountGemm(), problem, compiled_device, choice, choice)
+
+
 def test_the_reason_names_what_is_missing() -> None:
-    device = find("host")
-    assert "any floats" in ALGORITHM.supports(GemmProblem(1, 2, 3, weights_info=SCALED), device)
+    algorithm, device = HostPopcountGemm(), find("host")
+    assert "any floats" in algorithm.supports(GemmProblem(1, 2, 3, weights_info=SCALED), device)
     problem = GemmProblem(1, 2, 3, weights_info=WeightsInfo(), facts=(TERNARY,))
-    assert "its weights are not" in ALGORITHM.supports(problem, device)
+    assert "its weights are not" in algorithm.supports(problem, device)

@@ -93,6 +93,16 @@ def test_packed_and_back(device: Device, packed: str, dtype: str) -> None:
             check(convert(words, floats, (FACTS[dtype],)), device)
 
 
+@pytest.mark.parametrize("packed", PACKED_LAYOUTS)
+def test_packed_matrices(device: Device, packed: str) -> None:
+    for shape in [(0, 5), (3, 70), (1, 64)]:
+        bits, trits = (TensorSpec(shape, Format(packed, dtype)) for dtype in PACKED_DTYPES)
+        for floats in (default_spec(shape), default_spec(shape, "float16")):
+            check(convert(floats, trits, (TERNARY,)), device)
+            check(convert(bits, floats, (PLUS_MINUS_ONE,)), device)
+        check(convert(bits, trits, (PLUS_MINUS_ONE,)), device)
+
+
 def test_every_pair_of_packed_formats(device: Device) -> None:
     formats = [Format(layout, dtype) for layout in PACKED_LAYOUTS for dtype in PACKED_DTYPES]
     for source in formats:

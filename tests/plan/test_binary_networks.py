@@ -15,7 +15,9 @@ from threadpoolctl import threadpool_limits
 
 import gossamer
 from gossamer.device.base import Device
+from tests.conftest import is_slow
 from tests.model.onnx_models import runtime, save
+from tests.plan.choose.regions.toy import make_plan
 from tests.plan.photos import mnist, photos
 from tests.plan.signs import Sign, cut, first_turned, signs, with_outputs
 from tests.tolerances import normalised_error, tolerance
@@ -158,6 +160,38 @@ def test_bits_compute_the_same_outputs(name: str, layers: int,
     np.testing.assert_array_equal(on_bits(images), on_floats(images))
     taken = [row["algorithm"] for row in on_bits.report(BLOCK).rows]
     assert taken.count("host_popcount") == layers
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("name", "steps"), [("cnv_w1a1_cifar10", 8), ("lfc_w1a1_mnist", 4),
+                                             ("resnet18_w1a1_cifar10", 20)])
+def test_bits_compute_the_same_outputs_on_devices(
+        name: str, steps: int, compiled_device: Device,
+        shared_model: Callable[[str], Path]) -> None:
+    if is_slow(compiled_device):
+        pytest.skip("Oclgrind interprets: a network takes minutes")
+    path = str(shared_model(name))
+    images = photos(name, 2)
+    on_floats = gossamer.compile(path, compiled_device, only="im2col_gemm")
+    on_bits = gossamer.compile(path, compiled_device, only="popcount")
+    np.testing.assert_array_equal(on_bits(images), on_floats(images))
+    taken = [row["algorithm"] for row in on_bits.report(2).rows]
+    assert taken.count("popcount") == steps
+
+
+@pytest.mark.shared
+def test_measured_plans_keep_the_classes(compiled_device: Device, tmp_path: Path,
+                                         shared_model: Callable[[str], Path]) -> None:
+    if is_slow(compiled_device):
+        pytest.skip("Oclgrind interprets: measuring takes long")
+    graph = gossamer.load(str(shared_model("lfc_w1a1_mnist")))
+    images, _ = mnist()
+    expected = gossamer.compile(graph, "host")(images[:1000])
+    plan = make_plan(graph, tmp_path, compiled_device.name, only="popcount")
+    np.testing.assert_array_equal(plan(images[:1000]), expected)
+    packed = [step.variant.inputs[0].format.is_packed for step in plan.program(1000).steps
+              if step.layer.op == "gemm"]
+    assert packed == [True] * 4
 
 
 SIGNS = [Sign("x", "a"), Sign("y", "b")]

@@ -21,13 +21,28 @@ def _hard_sigmoid(x: torch.Tensor, slope: float, shift: float) -> torch.Tensor:
     return torch.clamp(x * slope + shift, 0, 1)
 
 
+def _truth(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Returns a comparison whose result is 1 or 0 in the dtype of its arguments."""
+    def compared(x: Any, y: Any) -> torch.Tensor:
+        dtype = next(each.dtype for each in (x, y) if isinstance(each, torch.Tensor))
+        return compare(x, y).to(dtype)
+
+    return compared
+
+
+def _where(condition: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
+    return torch.where(condition != 0, x, y).to(condition.dtype)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
     "min": torch.minimum, "max": torch.maximum, "neg": torch.neg, "abs": torch.abs,
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
     "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid, "sign": torch.sign,
     "relu": torch.relu, "clip": torch.clamp, "leaky_relu": functional.leaky_relu,
-    "hard_sigmoid": _hard_sigmoid}
+    "hard_sigmoid": _hard_sigmoid,
+    "less": _truth(torch.lt), "less_equal": _truth(torch.le), "greater": _truth(torch.gt),
+    "greater_equal": _truth(torch.ge), "where": _where}
 """Functions of expressions that torch has with the same arguments and constants."""
 
 
@@ -184,6 +199,16 @@ def _pool(writer: _Writer, node: Node) -> fx.Node:
                        bool(a["count_include_pad"]))
 
 
+def _pad(writer: _Writer, node: Node) -> fx.Node:
+    a = node.attributes
+    if a["mode"] != "constant":
+        raise writer.refused(node)
+    pads, rank = tuple(a["pads"]), len(writer.shape(node.inputs[0]))
+    last_first = [size for axis in reversed(range(rank)) for size in pads[axis::rank]]
+    return writer.call(functional.pad, writer.value(node.inputs[0]), tuple(last_first),
+                       "constant", float(a.get("value") or 0.0))
+
+
 def _elementwise(writer: _Writer, node: Node) -> fx.Node:
     return writer.expression(node, node.attributes["expression"],
                              [writer.value(name) for name in node.inputs])
@@ -217,6 +242,6 @@ def _transpose(writer: _Writer, node: Node) -> fx.Node:
 
 
 _RULES: dict[str, Callable[[_Writer, Node], fx.Node]] = {
-    "conv2d": _conv2d, "gemm": _gemm, "pool": _pool, "elementwise": _elementwise,
+    "conv2d": _conv2d, "gemm": _gemm, "pool": _pool, "pad": _pad, "elementwise": _elementwise,
     "reduce": _reduce, "reshape": _reshape, "concat": _concat, "softmax": _softmax,
     "transpose": _transpose}

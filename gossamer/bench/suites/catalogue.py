@@ -15,6 +15,8 @@ from gossamer.bench.layer_tables import (
     LinearLayer,
     distinct_convolutions,
 )
+from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
+from gossamer.bench.suites.binary_networks import binary_case, binary_networks
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.bench.suites.networks import network_case
@@ -66,6 +68,15 @@ def pruned_networks(batch: int, files: Files) -> list[Item]:
     makers = {} if files.models and files.data is None else sparse_networks(files.data)
     return [*(_forced("sparse-networks", name, network, batch) for name, network in makers.items()),
             *_file_items("sparse-networks", batch, files)]
+
+
+def binary(batch: int, files: Files) -> list[Item]:
+    """Returns binary networks with the shapes of the literature and those of the files, which are
+    also run by plans that force one algorithm."""
+    makers: dict[str, Callable[[], PeerNetwork]] = dict(binary_networks())
+    makers |= {_file_network(path).name: partial(_file_network, path) for path in files.models}
+    return [Item(BINARY_NETWORKS, name, batch, partial(binary_case, make, batch))
+            for name, make in makers.items()]
 
 
 def tuning(batch: int, files: Files) -> list[Item]:
@@ -180,9 +191,9 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     follow one another.
 
     parts: comma-separated parts of the names of the cases to return (see named). models: files
-    that the suites `networks`, `sparse-networks` and `tuning` measure. data: folder of published
-    sparse weights. sparsity: least sparsity of the layers that `sparse-layers` measures. effort:
-    the one that `tuning` measures; several for None.
+    that the suites `networks`, `sparse-networks`, `binary-networks` and `tuning` measure. data:
+    folder of published sparse weights. sparsity: least sparsity of the layers that `sparse-layers`
+    measures. effort: the one that `tuning` measures; several for None.
     Raises InputError for an unknown suite, a suite that lacks its files, where no case has such a
     name, and for files that no suite takes or whose cases would have the same name.
     """
@@ -192,9 +203,9 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
                        if registry.reader_of(name))
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
                          f"{', '.join(SUITES)}{hint}")
-    if models and not {"networks", "sparse-networks", "tuning"} & set(names):
-        raise InputError(f"--model {models[0]}: goes with the suite networks, sparse-networks or "
-                         "tuning")
+    if models and not {"networks", "sparse-networks", BINARY_NETWORKS, "tuning"} & set(names):
+        raise InputError(f"--model {models[0]}: goes with the suite networks, sparse-networks, "
+                         f"{BINARY_NETWORKS} or tuning")
     if data is not None and not {"sparse-layers", "sparse-networks", "tuning"} & set(names):
         raise InputError(f"--data {data}: goes with the suite sparse-layers, sparse-networks or "
                          "tuning")
@@ -240,5 +251,6 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
                             "darknet": darknet, "networks": networks,
                             "sparse-layers": sparse_layers,
-                            "sparse-networks": pruned_networks, "tuning": tuning,
+                            "sparse-networks": pruned_networks, BINARY_NETWORKS: binary,
+                            "tuning": tuning,
                             "backprop": backprop, "train-many": train_many}

@@ -36,21 +36,26 @@ error of what follows has no bound."""
 
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
-                 force_each: bool = False, forced_too: Sequence[str] = ()) -> Case:
-    """Makes the case of a whole network, with an input from a normal distribution.
+                 force_each: bool = False, forced_too: Sequence[str] = (),
+                 x: np.ndarray | None = None,
+                 described: Callable[[Program], str] | None = None) -> Case:
+    """Makes the case of a whole network.
 
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
-    `against` names it. forced_too: further algorithms that get one.
+    `against` names it. forced_too: further algorithms that get one. x: the input, by default one
+    from a normal distribution. described: what the rows of plans say of their programs beside the
+    algorithms.
     """
     graph = network.graph
-    x = input_of(network, batch)
+    x = input_of(network, batch) if x is None else x
     plans = _plans(graph, batch, setting)
     contenders: dict[str, Callable[[], list[Alternative]]] = {
-        OWN: lambda: [own(plan, x) for plan in plans]}
+        OWN: lambda: [own(plan, x, described=described) for plan in plans]}
 
     def forced(contender: str, name: str) -> list[Alternative]:
-        return [own(plan, x, contender) for plan in _plans(graph, batch, setting, name)]
+        return [own(plan, x, contender, described)
+                for plan in _plans(graph, batch, setting, name)]
 
     layers = plans[0].layers(batch)
     own_names = _forced_algorithms({layer.op for layer in layers}) if force_each else []
@@ -143,9 +148,10 @@ def _precision(program: Program) -> str:
                default="fp32")
 
 
-def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
+def own(plan: Plan, x: np.ndarray, contender: str = OWN,
+        described: Callable[[Program], str] | None = None) -> Alternative:
     """Returns a plan as an alternative: one context, whose captured graph is replayed where the
-    device has graphs."""
+    device has graphs. described: what the row says of the program beside the algorithms."""
     device, batch = plan.device, len(x)
     program = plan.program(batch)
     precision = _precision(program)
@@ -167,9 +173,10 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN) -> Alternative:
         layouts = Counter(step.variant.outputs[0].layout for step in program.steps
                           if len(step.variant.outputs[0].shape) == 4)
         algorithms = Counter(step.algorithm.name for step in program.steps)
+        config = ", ".join(f"{name} {count}" for name, count in algorithms.most_common())
         return ReadyContender(
             contender, device, context.execute, output,
             "+".join(name for name, _ in layouts.most_common()) or "row",
-            ", ".join(f"{name} {count}" for name, count in algorithms.most_common()), precision)
+            config if described is None else f"{config}; {described(program)}", precision)
 
     return Alternative(precision, make)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from gossamer.expression import Expression
-from gossamer.facts import REAL, ValueFacts, point
+from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, point
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, never_jumps, not_evaluated
 from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.signs import is_never_zero
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.opset.sums import weighted_sums
 from gossamer.model.opset.windows import extent, image_shape, window
@@ -137,8 +138,22 @@ def _conv2d_facts(static: StaticGraph, node: Node,
     if weight is None:
         return [REAL]
     x = facts[0].join(point(0.0)) if any(node.attributes["pads"]) else facts[0]
-    sums = weighted_sums(x, facts[1], weight)
-    return expression_facts(node.attributes["epilogue"], [sums, *facts[2:]])
+    return _epilogue_facts(static, node, x, weight, weighted_sums(x, facts[1], weight), facts)
+
+
+def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.ndarray,
+                    sums: ValueFacts, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    """Returns the facts of an epilogue's result, of which a sign is not 0 where no sum is.
+
+    x: facts of the values that the rows of the weights are multiplied by. sums: those of the
+    products' sums. facts: those of the node's inputs.
+    """
+    expression = node.attributes["epilogue"]
+    (result,) = expression_facts(expression, [sums, *facts[2:]])
+    operands = [static.constants.get(name) for name in node.inputs[2:]]
+    if result == TERNARY and is_never_zero(expression, x, rows, operands, exact=sums != REAL):
+        return [PLUS_MINUS_ONE]
+    return [result]
 
 
 def _conv_transpose2d_facts(static: StaticGraph, node: Node,
@@ -157,8 +172,10 @@ def _conv_transpose2d_facts(static: StaticGraph, node: Node,
 def _gemm_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     a, b = (static.constants.get(name) for name in node.inputs[:2])
     if b is not None:
-        sums = weighted_sums(facts[0], facts[1], b if node.attributes["trans_b"] else b.T)
-    elif a is not None:
+        rows = b if node.attributes["trans_b"] else b.T
+        sums = weighted_sums(facts[0], facts[1], rows)
+        return _epilogue_facts(static, node, facts[0], rows, sums, facts)
+    if a is not None:
         sums = weighted_sums(facts[1], facts[0], a.T if node.attributes["trans_a"] else a)
     else:
         depth = static.shapes[node.inputs[0]][0 if node.attributes["trans_a"] else 1]

@@ -26,6 +26,7 @@ def optimise(graph: Graph) -> Graph:
     drop_identities(graph)
     fold_constants(graph)
     shapes = shapes_by_batch(graph)
+    drop_casts(graph, shapes)
     inline_scalars(graph, shapes)
     merge_equal(graph)
     matmul_to_gemm(graph, shapes)
@@ -70,6 +71,15 @@ def drop_identities(graph: Graph) -> None:
         else:
             nodes.append(node)
     graph.nodes = nodes
+
+
+def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Removes casts to the dtype that a value has already, such as those of truth values to
+    floats."""
+    for node in graph.nodes:
+        if node.op == "cast" and shapes.dtype(node.inputs[0]) == node.attributes["dtype"]:
+            node.op, node.attributes = "identity", {}
+    drop_identities(graph)
 
 
 def fold_constants(graph: Graph) -> None:

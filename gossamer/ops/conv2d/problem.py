@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from gossamer.facts import ValueFacts
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs
 from gossamer.ops.weights import WeightsInfo
@@ -38,6 +38,7 @@ class Conv2dProblem(Problem):
     epilogue: element-wise computation on the result.
     weights_info: density of the weights, hash of their mask and what is known of their values.
     facts: what is known of the values of each run-time input; empty where nothing is.
+    result: what is known of the values of the output where they are two or three; else REAL.
     """
 
     op: ClassVar[str] = "conv2d"
@@ -55,6 +56,7 @@ class Conv2dProblem(Problem):
     epilogue: Epilogue = field(default_factory=Epilogue)
     weights_info: WeightsInfo = field(default_factory=WeightsInfo)
     facts: tuple[ValueFacts, ...] = ()
+    result: ValueFacts = REAL
 
     @property
     def out_height(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from gossamer.device.base import Device
@@ -15,7 +16,7 @@ from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts, can_hold
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
 from gossamer.ops.weights import Weights
-from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec
+from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec, image_shape
 
 _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
@@ -63,7 +64,7 @@ class PackedCopy(Algorithm):
 
     def prepare(self, weights: Weights, problem: CopyProblem, variant: Variant,
                 device: Device) -> State:
-        source, target = problem.input, problem.output
+        source, target = _as_images(problem.input), _as_images(problem.output)
         defines: dict[str, object] = {"HALVES": int(variant.precision == "fp16")}
         start, froms = _addresses("SOURCE", source, defines)
         _, tos = _addresses("TARGET", target, defines)
@@ -79,7 +80,7 @@ class PackedCopy(Algorithm):
             steps = -(-stored[0] // variant["channels"])
             defines["CHANNELS"] = variant["channels"]
             name = "unpack"
-        sizes, names = _positions(problem, steps)
+        sizes, names = _positions(source, target, steps)
         defines.update(names)
         count = math.prod(sizes)
         if count == 0:
@@ -113,14 +114,23 @@ def _addresses(side: str, spec: TensorSpec,
     return packed.start, packed.strides
 
 
-def _positions(problem: CopyProblem, steps: int) -> tuple[list[int], dict[str, str]]:
+def _as_images(spec: TensorSpec) -> TensorSpec:
+    """Returns a matrix as images of one pixel, which lie in memory as it does."""
+    if len(spec.shape) == 4:
+        return spec
+    layout = spec.layout if spec.format.is_packed else "NCHW"
+    return TensorSpec(image_shape(spec.shape), replace(spec.format, layout=layout))
+
+
+def _positions(source: TensorSpec, target: TensorSpec,
+               steps: int) -> tuple[list[int], dict[str, str]]:
     """Returns the sizes of the target's images, steps of channels, rows and columns in the order of
     the float tensor's memory, so that neighbouring work-items access neighbouring floats, and the
     macros for the indices along them."""
-    floats = problem.input if problem.output.format.is_packed else problem.output
+    floats = source if target.format.is_packed else target
     order = AXES.get(floats.layout, AXES["NCHW"])
-    n, _, height, width = problem.output.shape
-    top, left, bottom, right = problem.output.format.border
+    n, _, height, width = target.shape
+    top, left, bottom, right = target.format.border
     sizes = (n, steps, height + top + bottom, width + left + right)
     return [sizes[axis] for axis in order], {
         name: f"i{order.index(axis)}"

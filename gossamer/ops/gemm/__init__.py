@@ -1,6 +1,6 @@
 """Matrix product with constant weights."""
 
-from gossamer.ops.gemm.binary import HostPopcountGemm
+from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm, WideProduct
 from gossamer.ops.gemm.problem import GemmProblem
@@ -11,4 +11,4 @@ from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
         (SkinnyGemm(), WideProduct(), TiledGemm(), MmaGemm(), CublasGemm(), SparseRows(),
-         HostGemm(), SparseGemm(), HostPopcountGemm(), PublishedGemm()))
+         HostGemm(), SparseGemm(), HostPopcountGemm(), PopcountGemm(), PublishedGemm()))

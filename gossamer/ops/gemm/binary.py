@@ -1,16 +1,39 @@
-"""Matrix products of signs on the host, as convolutions of images of one pixel."""
+"""Matrix products of signs, as convolutions: on the host of images of one pixel, on devices of one
+image whose pixels are the rows."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.binary.form import binary_form
 from gossamer.ops.conv2d.binary.host import HostPopcount
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.popcount import (
+    WORD_BITS,
+    Tile,
+    fitting,
+    launches,
+    reason_not_popcount,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights
+from gossamer.tensor import ROW_MAJOR, Format, TensorSpec
+
+TILES = (
+    Tile(64, 1, 1, 1, 1),
+    Tile(128, 1, 1, 1, 1),
+    Tile(64, 1, 1, 1, 4),
+    Tile(32, 1, 4, 1, 4),
+    Tile(64, 1, 4, 1, 8),
+)
+"""Tiles for one row, for a few and for many: the rows are columns of an image of height 1."""
 
 
 class HostPopcountGemm(Algorithm):
@@ -18,21 +41,69 @@ class HostPopcountGemm(Algorithm):
 
     op = "gemm"
     name = "host_popcount"
+    exact = True
     _convolution = HostPopcount()
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        yield Variant((), problem.inputs, problem.outputs)
+        for variant in self._convolution.variants(pointwise(problem), device):
+            yield replace(variant, inputs=tuple(map(_as_matrix, variant.inputs)),
+                          outputs=tuple(map(_as_matrix, variant.outputs)))
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
-        convolution = pointwise(problem)
-        images = Variant((), convolution.inputs, convolution.outputs)
-        return State(problem, variant, device,
-                     data=self._convolution.prepare(weights, convolution, images, device))
+        images = replace(variant, inputs=tuple(map(_as_images, variant.inputs)),
+                         outputs=tuple(map(_as_images, variant.outputs)))
+        return State(problem, variant, device, data=self._convolution.prepare(
+            weights, pointwise(problem), images, device))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
         self._convolution.launch(state.data, inputs, outputs, workspace, stream)
+
+
+class PopcountGemm(Algorithm):
+    """The kernel of convolutions of signs, applied to one image whose pixels are the rows."""
+
+    op = "gemm"
+    name = "popcount"
+    exact = True
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return reason_not_popcount(BinaryLayer(_one_image(problem)), device, TILES)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        convolution = _one_image(problem)
+        form = binary_form(convolution)
+        x, *operands = problem.inputs
+        (y,) = problem.outputs
+        for tile, word_bits in itertools.product(fitting(convolution, device, TILES), WORD_BITS):
+            source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
+            yield Variant(tile.config, (source, *operands), (y,))
+            if form.output is not None:
+                packed = TensorSpec(y.shape, Format(f"packed{word_bits}", form.output))
+                yield Variant(tile.config, (source, *operands), (packed,))
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        return State(problem, variant, device, launches(
+            weights, BinaryLayer(_one_image(problem)), variant, device))
+
+
+def _one_image(problem: GemmProblem) -> Conv2dProblem:
+    """Returns the product as a convolution of one image, whose columns are the rows."""
+    return replace(pointwise(problem), batch=1, width=problem.rows)
+
+
+def _as_images(spec: TensorSpec) -> TensorSpec:
+    """Returns a matrix as images of one pixel."""
+    layout = spec.layout if spec.format.is_packed else "NCHW"
+    return TensorSpec((*spec.shape, 1, 1), replace(spec.format, layout=layout))
+
+
+def _as_matrix(spec: TensorSpec) -> TensorSpec:
+    """Returns images of one pixel as a matrix."""
+    layout = spec.layout if spec.format.is_packed else ROW_MAJOR
+    return TensorSpec(spec.shape[:2], replace(spec.format, layout=layout))

@@ -172,7 +172,7 @@ def pointwise(problem: GemmProblem) -> Conv2dProblem:
     """Returns the product as a convolution of images of one pixel."""
     return Conv2dProblem(problem.rows, problem.depth, 1, 1, problem.columns, (1, 1),
                          epilogue=problem.epilogue, weights_info=problem.weights_info,
-                         facts=problem.facts)
+                         facts=problem.facts, result=problem.result)
 
 
 def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from gossamer.facts import ValueFacts
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs
 from gossamer.ops.weights import WeightsInfo
@@ -19,6 +19,7 @@ class GemmProblem(Problem):
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
     facts: what is known of the values of each run-time input; empty where nothing is.
+    result: what is known of the values of the output where they are two or three; else REAL.
     """
 
     op: ClassVar[str] = "gemm"
@@ -29,6 +30,7 @@ class GemmProblem(Problem):
     epilogue: Epilogue = field(default_factory=Epilogue)
     weights_info: WeightsInfo = field(default_factory=WeightsInfo)
     facts: tuple[ValueFacts, ...] = ()
+    result: ValueFacts = REAL
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -20,6 +21,7 @@ class PadProblem(Problem):
 
     mode: "constant" adds `value`, "reflect" mirrors without repeating the border, and "edge"
     repeats the border. The latter two read the input before it is cropped, as ONNX Runtime does.
+    facts: what is known of the input's values; empty where nothing is.
     Raises ValueError for pads that do not fit the input.
     """
 
@@ -28,6 +30,7 @@ class PadProblem(Problem):
     pads: tuple[int, ...]
     mode: str = "constant"
     value: float = 0.0
+    facts: tuple[ValueFacts, ...] = ()
 
     def __post_init__(self) -> None:
         rank = len(self.input.shape)

@@ -13,9 +13,9 @@ class RegionAlgorithm(Algorithm, abc.ABC):
     """An algorithm that computes several layers in one step.
 
     patterns: the ops of the layers of each kind of region that it may compute, in an order in which
-    each layer reads what the one before it writes. Every region of such layers that reads one value
-    from outside, and that the algorithm recognises, is offered to supports(), which also sees which
-    values other layers read (the exits of the problem).
+    each layer reads what the one before it writes. Every region of such layers that the algorithm
+    recognises is offered to supports(), which also sees which values other layers read (the exits
+    of the problem).
     """
 
     op: ClassVar[str] = "region"

@@ -12,10 +12,16 @@ from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec
 
 Source = tuple[int, int]
-"""The number of a part and of one of its outputs; or ENTRY."""
+"""The number of a part and of one of its outputs; or the source of an entry."""
 
-ENTRY: Source = (-1, 0)
-"""The source of the one value that a region reads from outside."""
+
+def entry(number: int) -> Source:
+    """Returns the source of the entry of a number: of a value that a region reads from outside."""
+    return (-1, number)
+
+
+ENTRY = entry(0)
+"""The source of the first entry."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class RegionProblem(Problem):
     """Several problems that one algorithm computes in one step.
 
     parts: the problems in the order of execution. sources: for each part, where each of its inputs
-    comes from: an output of an earlier part, or ENTRY. exits: the outputs of parts that are the
+    comes from: an output of an earlier part, or an entry. exits: the outputs of parts that are the
     region's outputs. The constants of part i are named "i.name".
     Raises ValueError for sources that do not fit.
     """
@@ -36,7 +42,7 @@ class RegionProblem(Problem):
     def __post_init__(self) -> None:
         for index, (part, sources) in enumerate(zip(self.parts, self.sources, strict=True)):
             for spec, source in zip(part.inputs, sources, strict=True):
-                if source != ENTRY and not 0 <= source[0] < index:
+                if source[0] >= index:
                     raise ValueError(f"part {index} reads {source}, which no earlier part writes")
                 if spec != self.spec(source):
                     raise ValueError(f"part {index} reads {spec}, its source {source} is "
@@ -44,14 +50,26 @@ class RegionProblem(Problem):
 
     def spec(self, source: Source) -> TensorSpec:
         """Returns the spec of the value that a source gives."""
-        if source != ENTRY:
+        if source[0] >= 0:
             return self.parts[source[0]].outputs[source[1]]
-        return next(spec for part, sources in zip(self.parts, self.sources, strict=True)
-                    for spec, other in zip(part.inputs, sources, strict=True) if other == ENTRY)
+        part, index = self._reader(source)
+        return part.inputs[index]
+
+    def _reader(self, source: Source) -> tuple[Problem, int]:
+        """Returns the first part that reads an entry, and the number of its input."""
+        return next((part, sources.index(source)) for part, sources
+                    in zip(self.parts, self.sources, strict=True) if source in sources)
+
+    @property
+    def entries(self) -> tuple[Source, ...]:
+        """The sources of the values that the region reads from outside, in the order of its
+        inputs."""
+        return tuple(sorted({source for sources in self.sources for source in sources
+                             if source[0] < 0}, key=lambda source: source[1]))
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.spec(ENTRY),)
+        return tuple(map(self.spec, self.entries))
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -73,9 +91,7 @@ class RegionProblem(Problem):
             return self
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        part, sources = next((part, sources) for part, sources
-                             in zip(self.parts, self.sources, strict=True) if ENTRY in sources)
-        return [part.example_inputs(rng)[sources.index(ENTRY)]]
+        return [part.example_inputs(rng)[index] for part, index in map(self._reader, self.entries)]
 
     def describe(self) -> str:
         return " + ".join(part.describe() for part in self.parts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gossamer.ops.region.problem import ENTRY, RegionProblem, Source, weights_of_part
+from gossamer.ops.region.problem import RegionProblem, Source, weights_of_part
 
 
 def reference(problem: RegionProblem, inputs: Sequence[np.ndarray],
@@ -14,7 +14,7 @@ def reference(problem: RegionProblem, inputs: Sequence[np.ndarray],
     # the registry imports this package
     from gossamer.ops.registry import OPS
 
-    values: dict[Source, np.ndarray] = {ENTRY: inputs[0]}
+    values: dict[Source, np.ndarray] = dict(zip(problem.entries, inputs, strict=True))
     for index, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True)):
         results = OPS[part.op].reference(part, [values[source] for source in sources],
                                          weights_of_part(weights, index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.copy.problem import convert
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import TensorSpec, default_spec, image_shape
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class ProgramBuilder:
         if layer.problem is None:
             (name,), (spec,) = layer.outputs, layer.output_specs
             source = self.specs[layer.inputs[0]]
+            if source.format.is_packed and is_packed_alike(source.shape, spec.shape):
+                self.program.aliases[name] = layer.inputs[0]
+                self.specs[name] = replace(spec, format=source.format)
+                return
             dtype = spec.dtype if source.format.is_packed else source.dtype
             # the reshaped tensor must be row-major, so its source has to be as well
             self.program.aliases[name] = self.converted(
@@ -94,6 +98,13 @@ class ProgramBuilder:
                                        sources, layer.outputs, choice.rejected,
                                        choice.candidates))
         self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
+
+
+def is_packed_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Returns whether a packed tensor of one shape is in the same memory one of another: a matrix
+    is packed like images of one pixel."""
+    return all(len(each) in (2, 4) for each in (shape, other)) and (
+        image_shape(shape) == image_shape(other))
 
 
 def may_be_conversion(name: str, values: Iterable[str]) -> bool:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
+from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, why_not_others
-from gossamer.plan.choose.builder import LayerChoice
+from gossamer.plan.choose.builder import LayerChoice, is_packed_alike
 from gossamer.plan.choose.conversion_costs import Conversion, ConversionCosts
 from gossamer.plan.choose.elimination import GraphTooWideError
 from gossamer.plan.choose.plan_assignment import (
@@ -306,10 +308,14 @@ class Cheapest:
 
     def _reshapes(self, layer: Layer) -> list[NodeOption]:
         """Returns the options of a reshape, which leaves the memory as it is: that has to be
-        row-major."""
+        row-major, or packed where both shapes are packed alike."""
         source, target = (self._specs[name].shape for name in (layer.inputs[0], layer.outputs[0]))
-        return [NodeOption(0.0, (default_format(source, dtype),), (default_format(target, dtype),))
-                for dtype in self._dtypes(layer.inputs[0])]
+        options = [(default_format(source, dtype), default_format(target, dtype))
+                   for dtype in self._dtypes(layer.inputs[0])]
+        if is_packed_alike(source, target):
+            options += [(packed, packed) for packed in formats_for(
+                layer.facts.get(layer.outputs[0], REAL))]
+        return [NodeOption(0.0, (needs,), (gives,)) for needs, gives in options]
 
     def _dtypes(self, value: str) -> tuple[str, ...]:
         """Returns the dtypes in which a value of the network may be stored."""

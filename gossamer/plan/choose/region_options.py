@@ -82,7 +82,7 @@ def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[
     read_inside = {name for layer in layers for name in layer.inputs}
     for number, candidate in enumerate(_fastest(candidates)):
         variant = candidate.variant
-        entry = memory_format(variant.inputs[0])
+        entries = dict(zip(region.inputs, map(memory_format, variant.inputs), strict=True))
         written = {name: memory_format(spec)
                    for name, spec in zip(region.outputs, variant.outputs, strict=True)}
 
@@ -93,7 +93,8 @@ def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[
             return RegionFormat(region.name, number, written.get(name))
 
         for index, layer in enumerate(layers):
-            needs = tuple(entry if name in region.inputs else given(name) for name in layer.inputs)
+            needs = tuple(entries[name] if name in entries else given(name)
+                          for name in layer.inputs)
             option = NodeOption(0.0 if index else candidate.cost, needs,
                                 tuple(given(name) for name in layer.outputs), of_region=True)
             options[layer.name].append(RegionOption(option, region, candidate))

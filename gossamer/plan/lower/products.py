@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gossamer.expression import identity
+from gossamer.facts import REAL, ValueFacts
 from gossamer.model.graph import Node
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
@@ -22,7 +23,7 @@ def conv2d(state: LowerState, node: Node) -> None:
         n, c, h, w, weight.shape[0], (weight.shape[2], weight.shape[3]),
         tuple(attributes["strides"]), tuple(attributes["pads"]), tuple(attributes["dilations"]),
         attributes["groups"], epilogue, state.weights_info(node, weight),
-        state.facts([node.inputs[0], *values]))
+        state.facts([node.inputs[0], *values]), _result(state, node))
     if min(problem.pads) < 0:
         raise ValueError(f"pads {problem.pads} are negative; crop the input with Slice instead")
     state.add(node, problem, [node.inputs[0], *values], {"weight": weight, **weights})
@@ -58,7 +59,7 @@ def gemm(state: LowerState, node: Node) -> None:
     rows, depth = state.spec(a).shape
     problem = GemmProblem(rows, weight.shape[0], depth, epilogue,
                           state.weights_info(node, weight),
-                          state.facts([node.inputs[0], *values]))
+                          state.facts([node.inputs[0], *values]), _result(state, node))
     state.add(node, problem, [a, *values], {"weight": weight, **weights})
 
 
@@ -84,7 +85,13 @@ def matmul(state: LowerState, node: Node) -> None:
     if weight is not None and weight.ndim == 2 and len(left.shape) == 2:
         problem = GemmProblem(left.shape[0], weight.shape[1], left.shape[1],
                               weights_info=state.weights_info(node, weight.T),
-                              facts=state.facts([a]))
+                              facts=state.facts([a]), result=_result(state, node))
         state.add(node, problem, [a], {"weight": weight.T})
         return
     state.add(node, MatmulProblem(left, state.spec(b)), [a, b])
+
+
+def _result(state: LowerState, node: Node) -> ValueFacts:
+    """Returns what is known of the values of a node's output where they are two or three."""
+    known = state.stated(node.outputs[0])
+    return known if known.is_binary or known.is_ternary else REAL

@@ -149,7 +149,8 @@ def _expand(state: LowerState, node: Node) -> None:
 def _pad(state: LowerState, node: Node) -> None:
     a = node.attributes
     state.add(node, PadProblem(state.spec(node.inputs[0]), tuple(a["pads"]), a["mode"],
-                               float(a.get("value") or 0.0)), node.inputs[:1])
+                               float(a.get("value") or 0.0), state.facts(node.inputs[:1])),
+              node.inputs[:1])
 
 
 def _resize(state: LowerState, node: Node) -> None:

@@ -69,20 +69,20 @@ class LowerState:
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
         """Returns the density, mask hash and facts of a node's weights, its second input."""
         if node.name not in self._store.infos:
-            self._store.infos[node.name] = _weights_info(weight, self._stated(node.inputs[1]))
+            self._store.infos[node.name] = _weights_info(weight, self.stated(node.inputs[1]))
         return self._store.infos[node.name]
 
     def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
         """Returns what is known of the run-time inputs of a problem, where their values are few;
         empty where nothing is known of any."""
-        facts = tuple(self._stated(name) for name in names)
+        facts = tuple(self.stated(name) for name in names)
         return facts if any(fact != REAL for fact in facts) else ()
 
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
         """Returns what is known of those of the values of which there are few."""
-        return {name: facts for name in names if (facts := self._stated(name)) != REAL}
+        return {name: facts for name in names if (facts := self.stated(name)) != REAL}
 
-    def _stated(self, name: str) -> ValueFacts:
+    def stated(self, name: str) -> ValueFacts:
         """Returns the facts of a value or constant as problems state them, so that problems of
         networks whose values are any floats have nothing added."""
         facts = self._facts.get(name, REAL)

@@ -101,7 +101,8 @@ def _section(report: Report) -> str:
         f"<h2>batch {report.batch}{time}</h2>", *map(_paragraph, report.notes),
         *([_plans(report.plans)] if report.plans else []),
         *([_paragraph(report.shares_line)] if report.shares else []),
-        *(_paragraph(line) for line in (report.zeros_line, report.build_line) if line),
+        *(_paragraph(line) for line in (report.zeros_line, report.forms_line, report.build_line)
+          if line),
         "<h3>Layers</h3>",
         _legend("the algorithm taken", "the best dense one, where that is another"),
         _paragraph("A bar is the time alone. A layer opens to why its algorithm was taken."),

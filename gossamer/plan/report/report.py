@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gossamer.device.base import Device
@@ -14,6 +14,7 @@ from gossamer.plan.choose.baseline_plans import DENSE, Comparison, EndToEnd
 from gossamer.plan.choose.calibration import Accuracy
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
+from gossamer.plan.report.forms import LayerForm, form_of, forms_line
 from gossamer.plan.store.tuning_file import counted
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
@@ -31,16 +32,17 @@ class Report:
     device: name of the plan's device. batch: number of images.
 
     rows: one dict for each step, in order. Its keys are layer, layers (the names of the layers that
-    a region covers, or the one name), op, problem, density, algorithm,
-    config, precision, layout, device, flops, skips_zeros and rejected (for each other algorithm
-    why it was not taken). The cost of preparing the step is in build_s (seconds to pack weights
-    and to generate and compile kernels), build_when ("measured" for a time from when the
-    candidates were measured, "now" for a time of this plan), build_cached (whether a kernel was
-    in the disk cache) and device_bytes (packed weights and code on the device); they are None
-    where they are not known. Profiled steps have median_us, p25_us, p75_us and share. Steps whose
-    candidates were measured have these too, and cold_us, error, best_dense_us, speedup over that,
-    speedup_reason (why the best dense algorithm was not taken where it is faster alone, else "")
-    and candidates: one dict each, with its times or the reason why it is excluded.
+    a region covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
+    exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
+    product with weights), layout, device, flops, skips_zeros and rejected (for each other algorithm
+    why it was not taken). The cost of preparing the step is in build_s (seconds to pack weights and
+    to generate and compile kernels), build_when ("measured" for a time from when the candidates
+    were measured, "now" for a time of this plan), build_cached (whether a kernel was in the disk
+    cache) and device_bytes (packed weights and code on the device); they are None where they are
+    not known. Profiled steps have median_us, p25_us, p75_us and share. Steps whose candidates were
+    measured have these too, and cold_us, error, best_dense_us, speedup over that, speedup_reason
+    (why the best dense algorithm was not taken where it is faster alone, else "") and candidates:
+    one dict each, with its times or the reason why it is excluded.
 
     notes: sentences for the user. end_to_end_us: microseconds of one execution, with inputs and
     outputs on the device. end_to_end_cached: whether that time was read from the cache.
@@ -130,6 +132,13 @@ class Report:
         return text
 
     @property
+    def forms_line(self) -> str:
+        """A line that says which layers are computed on bits, and why others are not; "" where none
+        can be."""
+        return forms_line(LayerForm(**row["form"]) for row in self.rows
+                          if row.get("form"))
+
+    @property
     def shares_line(self) -> str:
         """A line such as 'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers';
         "" where the shares are not known."""
@@ -156,7 +165,7 @@ class Report:
                         f"{self.end_to_end_us:.1f} us")
         if self.shares:
             text.append(self.shares_line)
-        text += [line for line in (self.zeros_line, self.build_line) if line]
+        text += [line for line in (self.zeros_line, self.forms_line, self.build_line) if line]
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
         return "\n".join([*text, *self.notes])
 
@@ -210,6 +219,7 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
 
 
 def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
+    form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return {
         "layer": step.layer.name,
         "layers": list(step.layer.covers or (step.layer.name,)),
@@ -218,7 +228,8 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
         "density": step.layer.density,
         "algorithm": step.algorithm.name,
         "config": step.variant.config_text,
-        "precision": step.variant.precision,
+        "precision": step.algorithm.stated_precision(step.variant),
+        "form": None if form is None else asdict(form),
         "layout": step.variant.outputs[0].layout,
         "device": step.device.name,
         "flops": step.problem.flops,
@@ -269,7 +280,7 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
         "algorithm": measured.algorithm,
         "config": measured.config,
         "layouts": [*measured.inputs, *measured.outputs],
-        "precision": measured.precision,
+        "precision": candidate.algorithm.stated_precision(candidate.variant),
         "median_us": measured.median_us,
         "p25_us": measured.p25_us,
         "p75_us": measured.p75_us,

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.model.graph import StaticGraph
-from gossamer.plan.lower.rules import flops_by_node
+from gossamer.model.graph import Graph, StaticGraph
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from gossamer.plan.lower.rules import flops_by_node, lower
+from gossamer.plan.report.forms import LayerForm, form_of
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,11 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
         rows.append(SummaryRow(node.name, node.op, static.shapes[node.outputs[0]], parameters,
                                flops[node.name], density))
     return rows
+
+
+def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
+    """Returns the forms in which a network's convolutions and products with weights can be
+    computed, by the names of their nodes, as far as that is known before a plan is made."""
+    layers, _ = lower(resolve(optimise(graph), batch))
+    forms = [form_of(layer.name, layer.problem) for layer in layers if layer.problem is not None]
+    return {form.layer: form for form in forms if form is not None}

@@ -14,7 +14,7 @@ from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, Expression
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import operand_arrays
-from gossamer.ops.region.problem import ENTRY, RegionProblem, Source, weights_of_part
+from gossamer.ops.region.problem import RegionProblem, Source, weights_of_part
 from gossamer.ops.registry import OPS
 
 _EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "relu", "clip",
@@ -102,7 +102,7 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
 
 def _of_region(problem: RegionProblem, inputs: Sequence[_Approximate], weights: Arrays,
                precision: str) -> list[_Approximate]:
-    values: dict[Source, _Approximate] = {ENTRY: inputs[0]}
+    values: dict[Source, _Approximate] = dict(zip(problem.entries, inputs, strict=True))
     for index, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True)):
         results = _of_problem(part, [values[source] for source in sources],
                               weights_of_part(weights, index), precision,

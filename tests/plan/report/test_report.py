@@ -24,7 +24,7 @@ from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 COLUMNS = {"layer", "layers", "op", "problem", "density", "algorithm", "config", "precision",
-           "layout", "device", "flops", "skips_zeros", "rejected", "build_s", "build_when",
+           "form", "layout", "device", "flops", "skips_zeros", "rejected", "build_s", "build_when",
            "build_cached", "device_bytes"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 

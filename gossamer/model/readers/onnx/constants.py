@@ -115,6 +115,10 @@ def _item_bits(tensor: onnx.TensorProto) -> int:
     return 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
+QONNX_DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
+"""The domains of the ops of QONNX, which writes quantised networks down."""
+
+
 class ConstantFolder:
     """Computes nodes whose inputs are all constants, with ONNX's reference implementation.
 
@@ -130,6 +134,8 @@ class ConstantFolder:
         """Returns the results of a node; None where they are not known, too large, or cannot be
         computed, which is left to the node's converter and its messages."""
         inputs = [name for name in node.input if name]
+        if node.op_type == "BipolarQuant" and node.domain in QONNX_DOMAINS:
+            return self._bipolar([constants[name] for name in inputs if name in constants])
         if node.op_type not in _FOLDED or node.domain not in ("", "ai.onnx"):
             return None
         if any(name not in constants for name in inputs):
@@ -145,6 +151,17 @@ class ConstantFolder:
         except Exception:
             return None
         self._bytes_left -= sum(array.nbytes for array in results)
+        return results if self._bytes_left >= 0 else None
+
+    def _bipolar(self, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
+        """Returns plus or minus a scale by the sign of x, for [x, scale]; None where they are not
+        both known, or the scale is larger than x."""
+        try:
+            x, scale = (array.astype(np.float32) for array in arrays)
+            results = [np.where(x >= 0, np.broadcast_to(scale, x.shape), -scale)]
+        except ValueError:
+            return None
+        self._bytes_left -= results[0].nbytes
         return results if self._bytes_left >= 0 else None
 
     def _is_bounded(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> bool:

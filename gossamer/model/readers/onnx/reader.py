@@ -21,7 +21,7 @@ from gossamer.model.readers.onnx.constants import (
     load_external_data,
     to_array,
 )
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, OF_OTHER_DOMAINS, TYPES
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
@@ -194,14 +194,16 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             graph.constants.update((name, result) for name, result
                                    in zip(entry.output, results, strict=False) if name)
             continue
-        if entry.op_type not in _CONVERTERS or entry.domain not in ("", "ai.onnx"):
+        converter = _CONVERTERS.get(entry.op_type) if entry.domain in ("", "ai.onnx") else (
+            OF_OTHER_DOMAINS.get((entry.domain, entry.op_type)))
+        if converter is None:
             unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
             continue
         if not entry.output or not entry.output[0]:
             raise node.error("its first output has no name")
         if not unknown:
             try:
-                _CONVERTERS[entry.op_type](node)
+                converter(node)
             except MALFORMED as error:
                 raise node.error(f"is malformed: {quoted(error)}") from error
             node.finish()

@@ -63,7 +63,8 @@ def binary_form(problem: Conv2dProblem) -> BinaryForm:
     """Returns the form of a problem that bits can compute."""
     dtype = _dtype_of(problem.facts[0])
     assert dtype is not None
-    return BinaryForm(dtype, result_dtype(problem.epilogue.expression))
+    written = [result_dtype(problem.epilogue.expression), _dtype_of(problem.result)]
+    return BinaryForm(dtype, "bits" if "bits" in written else written[0] or written[1])
 
 
 def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -72,10 +73,10 @@ def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.abs(weight.reshape(len(weight), -1)[:, 0])
 
 
-def result_dtype(expression: Expression) -> str | None:
-    """Returns the packed dtype that holds every result of an expression, by the steps at its end;
-    None where the results may be other numbers."""
-    return _smallest_dtype(_possible_values(expression))
+def result_dtype(expression: Expression, output: int = 0) -> str | None:
+    """Returns the packed dtype that holds an output of an expression, by the steps at its end; None
+    where it may be other numbers."""
+    return _smallest_dtype(_possible_values(expression, output))
 
 
 def _dtype_of(known: ValueFacts) -> str | None:
@@ -93,8 +94,8 @@ def _smallest_dtype(values: set[float] | None) -> str | None:
                 None)
 
 
-def _possible_values(expression: Expression) -> set[float] | None:
-    """Returns a set that holds every result; None where they may be many."""
+def _possible_values(expression: Expression, output: int) -> set[float] | None:
+    """Returns a set that holds every value of an output; None where they may be many."""
     known: list[set[float] | None] = [None] * expression.inputs
     for step in expression.steps:
         arguments = [known[index] for index in step.arguments]
@@ -106,7 +107,7 @@ def _possible_values(expression: Expression) -> set[float] | None:
             known.append(_union(arguments[1], arguments[2]))
         else:
             known.append(_results(step.function, step.constants, arguments))
-    return known[expression.outputs[0]]
+    return known[expression.outputs[output]]
 
 
 def _union(one: set[float] | None, other: set[float] | None) -> set[float] | None:

@@ -12,6 +12,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
 from gossamer.ops.conv2d.binary.packing import (
     first_words,
     group_masks,
@@ -23,6 +24,7 @@ from gossamer.ops.conv2d.binary.packing import (
 from gossamer.ops.conv2d.binary.thresholds import Thresholds, packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+from gossamer.ops.packed import constant_words
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec
 
@@ -43,6 +45,7 @@ class HostPopcount(Algorithm):
 
     op = "conv2d"
     name = "host_popcount"
+    exact = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return "runs on the host only" if device.compiles else reason_not_binary(problem)
@@ -59,73 +62,90 @@ class HostPopcount(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        return State(problem, variant, device, data=_Constants.of(weights, problem))
+        return State(problem, variant, device,
+                     data=Constants.of(weights, BinaryLayer(problem)))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
-        constants: _Constants = state.data
-        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
-        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
-        if y.size == 0:
-            return
-        planes = _input_planes(x, problem, state.variant.inputs[0])
-        step = max(1, _PIXELS_AT_ONCE // (problem.out_height * problem.out_width))
-        accumulators = np.concatenate([
-            _accumulators(planes[:, :, first:first + step], problem, constants)
-            for first in range(0, problem.batch, step)])
-        if constants.thresholds is not None:
-            results = constants.thresholds.apply(accumulators)
+        assert isinstance(state.problem, Conv2dProblem)
+        compute(BinaryLayer(state.problem), state.data, state.variant, inputs, outputs)
+
+
+def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
+            inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+    """Computes a layer in a variant."""
+    problem = layer.convolution
+    x, *tensors = buffers_as_arrays(inputs, variant.inputs)
+    targets = buffers_as_arrays(outputs, variant.outputs)
+    if targets[0].size == 0:
+        return
+    planes = _input_planes(x, layer, variant.inputs[0])
+    step = max(1, _PIXELS_AT_ONCE // (problem.out_height * problem.out_width))
+    accumulators = np.concatenate([
+        _accumulators(planes[:, :, first:first + step], layer, constants)
+        for first in range(0, problem.batch, step)])
+    if constants.thresholds is not None:
+        results = [constants.thresholds.apply(accumulators)]
+    else:
+        values = accumulators.astype(np.float32)
+        values *= constants.alphas[:, None, None]
+        operands = operand_arrays(problem.epilogue, constants.operands, tensors, 4)
+        if layer.has_two_results:
+            results = problem.epilogue.expression.evaluate(values, *operands)
         else:
-            results = accumulators.astype(np.float32)
-            results *= constants.alphas[:, None, None]
-            apply_in_place(problem.epilogue, results,
-                           operand_arrays(problem.epilogue, constants.operands, tensors, 4))
-        (target,) = state.variant.outputs
-        if target.format.is_packed:
-            results = value_words(results, target.dtype, _WORD_BITS).reshape(y.shape)
-        y[...] = results
+            apply_in_place(problem.epilogue, values, operands)
+            results = [values]
+    for result, target, spec in zip(results, targets, variant.outputs, strict=True):
+        if spec.format.is_packed:
+            result = value_words(result, spec.dtype, _WORD_BITS).reshape(target.shape)
+        target[...] = result
 
 
 @dataclass(frozen=True)
-class _Constants:
+class Constants:
     """A layer's constants as they are computed with.
 
     words: signs of the weights (groups, M/groups, words of a group * R * S). base: what the
-    accumulators of each output (M, E, F) begin with. alphas: magnitude of each channel's weights.
+    accumulators of each output (M, E, F) begin with. outside: words of pixels outside of the image
+    (words, planes). alphas: magnitude of each channel's weights.
     thresholds: in place of the epilogue, where it has them. operands: the epilogue's constants.
     """
 
     words: np.ndarray
     base: np.ndarray
+    outside: np.ndarray
     alphas: np.ndarray
     thresholds: Thresholds | None
     operands: Mapping[str, np.ndarray]
 
     @staticmethod
-    def of(weights: Weights, problem: Conv2dProblem) -> _Constants:
+    def of(weights: Weights, layer: BinaryLayer) -> Constants:
+        """Returns the constants by the names of the layer's convolution."""
+        problem = layer.convolution
         channels = problem.out_channels // problem.groups
         count = words_of_a_group(problem, _WORD_BITS) * problem.kernel[0] * problem.kernel[1]
         words = weights.packed("signs by channels, binary on the host",
                                lambda arrays: sign_words(arrays, problem, _WORD_BITS))
-        table = packed_thresholds(weights, problem.epilogue, problem.depth)
-        return _Constants(
+        table = None if layer.has_two_results else packed_thresholds(
+            weights, problem.epilogue, problem.depth)
+        return Constants(
             host_array(words, (problem.groups, channels, count), np.uint64),
-            _base(weights.arrays, problem), alphas(weights.arrays),
+            _base(weights.arrays, layer), _outside(layer), alphas(weights.arrays),
             None if table is None else Thresholds(
                 *host_array(table, (3, problem.out_channels), np.int32)),
             {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
              if name != "weight"})
 
 
-def _base(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem) -> np.ndarray:
-    """Returns the accumulators of one-bit inputs in which all signs agree. Bits outside of the
-    image are 0, which stands for -1: what they add is taken back here. Two-bit inputs say
+def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
+    """Returns the accumulators of one-bit inputs in which all signs agree. Bits of zeros outside of
+    the image are 0, which stands for -1: what they add is taken back here. Two-bit inputs say
     themselves which of their products count, and begin with 0."""
+    problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
-    if binary_form(problem).input == "trits":
+    if layer.form.planes == 2:
         return np.zeros((problem.out_channels, 1, 1), np.int32)
-    if not any(problem.pads):
+    if not layer.takes_zeros_back:
         return np.full((problem.out_channels, 1, 1), problem.depth, np.int32)
     outside = 1 - _windows(np.ones((1, 1, problem.height, problem.width), np.int32), problem)
     sums = tap_sums(arrays).reshape(problem.out_channels, -1)
@@ -134,20 +154,37 @@ def _base(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem) -> np.ndarra
     return (added.astype(np.int32) + np.int32(problem.depth)).reshape(shape)
 
 
-def _input_planes(x: np.ndarray, problem: Conv2dProblem, spec: TensorSpec) -> np.ndarray:
+def _outside(layer: BinaryLayer) -> np.ndarray:
+    """Returns the words of pixels outside of the image (words, planes). Bits have no 0, and -1 is
+    in its place."""
+    form = Format(f"packed{_WORD_BITS}", layer.form.input)
+    value = layer.padding if layer.padding or layer.form.planes == 2 else -1
+    return constant_words(value, TensorSpec(layer.convolution.inputs[0].shape, form))
+
+
+def _input_planes(x: np.ndarray, layer: BinaryLayer, spec: TensorSpec) -> np.ndarray:
     """Returns the words of the input (planes, words, N, H, W)."""
-    form = binary_form(problem)
+    problem, form = layer.convolution, layer.form
     if not spec.format.is_packed:
         x = value_words(x, form.input, _WORD_BITS)
     words = x.reshape(problem.batch, -1, problem.height, problem.width, form.planes)
     return words.transpose(4, 1, 0, 2, 3)
 
 
-def _windows(planes: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
-    """Returns what each tap reads of planes (P, N, H, W) for all outputs, (P * R * S, N * E * F),
-    with 0 outside of the image."""
+def _windows(planes: np.ndarray, problem: Conv2dProblem,
+             outside: np.ndarray | int = 0) -> np.ndarray:
+    """Returns what each tap reads of planes (P, N, H, W) for all outputs, (P * R * S, N * E * F).
+
+    outside: what the planes have outside of the image, one value or (P,).
+    """
     top, left, bottom, right = problem.pads
-    padded = np.pad(planes, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    height, width = planes.shape[2:]
+    padded = planes
+    if any(problem.pads):
+        padded = np.empty((*planes.shape[:2], top + height + bottom, left + width + right),
+                          planes.dtype)
+        padded[...] = np.reshape(outside, (-1, 1, 1, 1))
+        padded[:, :, top:top + height, left:left + width] = planes
     taps = []
     for r in range(problem.kernel[0]):
         for s in range(problem.kernel[1]):
@@ -161,9 +198,9 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
     return stacked.reshape(stacked.shape[0] * stacked.shape[1], -1)
 
 
-def _accumulators(planes: np.ndarray, problem: Conv2dProblem,
-                  constants: _Constants) -> np.ndarray:
+def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) -> np.ndarray:
     """Returns the accumulators (N, M, E, F) of some images' words (planes, words, N, H, W)."""
+    problem = layer.convolution
     count = words_of_a_group(problem, _WORD_BITS)
     masks = group_masks(problem, _WORD_BITS)
     images = planes.shape[2]
@@ -173,7 +210,9 @@ def _accumulators(planes: np.ndarray, problem: Conv2dProblem,
     for group, first in enumerate(first_words(problem, _WORD_BITS)):
         part = planes[:, first:first + count]
         mask = masks[group, :part.shape[1], None, None, None]
-        columns = [_windows(plane & mask, problem) for plane in part]
+        outside = constants.outside[first:first + count] & masks[group, :part.shape[1], None]
+        columns = [_windows(plane & mask, problem, outside[:, number])
+                   for number, plane in enumerate(part)]
         # a group whose channels touch fewer words than another's has no more of them
         words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
         sums = _differences(columns, words.reshape(channels, -1))

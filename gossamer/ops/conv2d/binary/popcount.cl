@@ -6,9 +6,11 @@
  * consecutive channels, so that they read the same input words, and vote the words of the output.
  *
  * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
- * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 for floats. THRESHOLDS
- * is set where integers stand in for the epilogue, MASKED where words have channels of several
- * groups, PADDED where taps may lie outside of the image. TILE_M is a multiple of 32. */
+ * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 where there is none.
+ * FLOATS is set where floats are written; of both the packed output is the second result.
+ * THRESHOLDS is set where integers stand in for the epilogue, MASKED where words have channels of
+ * several groups. PADDING is the value of pixels outside of the image, -1, 0 or 1, and TAKE_BACK is
+ * set where zeros are taken for -1 there. TILE_M is a multiple of 32. */
 
 #if WORD_BITS == 32
 #define WORD uint
@@ -18,6 +20,9 @@
 #define ONES(x) (int)POPCOUNT64(x)
 #endif
 
+/* a word whose first bits are 1 */
+#define WORD_OF(bits) ((bits) >= WORD_BITS ? ~(WORD)0 : ((WORD)1 << (bits)) - 1)
+
 #define HALVES_OF_A_WORD (WORD_BITS / 32)
 #define WORK_GROUP_SIZE (TILE_M * PATCHES_Y * PATCHES_X)
 #define TILE_H (PATCHES_Y * WORK_H)
@@ -26,7 +31,14 @@
 #define STAGED_W ((TILE_W - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
 #define STAGED (STAGED_H * STAGED_W)
 #define HALF_WORDS (TILE_M / 32)
-#define VOTED (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
+#define VOTE_WORDS (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
+
+/* what is voted on */
+#if FLOATS
+#define VOTED second
+#else
+#define VOTED result
+#endif
 
 /* where a result lies among floats, which are the output or run-time operands of the epilogue */
 #define INDEX(row, column) \
@@ -36,10 +48,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
     const GLOBAL WORD *RESTRICT x, const GLOBAL WORD *RESTRICT weights,
     const GLOBAL WORD *RESTRICT masks, const GLOBAL int *RESTRICT first_words,
     const GLOBAL int *RESTRICT tap_sums, const GLOBAL float *RESTRICT alphas,
-    const GLOBAL int *RESTRICT thresholds, GLOBAL uchar *RESTRICT y, int depth, int in_words,
-    int group_words, int group_channels, int out_channels, int out_words, int height, int width,
-    int out_height, int out_width, int pad_top, int pad_left, int tiles_m, int tiles_y, int tiles_x,
-    int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
+    const GLOBAL int *RESTRICT thresholds, GLOBAL float *RESTRICT y, GLOBAL uint *RESTRICT packed,
+    int depth, int channels, int in_words, int group_words, int group_channels, int out_channels,
+    int out_words, int height, int width, int out_height, int out_width, int pad_top, int pad_left,
+    int tiles_m, int tiles_y, int tiles_x, int from_n, int from_c, int from_h, int from_w,
+    int stride_n, int stride_c, int stride_h, int stride_w, int to_n, int to_c, int to_h, int to_w
+    EPILOGUE_PARAMETERS)
 {
     SHARED WORD staged[CHUNK * STAGED];
 #if PLANES == 2
@@ -47,7 +61,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
     SHARED int nonzeros[STAGED];
 #endif
 #if OUTPUT_PLANES
-    SHARED uint votes[VOTED];
+    SHARED uint votes[VOTE_WORDS];
 #endif
     int item = LOCAL_ID(0);
     int lane = item % TILE_M, patch = item / TILE_M;
@@ -87,16 +101,19 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
             int is_inside = (uint)row < (uint)height && (uint)column < (uint)width;
             for (int k = 0; k < CHUNK; k++) {
                 int word = first_word + chunk + k;
-                int is_word = is_inside && chunk + k < group_words && word < in_words;
-                INT64 place = (((INT64)image * in_words + word) * height + row) * width + column;
-                WORD signs = is_word ? x[place * PLANES + PLANES - 1] : 0;
+                int is_word = chunk + k < group_words && word < in_words;
+                INT64 place = (INT64)image * from_n + word * from_c + row * from_h
+                    + column * from_w;
+                WORD outside = PADDING && is_word ? WORD_OF(channels - word * WORD_BITS) : 0;
+                is_word &= is_inside;
+                WORD signs = is_word ? x[place + PLANES - 1] : PADDING > 0 ? outside : 0;
 #if MASKED
                 WORD mask = chunk + k < group_words ? masks[group * group_words + chunk + k] : 0;
                 signs &= mask;
 #endif
                 staged[k * STAGED + pixel] = signs;
 #if PLANES == 2
-                WORD nonzero = is_word ? x[place * 2] : 0;
+                WORD nonzero = is_word ? x[place] : outside;
 #if MASKED
                 nonzero &= mask;
 #endif
@@ -129,7 +146,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
     }
 
 #if OUTPUT_PLANES
-    for (int vote = item; vote < VOTED; vote += WORK_GROUP_SIZE)
+    for (int vote = item; vote < VOTE_WORDS; vote += WORK_GROUP_SIZE)
         votes[vote] = 0;
 #endif
     BARRIER();
@@ -145,7 +162,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
                                     + (first_column + j) * STRIDE_X + s * DILATION_X];
 #else
             int sum = depth - 2 * different[i][j];
-#if PADDED
+#if TAKE_BACK
             /* bits outside of the image are 0, which counts as -1: take back what they add */
             int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
             if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
@@ -163,19 +180,26 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
                 * thresholds[2 * out_channels + channel];
 #else
             float result = (float)sum * alphas[channel];
+#if FLOATS && OUTPUT_PLANES
+            float second = 0.0f;
+            if (is_output)
+                EPILOGUE2(result, second, channel, INDEX(row, column))
+#else
             if (is_output)
                 EPILOGUE(result, channel, INDEX(row, column))
+#endif
 #endif
 #if OUTPUT_PLANES
             int pixel = (first_row + i) * TILE_W + first_column + j;
             int vote = (lane / 32 * TILE_H * TILE_W + pixel) * OUTPUT_PLANES;
-            VOTE_OR(votes, vote + OUTPUT_PLANES - 1, is_output && result > 0);
+            VOTE_OR(votes, vote + OUTPUT_PLANES - 1, is_output && VOTED > 0);
 #if OUTPUT_PLANES == 2
-            VOTE_OR(votes, vote, is_output && result != 0);
+            VOTE_OR(votes, vote, is_output && VOTED != 0);
 #endif
-#else
+#endif
+#if FLOATS
             if (is_output)
-                ((GLOBAL float *)y)[INDEX(row, column)] = (float)result;
+                y[INDEX(row, column)] = (float)result;
 #endif
         }
 
@@ -185,15 +209,14 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
     int first_part = (group * group_channels + tile_channel) / 32;
     int end_part = group == out_channels / group_channels - 1
         ? out_words * HALVES_OF_A_WORD : (group + 1) * group_channels / 32;
-    for (int vote = item; vote < VOTED; vote += WORK_GROUP_SIZE) {
+    for (int vote = item; vote < VOTE_WORDS; vote += WORK_GROUP_SIZE) {
         int plane = vote % OUTPUT_PLANES, pixel = vote / OUTPUT_PLANES % (TILE_H * TILE_W);
         int part = first_part + vote / (TILE_H * TILE_W * OUTPUT_PLANES);
         int row = tile_y + pixel / TILE_W, column = tile_x + pixel % TILE_W;
         if (part < end_part && row < out_height && column < out_width) {
-            INT64 word = (((INT64)image * out_words + part / HALVES_OF_A_WORD) * out_height + row)
-                * out_width + column;
-            ((GLOBAL uint *)y)[(word * OUTPUT_PLANES + plane) * HALVES_OF_A_WORD
-                               + part % HALVES_OF_A_WORD] = votes[vote];
+            INT64 place = (INT64)image * to_n + part / HALVES_OF_A_WORD * to_c + row * to_h
+                + column * to_w;
+            packed[place + plane * HALVES_OF_A_WORD + part % HALVES_OF_A_WORD] = votes[vote];
         }
     }
 #endif

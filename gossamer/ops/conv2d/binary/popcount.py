@@ -9,7 +9,8 @@ of the sign of a result an integer threshold a channel is voted on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.form import alphas, binary_form
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
 from gossamer.ops.conv2d.binary.packing import (
     first_words,
     group_masks,
@@ -30,12 +32,13 @@ from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.packed import PackedParts
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("popcount.cl")
-_WORD_BITS = (32, 64)
+WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
 """Bytes of one plane of inputs that are staged at once, where a single word takes no more."""
 
@@ -54,6 +57,11 @@ class Tile:
     patches_x: int
     work_h: int
     work_w: int
+
+    @property
+    def config(self) -> tuple[tuple[str, int], ...]:
+        """The sizes as the config of a variant."""
+        return tuple((key, getattr(self, key)) for key in Tile.__dataclass_fields__)
 
     @property
     def work_group(self) -> int:
@@ -103,92 +111,116 @@ TILES = (
 """The published tile of 16 x 16 outputs, and smaller ones for small images."""
 
 
+def reason_not_popcount(layer: BinaryLayer, device: Device,
+                        tiles: Iterable[Tile] = TILES) -> str | None:
+    """Returns why the kernel cannot compute a layer, as shown to the user; None where it can."""
+    if (reason := layer.reason_not_binary()) is not None:
+        return reason
+    if (reason := cannot_compile(layer.convolution, device)) is not None:
+        return reason
+    if not fitting(layer.convolution, device, tiles):
+        return f"its window does not fit {device.limits.shared_bytes} bytes of shared memory"
+    return None
+
+
 class Popcount(Algorithm):
     """Computes a convolution of signs on packed words, in tiles of which a work-item computes a
     patch of outputs of one channel."""
 
     op = "conv2d"
     name = "popcount"
+    exact = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := reason_not_binary(problem)) is not None:
-            return reason
-        if (reason := cannot_compile(problem, device)) is not None:
-            return reason
-        if not _fitting(problem, device):
-            return f"its window does not fit {device.limits.shared_bytes} bytes of shared memory"
-        return None
+        return reason_not_popcount(BinaryLayer(problem), device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         form = binary_form(problem)
         x, *operands = problem.inputs
-        for tile in _fitting(problem, device):
-            config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
-            for word_bits in _WORD_BITS:
-                source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
-                for layout in ("NHWC", "NCHW"):
-                    y = problem.outputs[0].with_format(layout=layout)
-                    floats = (source, *[y] * len(operands))
-                    yield Variant(config, floats, (y,))
-                    if form.output is not None and _words_are_whole(problem, word_bits) and (
-                            operands or layout == "NHWC"):
-                        packed = TensorSpec(y.shape, Format(f"packed{word_bits}", form.output))
-                        yield Variant(config, floats, (packed,))
+        for tile, word_bits in itertools.product(fitting(problem, device), WORD_BITS):
+            source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
+            for layout in ("NHWC", "NCHW"):
+                y = problem.outputs[0].with_format(layout=layout)
+                floats = (source, *[y] * len(operands))
+                yield Variant(tile.config, floats, (y,))
+                if form.output is not None and words_are_whole(problem, word_bits) and (
+                        operands or layout == "NHWC"):
+                    packed = TensorSpec(y.shape, Format(f"packed{word_bits}", form.output))
+                    yield Variant(tile.config, floats, (packed,))
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        (target,) = variant.outputs
-        if target.size == 0:
-            return State(problem, variant, device)
-        source = variant.inputs[0]
-        word_bits = 8 * source.stored_dtype.itemsize
-        tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))
-        thresholds = packed_thresholds(weights, problem.epilogue, problem.depth)
-        epilogue = problem.epilogue if thresholds is None else Epilogue()
-        kernel = device.compile(_source(problem, variant, tile, epilogue, thresholds is not None))
-        group_channels = problem.out_channels // problem.groups
-        out_words = -(-problem.out_channels // word_bits)
-        # a tile beyond the last channels writes the last word's other half
-        channels = group_channels if problem.groups > 1 else out_words * word_bits
-        tiles_m = -(-channels // tile.tile_m) * problem.groups
-        tiles_y = -(-problem.out_height // tile.rows)
-        tiles_x = -(-problem.out_width // tile.columns)
-        # run-time operands of the epilogue lie in memory like a float output
-        floats = next((spec for spec in (*variant.inputs[1:], target)
-                       if not spec.format.is_packed), problem.outputs[0])
-        form = f"{word_bits} bits, binary"
-        launch = Launch(
-            kernel, (tiles_m * tiles_y * tiles_x * problem.batch,), (tile.work_group,),
-            (input_buffer(0),
-             weights.packed(f"signs by channels, {form}", lambda arrays: np.moveaxis(
-                 sign_words(arrays, problem, word_bits), 0, -1)),
-             weights.packed(f"masks of groups, {form}",
-                            lambda arrays: group_masks(problem, word_bits)),
-             weights.packed(f"first words of groups, {form}", lambda arrays: first_words(
-                 problem, word_bits).astype(np.int32)),
-             weights.packed("sums of taps by channels, binary",
-                            lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1)),
-             weights.packed("alphas, binary", alphas), thresholds, output_buffer(0),
-             problem.depth, source.stored_shape[1], words_of_a_group(problem, word_bits),
-             group_channels, problem.out_channels, out_words, problem.height, problem.width,
-             problem.out_height, problem.out_width, *problem.pads[:2], tiles_m, tiles_y, tiles_x,
-             *floats.strides,
-             *epilogue_arguments(epilogue, weights, 1, problem.out_channels)))
-        return State(problem, variant, device, [launch])
+        return State(problem, variant, device,
+                     launches(weights, BinaryLayer(problem), variant, device))
 
 
-def _source(problem: Conv2dProblem, variant: Variant, tile: Tile, epilogue: Epilogue,
-            thresholds: bool) -> KernelSource:
-    source, target = variant.inputs[0], variant.outputs[0]
+def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
+             device: Device) -> list[Launch]:
+    """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
+    Where its tensors are matrices, the layer is a convolution of one image, whose pixels are their
+    rows. weights: constants by the names of the layer's convolution."""
+    problem = layer.convolution
+    if variant.outputs[0].size == 0:
+        return []
+    source = variant.inputs[0]
     word_bits = 8 * source.stored_dtype.itemsize
-    packed = target.format.is_packed
+    tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))
+    thresholds = None if layer.has_two_results else packed_thresholds(
+        weights, problem.epilogue, problem.depth)
+    epilogue = problem.epilogue if thresholds is None else Epilogue()
+    kernel = device.compile(_source(layer, variant, tile, epilogue, thresholds is not None))
+    group_channels = problem.out_channels // problem.groups
+    out_words = -(-problem.out_channels // word_bits)
+    # a tile beyond the last channels writes the last word's other half
+    channels = group_channels if problem.groups > 1 else out_words * word_bits
+    tiles_m = -(-channels // tile.tile_m) * problem.groups
+    tiles_y = -(-problem.out_height // tile.rows)
+    tiles_x = -(-problem.out_width // tile.columns)
+    # run-time operands of the epilogue lie in memory like a float output
+    floats = next((spec for spec in (*variant.inputs[1:], *variant.outputs)
+                   if not spec.format.is_packed), problem.outputs[0])
+    form = f"{word_bits} bits, binary"
+    return [Launch(
+        kernel, (tiles_m * tiles_y * tiles_x * problem.batch,), (tile.work_group,),
+        (input_buffer(0),
+         weights.packed(f"signs by channels, {form}", lambda arrays: np.moveaxis(
+             sign_words(arrays, problem, word_bits), 0, -1)),
+         weights.packed(f"masks of groups, {form}",
+                        lambda arrays: group_masks(problem, word_bits)),
+         weights.packed(f"first words of groups, {form}", lambda arrays: first_words(
+             problem, word_bits).astype(np.int32)),
+         weights.packed("sums of taps by channels, binary",
+                        lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1)),
+         weights.packed("alphas, binary", alphas), thresholds, output_buffer(0),
+         output_buffer(len(variant.outputs) - 1), problem.depth, problem.channels,
+         -(-problem.channels // word_bits), words_of_a_group(problem, word_bits),
+         group_channels, problem.out_channels, out_words, problem.height, problem.width,
+         problem.out_height, problem.out_width, *problem.pads[:2], tiles_m, tiles_y, tiles_x,
+         *(stride * 32 // word_bits for stride in _strides(source)), *_strides(floats),
+         *_strides(variant.outputs[-1]),
+         *epilogue_arguments(epilogue, weights, 1, problem.out_channels)))]
+
+
+def _strides(spec: TensorSpec) -> tuple[int, ...]:
+    """Returns the distances between images, channels, rows and columns: of packed words in parts of
+    32 bits. The rows of a matrix are the columns of one image."""
+    strides = PackedParts.of(spec).strides if spec.format.is_packed else spec.strides
+    return strides if len(spec.shape) == 4 else (0, strides[1], 0, strides[0])
+
+
+def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue,
+            thresholds: bool) -> KernelSource:
+    problem, source, target = layer.convolution, variant.inputs[0], variant.outputs[-1]
+    word_bits = 8 * source.stored_dtype.itemsize
     return KernelSource.of(_SOURCE, "popcount_conv", {
         "WORD_BITS": word_bits,
         "PLANES": PACKED_DTYPES[source.dtype].planes,
-        "OUTPUT_PLANES": PACKED_DTYPES[target.dtype].planes if packed else 0,
+        "OUTPUT_PLANES": PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0,
+        "FLOATS": int(not variant.outputs[0].format.is_packed),
         "THRESHOLDS": int(thresholds),
         "MASKED": int(problem.groups > 1 and problem.channels // problem.groups % word_bits != 0),
-        "PADDED": int(any(problem.pads)),
+        "PADDING": layer.padding,
+        "TAKE_BACK": int(layer.takes_zeros_back),
         "CHUNK": tile.chunk(problem, word_bits),
         **{key.upper(): getattr(tile, key) for key in Tile.__dataclass_fields__},
         "KERNEL_H": problem.kernel[0],
@@ -201,12 +233,13 @@ def _source(problem: Conv2dProblem, variant: Variant, tile: Tile, epilogue: Epil
     })
 
 
-def _words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
+def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
     """Returns whether no word of the output has channels of several groups."""
     return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0
 
 
-def _fitting(problem: Conv2dProblem, device: Device) -> list[Tile]:
+def fitting(problem: Conv2dProblem, device: Device,
+            tiles: Iterable[Tile] = TILES) -> list[Tile]:
     """Returns the tiles that a device has room for, those first that compute the fewest outputs
     beyond the image."""
     def computed(tile: Tile) -> int:
@@ -214,7 +247,7 @@ def _fitting(problem: Conv2dProblem, device: Device) -> list[Tile]:
                 * -(-problem.out_width // tile.columns) * tile.columns
                 * -(-problem.out_channels // tile.tile_m) * tile.tile_m)
 
-    fitting = [tile for tile in TILES
-               if tile.work_group <= device.limits.work_group_size
-               and tile.shared_bytes(problem, max(_WORD_BITS)) <= device.limits.shared_bytes]
-    return sorted(fitting, key=computed)
+    able = [tile for tile in tiles
+            if tile.work_group <= device.limits.work_group_size
+            and tile.shared_bytes(problem, max(WORD_BITS)) <= device.limits.shared_bytes]
+    return sorted(able, key=computed)

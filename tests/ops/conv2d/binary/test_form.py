@@ -7,6 +7,7 @@ import pytest
 
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.binary.form import binary_form, reason_not_binary, result_dtype
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.lower.state import _weights_info
@@ -19,6 +20,15 @@ def test_inputs_take_one_bit_or_two(known: ValueFacts, dtype: str) -> None:
     problem = known_inputs(known)
     assert reason_not_binary(problem) is None
     assert binary_form(problem).input == dtype
+
+
+@pytest.mark.parametrize(("epilogue", "result", "dtype"), [
+    (Epilogue(apply("sign")), REAL, "trits"), (Epilogue(apply("sign")), PLUS_MINUS_ONE, "bits"),
+    (Epilogue(apply("round")), REAL, None), (Epilogue(apply("round")), TERNARY, "trits")])
+def test_what_is_known_of_results_saves_a_bit(epilogue: Epilogue, result: ValueFacts,
+                                              dtype: str | None) -> None:
+    problem = replace(known_inputs(TERNARY), epilogue=epilogue, result=result)
+    assert binary_form(problem).output == dtype
 
 
 @pytest.mark.parametrize(("known", "words"), [

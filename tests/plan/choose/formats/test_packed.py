@@ -7,10 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gossamer
 from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
+from gossamer.plan.choose.builder import ProgramBuilder
+from gossamer.plan.choose.select import first_choice
 from gossamer.plan.plan import Plan
+from gossamer.plan.program import Layer
+from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.conftest import is_slow
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS
 from tests.plan.choose.regions.toy import make_plan
@@ -70,3 +77,41 @@ def test_values_of_which_nothing_is_known_are_pooled_as_floats(tmp_path: Path) -
     row = next(row for row in plan.report(2).rows if row["layer"] == "first")
     assert row["algorithm"] == "numpy"
     assert row["rejected"]["packed"] == "needs values that are known to be -1, 0 or 1"
+
+
+def test_a_matrix_of_single_pixels_stays_packed(device: Device, tmp_path: Path) -> None:
+    """What a convolution leaves of an image is packed like a row of a matrix."""
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: measuring takes long")
+    rng = np.random.default_rng(0)
+    build = GraphBuilder("convolution and product")
+    x = build.elementwise(PLUS_OR_MINUS, build.input("x", (None, 5, 3, 3)))
+    weights = [build.constant(name, rng.choice(np.float32([-1, 1]), shape))
+               for name, shape in (("first", (70, 5, 3, 3)), ("second", (70, 9)))]
+    pixel = build.conv2d(x, weights[0], name="pixel")
+    row = build.flatten(build.elementwise(PLUS_OR_MINUS, pixel))
+    build.output(build.gemm(row, weights[1], name="product"), (None, 9))
+    only = "popcount" if device.compiles else "host_popcount"
+    graph = build.finish()
+    plan = make_plan(graph, tmp_path, device.name, only=only)
+    images = rng.standard_normal((2, 5, 3, 3), dtype=np.float32)
+    np.testing.assert_array_equal(plan(images), gossamer.compile(graph, "host")(images))
+    taken = steps(plan)
+    assert taken["pixel"] == taken["product"] == only
+    if device.compiles:
+        product = next(s for s in plan.program(2).steps if s.layer.name == "product")
+        assert product.variant.inputs[0].format.is_packed
+
+
+@pytest.mark.parametrize(("shape", "target", "words"), [
+    ((2, 35, 1, 1), (2, 35), True), ((2, 35), (2, 35, 1, 1), True), ((2, 5, 7, 1), (2, 35), False),
+    ((2, 36, 1, 1), (4, 18), False)])
+def test_which_reshapes_leave_words_as_they_are(shape: tuple[int, ...], target: tuple[int, ...],
+                                                words: bool) -> None:
+    bits, floats = TensorSpec(shape, Format("packed32", "bits")), default_spec(target)
+    facts = {"x": PLUS_MINUS_ONE, "y": PLUS_MINUS_ONE}
+    builder = ProgramBuilder(2, {"x": bits}, {}, lambda builder, layer: first_choice(
+        builder, layer, find("host")))
+    builder.add(Layer("reshape", "reshape", ["x"], ["y"], [floats], facts=facts))
+    assert builder.specs["y"] == (TensorSpec(target, bits.format) if words else floats)
+    assert len(builder.program.steps) == (0 if words else 1)

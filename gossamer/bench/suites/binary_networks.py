@@ -1,0 +1,223 @@
+"""Whole binary networks with the shapes of the literature, and the memory that plans of them take.
+
+The weights of a binary layer are drawn from 1 and -1. Scales are powers of 2, biases and inputs
+multiples of powers of 2, so that all sums before the classifier are exact in float32 and every
+contender in that precision has the same signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+
+from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.suites.networks import input_of, network_case
+from gossamer.bench.work import Case, Setting
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.plan.program import Program, Step
+from gossamer.tensor import PACKED_DTYPES, TensorSpec
+
+SUITE = "binary-networks"
+_SIGN = Expression(1, (
+    ExpressionStep("constant", (), (0.0,)), ExpressionStep("greater_equal", (0, 1)),
+    ExpressionStep("constant", (), (1.0,)), ExpressionStep("constant", (), (-1.0,)),
+    ExpressionStep("where", (2, 3, 4))))
+_INPUT_STEP = 2.0**-4
+"""Inputs and the weights of first layers are multiples of it."""
+
+
+def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
+    """Returns functions by name that make the networks."""
+    return {name: partial(_network, name) for name in _BUILDS}
+
+
+def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -> Case:
+    """Makes the case of a binary network, which PyTorch computes op by op as the graph says."""
+    network = make()
+
+    def module(constants: Mapping[str, np.ndarray]) -> object:
+        from gossamer.bench.peers.graph_module import graph_module
+
+        return graph_module(network.graph, batch)
+
+    return network_case(SUITE, replace(network, torch=module), batch, setting, force_each=True,
+                        x=_steps(input_of(network, batch)), described=memory_text)
+
+
+@cache
+def _network(name: str) -> PeerNetwork:
+    return PeerNetwork(name, _BUILDS[name](name))
+
+
+def _steps(x: np.ndarray) -> np.ndarray:
+    """Returns inputs as multiples of a power of 2, which float16 holds too."""
+    return (np.clip(np.rint(x / _INPUT_STEP), -64, 64) * _INPUT_STEP).astype(np.float32)
+
+
+def vgg_cifar10(name: str, size: int = 32) -> Graph:
+    """Returns BinaryNet's network for CIFAR-10 (M. Courbariaux, I. Hubara, D. Soudry, R. El-Yaniv
+    and Y. Bengio, "Binarized neural networks", arXiv 1602.02830, 2016): images (N, 3, size, size)
+    to 10 numbers, all but the first layer binary."""
+    build = _Builder(name, size)
+    x = build.sign(build.conv("x", 128, 3, pad=1, binary=False))
+    for channels in (128, 256, 512):
+        if channels > 128:
+            x = build.sign(build.conv(x, channels, 3, pad=1))
+        x = build.pool(build.sign(build.conv(x, channels, 3, pad=1)), 2, 2)
+    x = build.flat(x)
+    for columns in (1024, 1024):
+        x = build.sign(build.linear(x, columns))
+    return build.finish(build.linear(x, 10))
+
+
+def alexnet(name: str, size: int = 227) -> Graph:
+    """Returns AlexNet as XNOR-Net binarises it (M. Rastegari, V. Ordonez, J. Redmon and A. Farhadi,
+    "XNOR-Net", ECCV 2016): images (N, 3, size, size) to 1000 numbers, all but the first and the
+    last layer binary."""
+    build = _Builder(name, size)
+    x = build.sign(build.pool(build.conv("x", 96, 11, stride=4, binary=False), 3, 2))
+    x = build.pool(build.sign(build.conv(x, 256, 5, pad=2)), 3, 2)
+    for channels in (384, 384):
+        x = build.sign(build.conv(x, channels, 3, pad=1))
+    x = build.flat(build.pool(build.sign(build.conv(x, 256, 3, pad=1)), 3, 2))
+    for columns in (4096, 4096):
+        x = build.sign(build.linear(x, columns))
+    return build.finish(build.linear(x, 1000, binary=False))
+
+
+def resnet18(name: str, size: int = 224) -> Graph:
+    """Returns ResNet-18 (K. He, X. Zhang, S. Ren and J. Sun, "Deep residual learning for image
+    recognition", CVPR 2016) with a binary body: images (N, 3, size, size) to 1000 numbers. The sums
+    of its blocks stay integers, and each block reads their signs."""
+    build = _Builder(name, size)
+    x = build.pool(build.conv("x", 64, 7, stride=2, pad=3, binary=False), 3, 2, pad=1)
+    for channels in (64, 128, 256, 512):
+        for block in range(2):
+            stride = 2 if channels > 64 and block == 0 else 1
+            signs = build.sign(x)
+            y = build.sign(build.conv(signs, channels, 3, stride=stride, pad=1))
+            y = build.conv(y, channels, 3, pad=1)
+            x = build.add(y, x if stride == 1 else build.conv(signs, channels, 1, stride=stride))
+    return build.finish(build.linear(build.mean(x), 1000, binary=False))
+
+
+_BUILDS: dict[str, Callable[[str], Graph]] = {
+    "vgg-cifar10": vgg_cifar10, "alexnet-binary": alexnet, "resnet18-binary": resnet18}
+
+
+class _Builder:
+    """Appends layers to a graph, with weights that are the same in every run; it knows the channels
+    and the size of each result."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self._graph = GraphBuilder(name, file=name)
+        self._graph.input("x", (None, 3, size, size))
+        self._shapes = {"x": (3, size)}
+        self._random = np.random.default_rng(0)
+
+    def conv(self, x: str, channels: int, kernel: int, *, stride: int = 1, pad: int = 0,
+             binary: bool = True) -> str:
+        before, size = self._shapes[x]
+        weight = self._constant("weight", self._weight((channels, before, kernel, kernel), binary))
+        y = self._graph.conv2d(x, weight, strides=(stride, stride), pads=(pad,) * 4)
+        return self._shaped((channels, (size + 2 * pad - kernel) // stride + 1), y)
+
+    def linear(self, x: str, columns: int, *, binary: bool = True) -> str:
+        weight = self._constant("weight", self._weight((columns, self._shapes[x][0]), binary))
+        return self._shaped((columns, 1), self._graph.gemm(x, weight, trans_b=True))
+
+    def sign(self, x: str) -> str:
+        """Appends scale and bias of each channel, as batch norm has them, and the sign of the
+        result, which is 1 for 0."""
+        channels, size = self._shapes[x]
+        shape = (1, channels, 1, 1) if size > 1 else (1, channels)
+        scale = self._drawn([-0.5, 0.25, 0.5, 1, 2], shape)
+        bias = self._drawn([-6.5, -1.5, -0.5, 0.5, 2.5, 5.5], shape)
+        y = self._graph.apply("mul", x, self._constant("scale", scale))
+        y = self._graph.apply("add", y, self._constant("bias", bias))
+        return self._shaped(self._shapes[x], self._graph.elementwise(_SIGN, y))
+
+    def pool(self, x: str, kernel: int, stride: int, *, pad: int = 0) -> str:
+        channels, size = self._shapes[x]
+        y = self._graph.pool(x, "max", (kernel, kernel), strides=(stride, stride), pads=(pad,) * 4)
+        return self._shaped((channels, (size + 2 * pad - kernel) // stride + 1), y)
+
+    def add(self, a: str, b: str) -> str:
+        return self._shaped(self._shapes[a], self._graph.apply("add", a, b))
+
+    def mean(self, x: str) -> str:
+        return self._shaped((self._shapes[x][0], 1),
+                            self._graph.reduce(x, "mean", (2, 3), keepdims=False))
+
+    def flat(self, x: str) -> str:
+        channels, size = self._shapes[x]
+        return self._shaped((channels * size**2, 1), self._graph.flatten(x))
+
+    def finish(self, y: str) -> Graph:
+        """Returns the graph, with y as its output."""
+        self._graph.output(y, (None, self._shapes[y][0]))
+        return self._graph.finish()
+
+    def _weight(self, shape: tuple[int, ...], binary: bool) -> np.ndarray:
+        if binary:
+            return self._drawn([-1, 1], shape)
+        return (self._random.integers(-8, 9, shape) * _INPUT_STEP).astype(np.float32)
+
+    def _drawn(self, values: Sequence[float], shape: tuple[int, ...]) -> np.ndarray:
+        return self._random.choice(np.asarray(values, np.float32), shape)
+
+    def _constant(self, kind: str, array: np.ndarray) -> str:
+        return self._graph.constant(f"{kind}{len(self._graph.graph.constants)}", array)
+
+    def _shaped(self, shape: tuple[int, int], name: str) -> str:
+        """Notes channels and size of a layer's result, and returns its name."""
+        self._shapes[name] = shape
+        return name
+
+
+def memory_text(program: Program) -> str:
+    """Returns in words how many bytes a program's weights and activations take, beside float32 and
+    float16. Thresholds and scales, what is added to fill words, and sums that stay numbers are part
+    of the total and are stated apart."""
+    steps = [step for step in program.steps if step.layer.problem is not None]
+    weights, plain_weights, constants = 0, 0, 0
+    for step in steps:
+        for name, array in step.layer.weights.items():
+            if not name.endswith("weight"):
+                constants += 4 * array.size
+                continue
+            plain_weights += 4 * array.size
+            weights += -(-array.size // 8) if _is_binary(step) else (
+                (2 if step.variant.precision == "fp16" else 4) * array.size)
+    written = [(step, spec) for step in steps if not step.layer.inserted
+               for spec in step.variant.outputs]
+    plain = sum(4 * spec.size for _, spec in written)
+    paddings = sum(spec.nbytes - _filled(spec) for _, spec in written)
+    numbers = sum(spec.nbytes for step, spec in written
+                  if _is_binary(step) and not spec.format.is_packed)
+    activations = sum(spec.nbytes for _, spec in written)
+    return (f"weights {_mega(weights)} MB ({_mega(plain_weights)} in fp32, "
+            f"{_mega(plain_weights / 2)} in fp16), activations {_mega(activations)} MB "
+            f"({_mega(plain)}, {_mega(plain / 2)}), of these sums {_mega(numbers)} and paddings "
+            f"{_mega(paddings)}; thresholds and scales {_mega(constants)}; "
+            f"total {_mega(weights + activations + constants)}")
+
+
+def _is_binary(step: Step) -> bool:
+    return "popcount" in step.algorithm.name or step.algorithm.name == "bit_tensor_core"
+
+
+def _filled(spec: TensorSpec) -> int:
+    """Returns the bytes of a tensor without what fills its words."""
+    if not spec.format.is_packed:
+        return spec.nbytes
+    return -(-spec.size * PACKED_DTYPES[spec.dtype].planes // 8)
+
+
+def _mega(count: float) -> str:
+    return f"{count / 1e6:.3g}"

@@ -1,0 +1,106 @@
+"""Signs of sums that are never 0, as something is left of every sum that can occur after scale and
+bias: for an odd number of products of 1 and -1, or for a threshold between two integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
+
+_MOST_PRODUCTS = 2**16
+"""Products of the longest sum of which every value that can occur is tried."""
+_AT_ONCE = 2**16
+"""Number of sums that are tried at once, so that they stay in cache."""
+_ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
+"""Relative rounding of one float32 function, with room for approximations of devices; that of one
+addition; and the number below which devices may round to 0."""
+
+_Interval = tuple[np.ndarray, np.ndarray]
+"""The lowest and the highest value of numbers that may be off."""
+
+
+def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,
+                  operands: Sequence[np.ndarray | None], *, exact: bool) -> bool:
+    """Returns whether an expression ends in the sign of a number that is not 0 for any sum of
+    products.
+
+    False where that is not known: for factors other than -1 and 1, or -1, 0 and 1, and for weights
+    other than plus and minus one number a channel.
+
+    values: facts of the factors of the weights. weight: (M, ...). operands: one value a channel for
+    each further input of the expression; None for those that are known at run time only. exact:
+    whether the sums are computed without rounding, in whatever order.
+    """
+    rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64))
+    depth = rows.shape[1]
+    if values not in (PLUS_MINUS_ONE, TERNARY) or not 0 < depth <= _MOST_PRODUCTS:
+        return False
+    if not _ends_in_sign(expression) or any(operand is None for operand in operands):
+        return False
+    if not (rows == rows[:, :1]).all() or not np.isfinite(rows[:, 0]).all():
+        return False
+    counts = np.arange(-depth, depth + 1, int(values.step), dtype=np.float64)[:, None]
+    error = 0.0 if exact else depth * depth * _ROUNDING_OF_SUMS
+    step = max(1, _AT_ONCE // len(counts))
+    for first in range(0, len(rows), step):
+        alphas = rows[first:first + step, 0]
+        constants = [np.asarray(operand, np.float64).reshape(-1)[first:first + step]
+                     for operand in operands if operand is not None]
+        decisive = _before_sign(expression, (alphas * (counts - error), alphas * (counts + error)),
+                                [(constant, constant) for constant in constants])
+        if decisive is None or not ((decisive[0] > 0) | (decisive[1] < 0)).all():
+            return False
+    return True
+
+
+def _ends_in_sign(expression: Expression) -> bool:
+    last = expression.inputs + len(expression.steps) - 1
+    return bool(expression.steps) and expression.steps[-1].function == "sign" and (
+        expression.outputs == (last,))
+
+
+def _before_sign(expression: Expression, sums: _Interval,
+                 operands: Sequence[_Interval]) -> _Interval | None:
+    """Returns what the last step takes the sign of; None where a step before it is not known."""
+    known = [sums, *operands]
+    with np.errstate(all="ignore"):
+        for step in expression.steps[:-1]:
+            function = _FUNCTIONS.get(step.function)
+            if function is None:
+                return None
+            known.append(_rounded(function(step, *[known[index] for index in step.arguments])))
+    return known[expression.steps[-1].arguments[0]]
+
+
+def _rounded(exact: _Interval) -> _Interval:
+    low, high = exact
+    return (low - np.abs(low) * _ROUNDING - _SMALLEST, high + np.abs(high) * _ROUNDING + _SMALLEST)
+
+
+def _add(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
+    return x[0] + y[0], x[1] + y[1]
+
+
+def _sub(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
+    return x[0] - y[1], x[1] - y[0]
+
+
+def _mul(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
+    corners = [a * b for a in x for b in y]
+    return np.minimum.reduce(corners), np.maximum.reduce(corners)
+
+
+def _neg(step: ExpressionStep, x: _Interval) -> _Interval:
+    return -x[1], -x[0]
+
+
+def _constant(step: ExpressionStep) -> _Interval:
+    value = np.asarray(step.constants[0], np.float64)
+    return value, value
+
+
+_FUNCTIONS: dict[str, Callable[..., _Interval]] = {
+    "add": _add, "sub": _sub, "mul": _mul, "neg": _neg, "constant": _constant}

@@ -1,0 +1,53 @@
+"""A convolution of signs with what algorithms on bits compute along with it: padding by a constant,
+and a second result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gossamer.ops.conv2d.binary.form import (
+    BinaryForm,
+    binary_form,
+    reason_not_binary,
+    result_dtype,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+
+@dataclass(frozen=True)
+class BinaryLayer:
+    """A convolution of signs as algorithms on bits compute it.
+
+    convolution: its expression has one result, or two, of which the first is written as float32 and
+    the second as packed words. padding: the value of the pixels outside of the image, -1, 0 or 1.
+    """
+
+    convolution: Conv2dProblem
+    padding: int = 0
+
+    @property
+    def form(self) -> BinaryForm:
+        """The packed dtypes of the input, and of the last result."""
+        form = binary_form(self.convolution)
+        if not self.has_two_results:
+            return form
+        return BinaryForm(form.input, result_dtype(self.convolution.epilogue.expression, 1))
+
+    @property
+    def has_two_results(self) -> bool:
+        """Whether there is a second result."""
+        return len(self.convolution.epilogue.expression.outputs) == 2
+
+    @property
+    def takes_zeros_back(self) -> bool:
+        """Whether bits, none of which stands for 0, are padded with zeros, so that what they add is
+        taken back."""
+        return any(self.convolution.pads) and not self.padding and self.form.planes == 1
+
+    def reason_not_binary(self) -> str | None:
+        """Returns why bits cannot compute the layer, as shown to the user; None where they can."""
+        if (reason := reason_not_binary(self.convolution)) is not None:
+            return reason
+        if self.has_two_results and self.form.output is None:
+            return "its second result is not known to be -1, 0 or 1"
+        return None

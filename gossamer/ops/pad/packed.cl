@@ -1,0 +1,36 @@
+/* A constant around the rows and columns of packed values, or less of them where pads are negative.
+ *
+ * A tensor is (images, words, height, width, PLANES) words; a work-item writes the words of one
+ * output pixel. Of the words of added pixels only the bits of channels are set.
+ *
+ * WORD: the type of a word, uint or ulong, of WORD_BITS bits. PLANES: 1 for bits, 2 for trits.
+ * POSITIVE, NONZERO: whether the constant is 1, and whether it differs from 0. */
+
+KERNEL void pad_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
+                       int channels, int height, int width, DIVISOR(out_width),
+                       DIVISOR(out_height), DIVISOR(words), int top, int left)
+{
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        uint line = QUOTIENT(item, out_width);
+        int x = (int)(item - line * (uint)out_width) - left;
+        uint outer = QUOTIENT(line, out_height);
+        int y = (int)(line - outer * (uint)out_height) - top;
+        GLOBAL WORD *result = target + (size_t)item * PLANES;
+        if (x >= 0 && x < width && y >= 0 && y < height) {
+            const GLOBAL WORD *words_of_pixel = source
+                + (((size_t)outer * (size_t)height + (size_t)y) * (size_t)width + (size_t)x) * PLANES;
+#if PLANES == 2
+            result[1] = words_of_pixel[1];
+#endif
+            result[0] = words_of_pixel[0];
+        } else {
+            int remaining = channels - (int)(outer - QUOTIENT(outer, words) * (uint)words) * WORD_BITS;
+            WORD all = remaining >= WORD_BITS ? ~(WORD)0 : ((WORD)1 << remaining) - 1;
+#if PLANES == 2
+            result[0] = NONZERO ? all : 0;
+#endif
+            result[PLANES - 1] = POSITIVE ? all : 0;
+        }
+    }
+}

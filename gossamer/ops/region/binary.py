@@ -1,0 +1,219 @@
+"""Convolutions of signs with the padding before them and the signs behind them, in one step.
+
+A constant of -1, 0 or 1 around a packed image costs nothing where the convolution puts it there
+itself. Where a sum is both the input of the next layer, as signs, and an operand of a later one, as
+in residual blocks, the convolution writes both.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gossamer.device.base import Buffer, Device
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.facts import REAL
+from gossamer.ops.algorithm import Epilogue, State, Variant
+from gossamer.ops.conv2d.binary import host, popcount
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.pad.problem import PadProblem
+from gossamer.ops.region.algorithm import RegionAlgorithm
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.region.weights import RenamedWeights
+from gossamer.ops.weights import Weights
+from gossamer.tensor import Format, TensorSpec
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A region as a convolution of signs, and the name of each of its constants by the name that
+    the convolution gives it."""
+
+    layer: BinaryLayer
+    names: dict[str, str]
+
+
+class BinaryRegion(RegionAlgorithm, abc.ABC):
+    """A convolution of signs with the layers around it."""
+
+    exact = True
+    patterns = (("pad", "conv2d", "elementwise"), ("pad", "conv2d"), ("conv2d", "elementwise"))
+
+    @abc.abstractmethod
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        """Returns why the algorithm cannot compute the convolution; None where it can."""
+
+    def supports(self, problem: RegionProblem, device: Device) -> str | None:
+        region = _region(problem)
+        return region if isinstance(region, str) else self.reason_not(region.layer, device)
+
+
+class PopcountRegion(BinaryRegion):
+    """The kernel of convolutions of signs, which takes pixels outside of the image for a constant
+    and writes a second result."""
+
+    name = "popcount"
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        if not layer.has_two_results or popcount.words_are_whole(
+                layer.convolution, max(popcount.WORD_BITS)):
+            return popcount.reason_not_popcount(layer, device)
+        return "a word of the second result would have channels of several groups"
+
+    def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
+        layer = _layer(problem)
+        convolution, form = layer.convolution, layer.form
+        x, *operands = problem.inputs
+        tiles = popcount.fitting(convolution, device)
+        for tile, word_bits in itertools.product(tiles, popcount.WORD_BITS):
+            source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
+            for layout in ("NHWC", "NCHW"):
+                y = convolution.outputs[0].with_format(layout=layout)
+                inputs = (source, *[y] * len(operands))
+                packed = () if form.output is None else (
+                    TensorSpec(y.shape, Format(f"packed{word_bits}", form.output)),)
+                if layer.has_two_results:
+                    yield Variant(tile.config, inputs, (y, *packed))
+                    continue
+                yield Variant(tile.config, inputs, (y,))
+                if packed and popcount.words_are_whole(convolution, word_bits) and (
+                        operands or layout == "NHWC"):
+                    yield Variant(tile.config, inputs, packed)
+
+    def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
+                device: Device) -> State:
+        region = _region(problem)
+        assert isinstance(region, _Region)
+        return State(problem, variant, device, popcount.launches(
+            RenamedWeights(weights, region.names), region.layer, variant, device))
+
+
+class HostPopcountRegion(BinaryRegion):
+    """The convolution of signs on the host, with a constant around the image and a second
+    result."""
+
+    name = "host_popcount"
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else layer.reason_not_binary()
+
+    def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
+        layer = _layer(problem)
+        x, *operands = problem.inputs
+        y = problem.outputs[-1]
+        targets = [y]
+        if layer.form.output is not None:
+            targets.append(TensorSpec(y.shape, Format("packed64", layer.form.output)))
+        for source in (x, TensorSpec(x.shape, Format("packed64", layer.form.input))):
+            for target in targets:
+                yield Variant((), (source, *operands), (*problem.outputs[:-1], target))
+
+    def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
+                device: Device) -> State:
+        region = _region(problem)
+        assert isinstance(region, _Region)
+        return State(problem, variant, device, data=(region.layer, host.Constants.of(
+            RenamedWeights(weights, region.names), region.layer)))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        layer, constants = state.data
+        host.compute(layer, constants, state.variant, inputs, outputs)
+
+
+def _layer(problem: RegionProblem) -> BinaryLayer:
+    """Returns the layer of a region that bits can compute."""
+    region = _region(problem)
+    assert isinstance(region, _Region)
+    return region.layer
+
+
+def _region(problem: RegionProblem) -> _Region | str:
+    """Returns a region as one layer, or the reason why it is none."""
+    index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
+    convolution = problem.parts[index]
+    assert isinstance(convolution, Conv2dProblem)
+    if any(source[0] >= 0 for source in problem.sources[index][1:]):
+        return "an operand of the convolution's epilogue is computed in the region"
+    if len(problem.entries) != len(convolution.inputs):
+        return "the convolution reads a value twice"
+    layer: BinaryLayer | str = BinaryLayer(convolution)
+    if index:
+        layer = _padded(problem, convolution)
+    names = {name: f"{index}.{name}" for name in convolution.weight_shapes}
+    if isinstance(layer, str) or index == len(problem.parts) - 1:
+        return layer if isinstance(layer, str) else _Region(layer, names)
+    return _with_signs(problem, index, layer, names)
+
+
+def _padded(problem: RegionProblem, convolution: Conv2dProblem) -> BinaryLayer | str:
+    """Returns a convolution with the padding before it, or the reason why it cannot be padded
+    so."""
+    pad = problem.parts[0]
+    assert isinstance(pad, PadProblem)
+    if any(exit_[0] == 0 for exit_ in problem.exits):
+        return "others read the padded image"
+    if pad.mode != "constant" or len(pad.pads) != 8 or any(pad.low[:2]) or any(pad.high[:2]) or (
+            min(pad.pads) < 0 or pad.value not in (-1, 0, 1)):
+        return "the padding is not -1, 0 or 1 around rows and columns"
+    if pad.value and any(convolution.pads):
+        return f"zeros are padded to a padding of {pad.value:g}"
+    top, left, bottom, right = (a + b for a, b in zip(
+        convolution.pads, (*pad.low[2:], *pad.high[2:]), strict=True))
+    known = pad.facts or (REAL,)
+    return BinaryLayer(replace(
+        convolution, height=pad.input.shape[2], width=pad.input.shape[3],
+        pads=(top, left, bottom, right), facts=(*known, *convolution.facts[1:])), int(pad.value))
+
+
+def _with_signs(problem: RegionProblem, index: int, layer: BinaryLayer,
+                names: dict[str, str]) -> _Region | str:
+    """Returns a convolution with the element-wise layer that reads its result, or the reason why
+    they do not go together. index: number of the convolution among the parts."""
+    signs = problem.parts[index + 1]
+    assert isinstance(signs, ElementwiseProblem)
+    convolution = layer.convolution
+    if problem.exits != ((index, 0), (index + 1, 0)):
+        return "the sum and its signs are not both read by others"
+    if set(problem.sources[index + 1]) != {(index, 0)}:
+        return "the signs depend on other values than the sum"
+    channels = convolution.out_channels
+    if signs.dtypes != ("float32",) or signs.shape != convolution.outputs[0].shape or any(
+            signs.operands[number].shape not in ((1, channels, 1, 1), (channels, 1, 1), ())
+            for number in signs.constants):
+        return "the signs depend on other constants than one number a channel"
+    first = len(convolution.epilogue.operands)
+    places = {number: first + 1 + place for place, number in enumerate(signs.constants)}
+    names = {**names, **{f"operand{place - 1}": f"{index + 1}.operand{number}"
+                         for number, place in places.items()}}
+    expression = _both(convolution.epilogue.expression, signs.expression, places)
+    kinds = (*convolution.epilogue.operands, *["channel"] * len(places))
+    return _Region(replace(layer, convolution=replace(
+        convolution, epilogue=Epilogue(expression, kinds))), names)
+
+
+def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expression:
+    """Returns the expression of two outputs, that of the first and what the second makes of it.
+
+    places: the numbers of the second one's other inputs among those of both; its remaining input is
+    the first one's output.
+    """
+    inputs = first.inputs + len(places)
+
+    def moved(value: int) -> int:
+        return value if value < first.inputs else value + len(places)
+
+    steps = [ExpressionStep(step.function, tuple(map(moved, step.arguments)), step.constants)
+             for step in first.steps]
+    result = moved(first.outputs[0])
+    values = [places.get(number, result) for number in range(second.inputs)]
+    for step in second.steps:
+        values.append(inputs + len(steps))
+        steps.append(ExpressionStep(step.function, tuple(values[a] for a in step.arguments),
+                                    step.constants))
+    return Expression(inputs, tuple(steps), (result, values[second.outputs[0]]))

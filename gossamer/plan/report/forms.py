@@ -1,0 +1,68 @@
+"""In which form layers with weights are computed: on bits, on trits, or on floats and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.conv2d.binary.form import binary_form, reason_not_binary
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gemm.dense import pointwise
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.region.problem import RegionProblem
+
+FLOATS = "floats"
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """The form of a layer with weights.
+
+    form: "bits", "trits" or "floats". reason: why it is not a packed form; "" where it is one.
+    could_be_packed: whether bits or trits can compute the layer.
+    """
+
+    layer: str
+    form: str
+    reason: str
+    could_be_packed: bool
+
+
+def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
+    """Returns the form of a convolution or a product with a matrix; None for other problems.
+
+    taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
+    """
+    convolution = _convolution(problem)
+    if convolution is None:
+        return None
+    reason = reason_not_binary(convolution)
+    if reason is not None:
+        return LayerForm(layer, FLOATS, reason, False)
+    dtype = binary_form(convolution).input
+    if taken is False:
+        return LayerForm(layer, FLOATS, f"{dtype} would do, another algorithm was taken", True)
+    return LayerForm(layer, dtype, "", True)
+
+
+def forms_line(forms: Iterable[LayerForm]) -> str:
+    """Returns a line such as 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on
+    floats: conv1 (its inputs are any floats, not known to be -1, 0 or 1)'; "" where neither bits
+    nor trits can compute any layer."""
+    forms = list(forms)
+    if not any(form.could_be_packed for form in forms):
+        return ""
+    counts = {name: sum(form.form == name for form in forms) for name in ("bits", "trits", FLOATS)}
+    text = "layers with weights: " + ", ".join(
+        f"{count} of {len(forms)} on {name}" for name, count in counts.items() if count)
+    floats = [f"{form.layer} ({form.reason})" for form in forms if form.form == FLOATS]
+    return f"{text}: {', '.join(floats)}" if floats else text
+
+
+def _convolution(problem: Problem) -> Conv2dProblem | None:
+    """Returns the convolution that a problem is, or is made of."""
+    if isinstance(problem, GemmProblem):
+        return pointwise(problem)
+    parts = problem.parts if isinstance(problem, RegionProblem) else (problem,)
+    return next((part for part in parts if isinstance(part, Conv2dProblem)), None)

@@ -1,0 +1,71 @@
+"""What reports and inspect say of the form in which layers are computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gossamer
+from gossamer.bench.suites.binary_networks import vgg_cifar10
+from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
+from gossamer.model.builder import GraphBuilder
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.weights import WeightsInfo
+from gossamer.plan.report.forms import LayerForm, form_of, forms_line
+from gossamer.plan.report.summary import forms_of_layers
+from gossamer.tensor import default_spec
+from tests.ops.conv2d.binary.signs import SCALED
+
+PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
+
+
+@pytest.mark.parametrize(("known", "taken", "form"), [
+    (PLUS_MINUS_ONE, None, LayerForm("fc", "bits", "", True)),
+    (TERNARY, True, LayerForm("fc", "trits", "", True)),
+    (TERNARY, False, LayerForm("fc", "floats", "trits would do, another algorithm was taken",
+                               True)),
+    (REAL, False, LayerForm("fc", "floats", "its inputs are any floats, not known to be -1, 0 or 1",
+                            False))])
+def test_the_form_of_a_product(known: ValueFacts, taken: bool | None, form: LayerForm) -> None:
+    assert form_of("fc", replace(PRODUCT, facts=(known,)), taken) == form
+
+
+def test_only_layers_with_weights_have_a_form() -> None:
+    assert form_of("pool", PoolProblem(default_spec((1, 2, 3, 3)), "max", (2, 2))) is None
+
+
+def test_a_line_names_the_layers_on_floats() -> None:
+    bits = form_of("first", PRODUCT)
+    floats = form_of("second", replace(PRODUCT, weights_info=WeightsInfo()))
+    assert forms_line([bits, floats]) == (
+        "layers with weights: 1 of 2 on bits, 1 of 2 on floats: second (its weights are not plus "
+        "or minus one number a channel)")
+    assert forms_line([bits, form_of("third", replace(PRODUCT, facts=(TERNARY,)))]) == (
+        "layers with weights: 1 of 2 on bits, 1 of 2 on trits")
+    assert forms_line([floats]) == ""
+
+
+def test_reports_state_the_form_and_an_exact_precision(tmp_path: Path) -> None:
+    graph = vgg_cifar10("small", 8)
+    report = gossamer.compile(graph, "host", only="host_popcount").report(1)
+    rows = [row for row in report.rows if row["form"]]
+    assert [row["form"]["form"] for row in rows] == ["floats", *["bits"] * 8]
+    assert [row["precision"] for row in rows] == ["fp32", *["b1"] * 8]
+    assert "layers with weights: 8 of 9 on bits, 1 of 9 on floats: " in str(report)
+    floats = gossamer.compile(graph, "host", only="host_im2col").report(1)
+    assert {row["precision"] for row in floats.rows} == {"fp32"}
+    assert "bits would do, another algorithm was taken" in floats.forms_line
+    forms = forms_of_layers(graph, 1)
+    assert [form.form for form in forms.values()] == ["floats", *["bits"] * 8]
+
+
+def test_networks_of_floats_have_no_such_line() -> None:
+    build = GraphBuilder("floats")
+    y = build.gemm(build.input("x", (None, 3)), build.constant("w", np.ones((3, 2), np.float32)))
+    build.output(y, (None, 2))
+    report = gossamer.compile(build.finish(), "host").report(1)
+    assert report.forms_line == "" and report.rows[0]["form"]["form"] == "floats"
