@@ -32,6 +32,8 @@ class Limits:
         Whether `Device.capture` records graphs.
     mma : bool
         Whether CUDA's matrix multiply-accumulate instructions (mma, from sm_80 on) exist.
+    wgmma : bool
+        Whether the multiplications of four warps (wgmma), which only sm_90 has, exist.
     cluster : int
         Largest number of work-groups that can access one another's shared memory.
     """
@@ -46,6 +48,7 @@ class Limits:
     cache_bytes: int = 0
     graph: bool = False
     mma: bool = False
+    wgmma: bool = False
     cluster: int = 1
 
 
