@@ -10,11 +10,13 @@ import numpy as np
 
 from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.layer_tables import (
+    BINARY,
     PRODUCTS,
     ConvLayer,
     LinearLayer,
     distinct_convolutions,
 )
+from gossamer.bench.suites.binary_layers import binary_case
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.suites.sparse_layers import sparse_layers
@@ -98,6 +100,15 @@ def gemm(batch: int, files: Files) -> list[Item]:
             "gemm", linear(layer), size, setting, layer.rows), is_layer=True)
 
     return [item(batch if layer.rows is None else 1, layer) for layer in PRODUCTS]
+
+
+def binary_layers(batch: int, files: Files) -> list[Item]:
+    """Returns convolutions of signs, one by one."""
+    def item(layer: ConvLayer) -> Item:
+        return Item("binary-layers", layer.name, batch, lambda setting: binary_case(
+            "binary-layers", layer, batch, setting), is_layer=True)
+
+    return [item(layer) for layer in BINARY]
 
 
 def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
@@ -205,6 +216,7 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
+                            "binary-layers": binary_layers,
                             "networks": networks, "sparse-layers": sparse_layers,
                             "sparse-networks": pruned_networks, "tuning": tuning,
                             "backprop": backprop, "train-many": train_many}
