@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
         metavar="SUITE...", help="mobilenet, conv-layers, binary-layers, gemm, networks, "
-                                 "sparse-layers, sparse-networks, tuning, backprop, train-many")] = None,
+                                 "sparse-layers, sparse-networks, tuning, backprop, "
+                                 "train-many")] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help=f"A network for the suites networks, sparse-networks and tuning: "
                              f"{registry.descriptions()}; may be repeated.")] = None,

@@ -57,8 +57,10 @@ def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, uni
     rng = np.random.default_rng(1)
     inputs, arrays = problem.example_inputs(rng), weights_of(problem, rng)
     weights: Any = HostWeights(arrays, RecordingDevice())
-    tables = Tables(problem, word_bits, unit, -(-problem.out_channels // unit),
-                    steps_of(problem, word_bits) + 1, by_registers)
+    together = 2 if by_registers else 1
+    units = -(-problem.out_channels // (unit * together)) * together
+    tables = Tables(problem, word_bits, unit, units, together, steps_of(problem, word_bits) + 1,
+                    by_registers)
     planes = 2 if known == TERNARY else 1
     x = pack(inputs[0], TensorSpec(inputs[0].shape, Format(
         f"packed{word_bits}", "bits" if planes == 1 else "trits")))
@@ -66,9 +68,9 @@ def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, uni
     taps = np.asarray(tables.taps(weights))
     flat = np.ascontiguousarray(tables.weights(weights))
     if by_registers:
-        # axes: unit, step, plane, two of eights, quarter, column, word, eight, half
-        by_channel = flat.reshape(-1, tables.steps, planes, unit // 16, 4, 2, 4, 2, 2).transpose(
-            0, 4, 3, 7, 5, 1, 2, 6, 8)
+        # axes: tile, step, unit, plane, two of eights, quarter, column, word, eight, half
+        by_channel = flat.reshape(-1, tables.steps, together, planes, unit // 16, 4, 2, 4, 2, 2)
+        by_channel = by_channel.transpose(0, 2, 5, 4, 8, 6, 1, 3, 7, 9)
     else:
         # axes: unit, step, plane, half, eight, quarter, column, word
         by_channel = flat.reshape(-1, tables.steps, planes, 2, unit // 8, 4, 2, 4).transpose(
@@ -81,8 +83,9 @@ def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, uni
     for image, row, column in np.ndindex(problem.batch, problem.out_height, problem.out_width):
         top, left = row * problem.stride[0] - problem.pads[0], column * problem.stride[1] - (
             problem.pads[1])
-        inside = ((taps[:, 1] + top >= 0) & (taps[:, 1] + top < problem.height)
-                  & (taps[:, 2] + left >= 0) & (taps[:, 2] + left < problem.width))
+        rows, columns = (taps[:, 1] >> 16) + top, (taps[:, 1] & 0xffff) + left
+        inside = ((rows >= 0) & (rows < problem.height) & (columns >= 0)
+                  & (columns < problem.width))
         place = np.where(inside, taps[:, 0] + top * problem.width + left, 0)
         words = np.where(inside[:, None], x[image, place], 0).astype(x.dtype)
         counted = int(np.bitwise_count(words[:, 0]).sum())
@@ -171,6 +174,7 @@ def test_it_builds_without_spills(tile: Tile) -> None:
     ({"facts": (REAL,)}, "any floats"),
     ({"channels": 60, "groups": 2, "out_channels": 4}, "a group has 30 channels"),
     ({"batch": 2**20, "height": 64}, "32-bit"),
+    ({"height": 2**15}, "32770 rows or columns"),
 ])
 def test_reasons(change: dict, reason: str) -> None:
     device = RecordingDevice()

@@ -18,6 +18,7 @@ from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
+from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
 from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -44,6 +45,10 @@ class BitTensorCore(Algorithm):
             return reason
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
+        sides = (problem.height + problem.pads[0] + problem.pads[2],
+                 problem.width + problem.pads[1] + problem.pads[3])
+        if max(sides) >= LARGEST_DISTANCE:
+            return f"its image has {max(sides)} rows or columns, {LARGEST_DISTANCE - 1} at most"
         channels = problem.channels // problem.groups
         if problem.groups > 1 and channels % min(_WORD_BITS):
             return (f"a group has {channels} channels: the channels of each group must fill words "
@@ -80,6 +85,8 @@ class BitTensorCore(Algorithm):
         tables = tile.tables(problem, word_bits)
         kernel = device.compile(KernelSource.of(tile.path, tile.path.stem, {
             **{key.upper(): value for key, value in variant.config if key != "instruction"},
+            "AT_ONCE": tile.at_once(problem, word_bits),
+            "CONSTANT_CLASSES": tile.constant_classes(problem),
             "WORD_BITS": word_bits, "PLANES": PACKED_DTYPES[source.dtype].planes,
             "OUTPUT_PLANES": output_planes, "THRESHOLDS": int(thresholds is not None),
             **epilogue_macros(epilogue),

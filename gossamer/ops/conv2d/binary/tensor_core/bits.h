@@ -18,7 +18,9 @@
  *
  * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
  * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 for floats. THRESHOLDS
- * is set where integers stand in for the epilogue. */
+ * is set where integers stand in for the epilogue. AT_ONCE is the number of steps that a warp
+ * multiplies between two barriers. CONSTANT_CLASSES is the number of classes of pixels whose constants
+ * are kept in shared memory, or 0. */
 
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)
@@ -72,13 +74,13 @@ INLINE Window window_of(const Source &source, const Position &position)
     return {line * source.width + column, row, column};
 }
 
-/* Starts the copy of one word of a window. A tap is the distance of the word's number from the
- * window's first, and the rows and columns from its first; a tap behind the last has a row that is
- * outside of any image. */
-INLINE void copy_tap(uint target, const Source &source, const Window &window, const int4 &tap)
+/* Starts the copy of one word of a window. A tap has the distance of the word's number from the
+ * window's first, and in 16 bits each the rows and the columns from its first; a tap behind the last
+ * has a row that is outside of any image. */
+INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
-    bool inside = ((uint)(window.row + tap.y) < (uint)source.height)
-                  & ((uint)(window.column + tap.z) < (uint)source.width);
+    bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
+                  & ((uint)(window.column + (tap.y & 0xffff)) < (uint)source.width);
     copy_word(target, source.x + (inside ? (INT64)(window.word + tap.x) * PLACE_BYTES : 0),
               inside ? PLACE_BYTES : 0);
 }
@@ -89,10 +91,20 @@ struct Operand {
     uint low[PLANES], high[PLANES];
 };
 
-/* Loads a lane's part of a pixel's step, and adds what it counts. `words` is the address of the
- * pixel in the line of the word that the lane holds: word number lane % 4, of which it has both
- * halves, or with 32 bits also the word four lines below. */
-INLINE Operand load_operand(const uchar *words, int line_bytes, int &counted, bool counts)
+/* Returns how many of the inputs in an operand count: those that are 1, or with two planes those
+ * that differ from 0. */
+INLINE int counted_in(const Operand &operand)
+{
+    int ones = 0;
+    UNROLL for (int plane = 0; plane < PLANES; plane++)
+        ones += POPCOUNT(operand.low[plane]) + POPCOUNT(operand.high[plane]);
+    return ones;
+}
+
+/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of the word
+ * that the lane holds: word number lane % 4, of which it has both halves, or with 32 bits also the
+ * word four lines below. */
+INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;
 #if PLANES == 1
@@ -104,8 +116,6 @@ INLINE Operand load_operand(const uchar *words, int line_bytes, int &counted, bo
     operand.low[0] = *(const uint *)words;
     operand.high[0] = *(const uint *)(words + 4 * line_bytes);
 #endif
-    if (counts)
-        counted += POPCOUNT(operand.low[0]) + POPCOUNT(operand.high[0]);
 #else
 #if WORD_BITS == 64
     uint4 word = *(const uint4 *)words;
@@ -120,61 +130,76 @@ INLINE Operand load_operand(const uchar *words, int line_bytes, int &counted, bo
 #endif
     operand.low[1] = low & ~operand.low[0];
     operand.high[1] = high & ~operand.high[0];
-    if (counts)
-        counted += POPCOUNT(low) + POPCOUNT(high);
 #endif
     return operand;
 }
 
 /* The output, and what makes it of sums.
  *
- * constants: for each class of pixels, whose windows have the same taps inside of the image, and
- * for each channel as the tiles count them, what is added to the sum; where FOLDED the largest
- * 2 ones - counted that gives a 0. flips: bits of the channels whose results are the other way
- * round, in the order of the tiles. classes: of the output's rows, then of its columns. */
+ * flips: bits of the channels whose results are the other way round, in the order of the tiles.
+ * classes: of the output's rows, then of its columns. */
 struct Target {
     uchar *y;
-    const int *constants;
     const uchar *flips;
     const int *thresholds;
     const float *alphas;
     const int *classes;
-    int tile_channels, out_channels, out_words, rows, columns, column_classes;
+    int out_channels, out_words, rows, columns, column_classes;
     int stride_n, stride_c, stride_h, stride_w;
 };
 
-/* Writes COUNT consecutive channels of a pixel: 8, 16 or 32, the first of which is a multiple of
- * COUNT. ones: the pixel's sums of products. in_tiles: number of the first of the channels as the
- * tiles count them. channel: its number. end: end of the channels of its group. */
+/* The place of an output pixel: the index of its first channel or of its first word, and the class
+ * of pixels that have the same taps inside of the image. */
+struct Place {
+    int index, pixel_class;
+};
+
+INLINE Place place_of(const Target &target, const Position &at)
+{
+#if OUTPUT_PLANES
+    int index = (at.image * target.out_words * target.rows + at.row) * target.columns + at.column;
+#else
+    int index = at.image * target.stride_n + at.row * target.stride_h
+                + at.column * target.stride_w;
+#endif
+    return {index, target.classes[at.row] * target.column_classes
+                       + target.classes[target.rows + at.column]};
+}
+
+/* Writes COUNT consecutive channels of a pixel: 8, 16, 32 or 64, the first of which is a multiple of
+ * COUNT. ones: the pixel's sums of products. constants: for each of the channels what is added to
+ * the sum; where FOLDED the largest 2 ones - counted that gives a 0. in_tiles: number of the first
+ * of the channels as the tiles count them. channel: its number. end: end of the channels of its
+ * group. position: the pixel's, for operands of the epilogue beside packed outputs. */
 template <int COUNT>
 INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &target,
-                           const Position &at, int in_tiles, int channel, int end
-                               EPILOGUE_PARAMETERS)
+                           const Place &place, const Position &position, const int *constants,
+                           int in_tiles, int channel, int end EPILOGUE_PARAMETERS)
 {
-    int pixel_class = target.classes[at.row] * target.column_classes
-                      + target.classes[target.rows + at.column];
-    const int *constants = target.constants + pixel_class * target.tile_channels + in_tiles;
-    [[maybe_unused]] int index = at.image * target.stride_n + at.row * target.stride_h
-                + at.column * target.stride_w;
-    [[maybe_unused]] uint words[2] = {};
+    constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
+    [[maybe_unused]] uint words[2][PARTS] = {};
 #if FOLDED
     UNROLL for (int first = COUNT - 4; first >= 0; first -= 4) {
         int4 largest = *(const int4 *)(constants + first);
-        auto vote = [&](int number, int most) {
-            words[0] = words[0] << 1 | (uint)(most + counted - 2 * ones[first + number]) >> 31;
-        };
-        vote(3, largest.w);
-        vote(2, largest.z);
-        vote(1, largest.y);
-        vote(0, largest.x);
+        uint &word = words[0][first / 32];
+        word = word << 1 | (uint)(largest.w + counted - 2 * ones[first + 3]) >> 31;
+        word = word << 1 | (uint)(largest.z + counted - 2 * ones[first + 2]) >> 31;
+        word = word << 1 | (uint)(largest.y + counted - 2 * ones[first + 1]) >> 31;
+        word = word << 1 | (uint)(largest.x + counted - 2 * ones[first]) >> 31;
     }
-    words[0] ^= COUNT == 32   ? *(const uint *)(target.flips + in_tiles / 8)
-                : COUNT == 16 ? *(const unsigned short *)(target.flips + in_tiles / 8)
-                              : target.flips[in_tiles / 8];
+    const uchar *flips = target.flips + in_tiles / 8;
+    UNROLL for (int part = 0; part < PARTS; part++)
+        words[0][part] ^= COUNT >= 32   ? ((const uint *)flips)[part]
+                          : COUNT == 16 ? *(const unsigned short *)flips
+                                        : *flips;
 #else
+    [[maybe_unused]] int floats = position.image * target.stride_n
+                                  + position.row * target.stride_h
+                                  + position.column * target.stride_w;
     UNROLL for (int number = 0; number < COUNT; number++) {
         if (channel + number < end) {
-            int own = channel + number, own_index = index + own * target.stride_c;
+            int own = channel + number;
+            [[maybe_unused]] int own_index = floats + own * target.stride_c;
             int sum = (3 - PLANES) * (2 * ones[number] - counted) + constants[number];
 #if THRESHOLDS
             const int *thresholds = target.thresholds + own;
@@ -185,8 +210,8 @@ INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &
             EPILOGUE(result, own, own_index)
 #endif
 #if OUTPUT_PLANES
-            words[0] |= (uint)(result > 0) << number;
-            words[1] |= (uint)(result != 0) << number;
+            words[0][number / 32] |= (uint)(result > 0) << number % 32;
+            words[1][number / 32] |= (uint)(result != 0) << number % 32;
 #else
             ((float *)target.y)[own_index] = (float)result;
 #endif
@@ -195,20 +220,28 @@ INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &
 #endif
 #if OUTPUT_PLANES
     int word = channel / WORD_BITS;
-    bool is_stored = channel < end || end == target.out_channels;
-    if (word < target.out_words && is_stored) {
-        INT64 place = ((INT64)(at.image * target.out_words + word) * target.rows + at.row)
-                          * target.columns + at.column;
+    /* the last group's words have zeros beyond its channels */
+    if (word < target.out_words && (channel < end || end == target.out_channels)) {
+        uchar *y = target.y
+                   + ((INT64)place.index + word * (target.rows * target.columns)) * OUTPUT_PLANES
+                         * WORD_BYTES + channel % WORD_BITS / 8;
         UNROLL for (int plane = 0; plane < OUTPUT_PLANES; plane++) {
-            uchar *y = target.y + (place * OUTPUT_PLANES + plane) * WORD_BYTES
-                       + channel % WORD_BITS / 8;
-            uint bits = words[OUTPUT_PLANES - 1 - plane];
-            if (COUNT == 32)
-                *(uint *)y = bits;
+            const uint (&bits)[PARTS] = words[OUTPUT_PLANES - 1 - plane];
+            uchar *own = y + plane * WORD_BYTES;
+            if (COUNT == 64 && WORD_BITS == 64)
+                *(uint2 *)own = uint2{bits[0], bits[PARTS - 1]};
+            else if (COUNT == 64) {
+                *(uint *)own = bits[0];
+                if (word + 1 < target.out_words
+                    && (channel + 32 < end || end == target.out_channels))
+                    *(uint *)(own + (INT64)(target.rows * target.columns) * OUTPUT_PLANES
+                                        * WORD_BYTES) = bits[PARTS - 1];
+            } else if (COUNT == 32)
+                *(uint *)own = bits[0];
             else if (COUNT == 16)
-                *(unsigned short *)y = (unsigned short)bits;
+                *(unsigned short *)own = (unsigned short)bits[0];
             else
-                *y = (uchar)bits;
+                *own = (uchar)bits[0];
         }
     }
 #endif

@@ -4,20 +4,23 @@
  * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
  * Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images, one after the
  * other and apart from the others: while one writes its results another multiplies. It copies the
- * words of its windows into its own STAGES parts of shared memory, of a step each, and goes on with
- * those of its next tile while it still computes. Channels are ordered so that a lane has TILE_C / 4
+ * words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps each, and goes on
+ * with those of its next tile while it still computes. Channels are ordered so that a lane has TILE_C / 4
  * consecutive ones of a pixel: it packs the words of the output alone. */
 
 #define TILE_P 64
 #define THREADS (128 * WARPGROUPS)
 #define LINE LINE_BYTES(TILE_P)
-#define STAGE_BYTES (WORDS * LINE)
+#define LINES (AT_ONCE * WORDS)
+#define STAGE_BYTES (LINES * LINE)
 /* The weights of a step: of each plane, the lower and then the upper half of the step. */
 #define PLANE_BYTES (TILE_C * 32)
 #define STEP_BYTES (PLANES * PLANE_BYTES)
 #define SUMS (TILE_C / 2)
 #define CHANNELS_OF_LANE (TILE_C / 4)
-#define CHANNELS_AT_ONCE (CHANNELS_OF_LANE < 32 ? CHANNELS_OF_LANE : 32)
+/* The constants of a lane's channels begin in banks of their own. */
+#define CONSTANT_PITCH (CHANNELS_OF_LANE + 4)
+#define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
 #define SUMS8(n)                                                                    \
     "+r"(sums[n]), "+r"(sums[n + 1]), "+r"(sums[n + 2]), "+r"(sums[n + 3]),         \
@@ -100,10 +103,10 @@ INLINE void wait_for_bytes(uint barrier)
 }
 
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
-    const uchar *RESTRICT x, const int4 *RESTRICT taps, const uchar *RESTRICT weights,
+    const uchar *RESTRICT x, const int2 *RESTRICT taps, const uchar *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
     const float *RESTRICT alphas, const int *RESTRICT classes, uchar *RESTRICT y, int pixels,
-    int steps, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
+    int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
     int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
     int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
@@ -113,22 +116,33 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     /* the compiler sees by the shuffle that all of a warp have the same number */
     int warpgroup = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 128, 0);
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
-    uint held = address_of(pool);
-    uchar *ring = (uchar *)pool + steps * STEP_BYTES + warpgroup * STAGES * STAGE_BYTES;
-    uint barriers = held + steps * STEP_BYTES + WARPGROUPS * STAGES * STAGE_BYTES;
+    /* shared memory: weights, inputs, constants, taps, and a barrier for the weights of a phase */
+    int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
+    uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
+    [[maybe_unused]] int *own_constants =
+        (int *)((uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES);
+    int2 *own_taps = (int2 *)((uchar *)own_constants + CONSTANT_BYTES);
+    uint held = address_of(pool), barriers = address_of(own_taps + phases * LINES);
 
     if (LOCAL_ID(0) == 0) {
-        for (int step = 0; step < steps; step++)
+        for (int phase = 0; phase < phases; phase++)
             asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
-                         ::"r"(barriers + step * 8) : "memory");
+                         ::"r"(barriers + phase * 8) : "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        const uchar *own = weights + (INT64)tile_c * steps * STEP_BYTES;
-        for (int step = 0; step < steps; step++) {
-            expect_bytes(barriers + step * 8, STEP_BYTES);
-            copy_bytes(held + step * STEP_BYTES, own + step * STEP_BYTES, STEP_BYTES,
-                       barriers + step * 8);
+        const uchar *own = weights + (INT64)tile_c * weight_bytes;
+        for (int phase = 0; phase < phases; phase++) {
+            int first = phase * (AT_ONCE * STEP_BYTES);
+            expect_bytes(barriers + phase * 8, AT_ONCE * STEP_BYTES);
+            copy_bytes(held + first, own + first, AT_ONCE * STEP_BYTES, barriers + phase * 8);
         }
     }
+    for (int number = LOCAL_ID(0); number < phases * LINES; number += THREADS)
+        own_taps[number] = taps[number];
+#if CONSTANT_CLASSES
+    for (int number = LOCAL_ID(0); number < CONSTANT_CLASSES * TILE_C; number += THREADS)
+        own_constants[number / CHANNELS_OF_LANE * CONSTANT_PITCH + number % CHANNELS_OF_LANE] =
+            constants[number / TILE_C * tile_channels + tile_c * TILE_C + number % TILE_C];
+#endif
     BARRIER();
 
     auto position_of = [&](int pixel) {
@@ -139,35 +153,35 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     const Source source = {x,        group * group_words, in_words, height,  width,
                            stride_y, stride_x,            pad_top,  pad_left};
     int tile = GROUP_ID(0) * WARPGROUPS + warpgroup, turns = GROUP_COUNT(0) * WARPGROUPS;
-    /* the next step to be copied, and the window of this work-item's pixel in its tile */
-    int next_pixel = tile * TILE_P + item % TILE_P, next_step = 0, next_stage = 0;
+    /* the next phase to be copied, and the window of this work-item's pixel in its tile */
+    int next_pixel = tile * TILE_P + item % TILE_P, next_phase = 0, next_stage = 0;
     Window window;
-    auto copy_step = [&]() {
-        if (next_step == 0) {
+    auto copy_phase = [&]() {
+        if (next_phase == 0) {
             window = window_of(source, position_of(next_pixel < pixels ? next_pixel : 0));
             if (next_pixel >= pixels)
                 window.row = height;
         }
         if (next_pixel - item % TILE_P < pixels) {
             uint start = address_of(ring) + next_stage * STAGE_BYTES + item % TILE_P * PLACE_BYTES;
-            UNROLL for (int turn = 0; turn < WORDS / 2; turn++) {
+            UNROLL for (int turn = 0; turn < LINES / 2; turn++) {
                 int line = 2 * turn + item / TILE_P;
-                copy_tap(start + line * LINE, source, window, taps[next_step * WORDS + line]);
+                copy_tap(start + line * LINE, source, window, own_taps[next_phase * LINES + line]);
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
-        if (++next_step == steps) {
-            next_step = 0;
+        if (++next_phase == phases) {
+            next_phase = 0;
             next_pixel += turns * TILE_P;
         }
     };
-    UNROLL for (int number = 0; number < STAGES - 1; number++)
-        copy_step();
+    for (int number = 0; number < STAGES - 1; number++)
+        copy_phase();
 
-    const Target target = {y,          constants,  flips,          thresholds, alphas,   classes,
-                           tile_channels, out_channels, out_words, out_pixels / out_width,
-                           out_width,  column_classes, stride_n,   stride_c,   stride_h, stride_w};
+    const Target target = {y,           flips,     thresholds, alphas,         classes,
+                           out_channels, out_words, out_pixels / out_width,     out_width,
+                           column_classes, stride_n, stride_c, stride_h,        stride_w};
     int in_tiles = (tile_c * 4 + lane % 4) * CHANNELS_OF_LANE;
     int channel = in_tiles - group * (tiles_c * TILE_C) + group * group_channels;
     bool is_first = true;
@@ -175,34 +189,49 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     for (; tile * TILE_P < pixels; tile += turns) {
         int sums[SUMS];
         int counted[2] = {};
-        Operand upper[2], lower[2];
-        auto multiply_step = [&](int step, int turn) {
+        Place places[2];
+        UNROLL for (int half = 0; half < 2; half++) {
+            int pixel = tile * TILE_P + warp * 16 + half * 8 + lane / 4;
+            places[half] = place_of(target, position_of(pixel < pixels ? pixel : 0));
+        }
+        Operand upper[2][AT_ONCE], lower[2][AT_ONCE];
+        auto multiply_phase = [&](int phase, int turn) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-            /* this step's words have arrived, and no warp reads the stage that is replaced */
+            /* this phase's words have arrived, and no warp reads the stage that is replaced */
             asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
             const uchar *words = ring + stage * STAGE_BYTES + lane % 4 * LINE
                                  + (warp * 16 + lane / 4) * PLACE_BYTES;
-            upper[turn] = load_operand(words, LINE, counted[0], true);
-            lower[turn] = load_operand(words + 8 * PLACE_BYTES, LINE, counted[1], true);
+            UNROLL for (int step = 0; step < AT_ONCE; step++) {
+                upper[turn][step] = load_operand(words + step * WORDS * LINE, LINE);
+                lower[turn][step] = load_operand(words + step * WORDS * LINE + 8 * PLACE_BYTES,
+                                                 LINE);
+            }
             if (is_first)
-                wait_for_bytes(barriers + step * 8);
+                wait_for_bytes(barriers + phase * 8);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-            UNROLL for (int plane = 0; plane < PLANES; plane++)
-                multiply_bits(sums, upper[turn].low[plane], lower[turn].low[plane],
-                              upper[turn].high[plane], lower[turn].high[plane],
-                              described(held + step * STEP_BYTES + plane * PLANE_BYTES),
-                              step + plane > 0);
+            UNROLL for (int step = 0; step < AT_ONCE; step++)
+                UNROLL for (int plane = 0; plane < PLANES; plane++)
+                    multiply_bits(sums, upper[turn][step].low[plane],
+                                  lower[turn][step].low[plane], upper[turn][step].high[plane],
+                                  lower[turn][step].high[plane],
+                                  described(held + (phase * AT_ONCE + step) * STEP_BYTES
+                                            + plane * PLANE_BYTES),
+                                  phase + step + plane > 0);
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            copy_step();
-            /* the operands of the step before may be replaced; with two planes the compiler keeps
+            copy_phase();
+            UNROLL for (int step = 0; step < AT_ONCE; step++) {
+                counted[0] += counted_in(upper[turn][step]);
+                counted[1] += counted_in(lower[turn][step]);
+            }
+            /* the operands of the phase before may be replaced; with two planes the compiler keeps
              * no multiplication running while others' operands are computed */
             asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PLANES == 1) : "memory");
             stage = stage + 1 < STAGES ? stage + 1 : 0;
         };
-        for (int step = 0; step < steps; step += 2) {
-            multiply_step(step, 0);
-            if (step + 1 < steps)
-                multiply_step(step + 1, 1);
+        for (int phase = 0; phase < phases; phase += 2) {
+            multiply_phase(phase, 0);
+            if (phase + 1 < phases)
+                multiply_phase(phase + 1, 1);
         }
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
         is_first = false;
@@ -211,21 +240,24 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             counted[half] += __shfl_xor_sync(0xffffffffu, counted[half], 2);
             int pixel = tile * TILE_P + warp * 16 + half * 8 + lane / 4;
             if (pixel < pixels) {
-                Position position = position_of(pixel);
-                UNROLL for (int first = 0; first < CHANNELS_OF_LANE; first += CHANNELS_AT_ONCE) {
-                    int own[CHANNELS_AT_ONCE];
-                    UNROLL for (int n = 0; n < CHANNELS_AT_ONCE; n++)
-                        own[n] = sums[(first + n) / 2 * 4 + half * 2 + n % 2];
-                    write_channels(own, counted[half], target, position, in_tiles + first,
-                                   channel + first, (group + 1) * group_channels
-                                   EPILOGUE_ARGUMENTS);
-                }
+#if CONSTANT_CLASSES
+                const int *added = own_constants
+                                   + (places[half].pixel_class * 4 + lane % 4) * CONSTANT_PITCH;
+#else
+                const int *added = constants + places[half].pixel_class * tile_channels + in_tiles;
+#endif
+                int own[CHANNELS_OF_LANE];
+                UNROLL for (int n = 0; n < CHANNELS_OF_LANE; n++)
+                    own[n] = sums[n / 2 * 4 + half * 2 + n % 2];
+                write_channels(own, counted[half], target, places[half], position_of(pixel), added,
+                               in_tiles, channel, (group + 1) * group_channels
+                               EPILOGUE_ARGUMENTS);
             }
         }
     }
     asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
     /* no work-group ends before the weights that it asked for have arrived */
     if (is_first)
-        for (int step = 0; step < steps; step++)
-            wait_for_bytes(barriers + step * 8);
+        for (int phase = 0; phase < phases; phase++)
+            wait_for_bytes(barriers + phase * 8);
 }

@@ -18,8 +18,8 @@ from gossamer.ops.weights import Weights
 
 STEP_BITS = 256
 """Bits of an inner product that an instruction multiplies."""
-_OUTSIDE = -2**24
-"""A tap's distance in rows that is outside of any image."""
+LARGEST_DISTANCE = 2**15 - 1
+"""A distance in rows that is outside of any image."""
 _NEVER = 2**28
 """A bound that no number of ones reaches."""
 
@@ -31,8 +31,9 @@ class Tables:
     unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel
     quarter * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as
     a lane with number `quarter` of its four has the columns 2 * quarter and the next of each 8.
-    units: units of a group of channels. steps: steps of 256 bits of an inner product, with those
-    added at the end that make it a multiple of what a work-group takes at once.
+    units: units of a group of channels. together: units of a work-group, whose weights lie side by
+    side in each step. steps: steps of 256 bits of an inner product, with those added at the end
+    that make it a multiple of what a work-group takes at once.
     by_registers: whether lanes load weights from memory in the order of mma.sync's operands; else
     the tensor cores read them, in 8 x 128 bits at a time.
     """
@@ -41,6 +42,7 @@ class Tables:
     word_bits: int
     unit: int
     units: int
+    together: int
     steps: int
     by_registers: bool
 
@@ -57,17 +59,17 @@ class Tables:
                 f"{problem.pads} {problem.dilation}")
 
     def taps(self, weights: Weights) -> Buffer:
-        """Returns for each word of a window its distance from the first one, in words, rows and
-        columns, as int32 of shape (words, 4)."""
+        """Returns for each word of a window its distance from the first one: in words, and in rows
+        and columns of 16 bits each, as int32 of shape (words, 2)."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
-            table = np.zeros((self.steps * STEP_BITS // self.word_bits, 4), np.int32)
-            table[:, 1] = _OUTSIDE
+            table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
+            table[:, 1] = LARGEST_DISTANCE << 16
             kernel = (*problem.kernel, words_of_a_group(problem, self.word_bits))
             rows, columns, words = np.indices(kernel).reshape(3, -1)
             rows, columns = rows * problem.dilation[0], columns * problem.dilation[1]
             distances = (words * problem.height + rows) * problem.width + columns
-            table[:len(rows), :3] = np.stack([distances, rows, columns], axis=1)
+            table[:len(rows)] = np.stack([distances, rows << 16 | columns], axis=1)
             return table
 
         return weights.packed(f"bit taps of {self._geometry}, {self.word_bits} bits, "
@@ -78,7 +80,7 @@ class Tables:
         form = "registers" if self.by_registers else "memory"
         return weights.packed(
             f"bits for {form}, {self.word_bits} bits, {self.units} units of {self.unit}, "
-            f"{self.steps} steps", self._packed_weights)
+            f"{self.together} together, {self.steps} steps", self._packed_weights)
 
     def _packed_weights(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         problem = self.problem
@@ -98,8 +100,8 @@ class Tables:
         if not self.by_registers:
             return parts.transpose(0, 5, 4, 7, 2, 1, 3, 6)
         # a register operand has both halves of a column, and two eights of columns lie together
-        pairs = parts.reshape(parts.shape[0], 4, self.unit // 16, 2, *parts.shape[3:])
-        return pairs.transpose(0, 6, 5, 2, 1, 4, 7, 3, 8)
+        pairs = parts.reshape(-1, self.together, 4, self.unit // 16, 2, *parts.shape[3:])
+        return pairs.transpose(0, 7, 1, 6, 3, 2, 5, 8, 4, 9)
 
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
         """Returns for each class of pixels and each channel of the units what is added to the sum,
@@ -160,6 +162,15 @@ class Tables:
         filled = np.pad(groups, ((0, 0), (0, missing), *[(0, 0)] * (channels.ndim - 1)),
                         constant_values=filler)
         return filled.reshape(self.tile_channels, *channels.shape[1:])
+
+
+def pixel_classes(problem: Conv2dProblem) -> int:
+    """Returns the number of classes of output pixels, of which each has the same taps inside of the
+    image; 1 for two-bit inputs, which say themselves what is outside."""
+    if binary_form(problem).planes == 2:
+        return 1
+    rows, columns = _taps_inside(problem)[:2]
+    return len(rows) * len(columns)
 
 
 def _taps_inside(problem: Conv2dProblem

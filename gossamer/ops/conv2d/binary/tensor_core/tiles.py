@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,12 +12,14 @@ from gossamer.device.limits import Limits
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.binary.form import binary_form
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
-from gossamer.ops.conv2d.binary.tensor_core.tables import STEP_BITS, Tables
+from gossamer.ops.conv2d.binary.tensor_core.tables import STEP_BITS, Tables, pixel_classes
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _FOLDER = Path(__file__).parent
+_MOST_CONSTANT_BYTES = 12 * 1024
+"""Bytes of shared memory that the constants of a work-group's channels may take."""
 _STATIC_BYTES = 2048
-"""Bytes of shared memory that are left to the kernels' arrays of fixed size and to the system."""
+"""Bytes of shared memory that are left to the system and to the kernels' small arrays."""
 
 
 class Tile(abc.ABC):
@@ -42,13 +44,26 @@ class Tile(abc.ABC):
     def work_group(self) -> int:
         """Work-items of a work-group."""
 
+    @property
+    @abc.abstractmethod
+    def parts(self) -> int:
+        """Number of warps that share the steps of an inner product."""
+
     @abc.abstractmethod
     def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
         """Returns the tables of a problem."""
 
-    @abc.abstractmethod
+    def at_once(self, problem: Conv2dProblem, word_bits: int) -> int:
+        """Returns the number of steps that a warp multiplies between two barriers: few barriers,
+        and few steps that are added to fill the last."""
+        steps = -(-steps_of(problem, word_bits) // self.parts)
+        return min((4, 3, 2, 1) if self.parts == 1 else (1,),
+                   key=lambda count: -(-steps // count) * (count + 1))
+
     def phases(self, problem: Conv2dProblem, word_bits: int) -> int:
         """Returns the number of times that a work-group multiplies for an inner product."""
+        return -(-steps_of(problem, word_bits)
+                 // (self.parts * self.at_once(problem, word_bits)))
 
     @abc.abstractmethod
     def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
@@ -61,7 +76,9 @@ class Tile(abc.ABC):
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
         """The config of the tile's variants."""
-        return (("instruction", self.instruction), *asdict(self).items())  # type: ignore[call-overload]
+        return (("instruction", self.instruction),
+                *((size.name, getattr(self, size.name))
+                  for size in fields(self)))  # type: ignore[arg-type]
 
     def channel_tiles(self, problem: Conv2dProblem) -> int:
         """Returns the number of tiles of a group's channels, which cover whole words of outputs."""
@@ -70,10 +87,18 @@ class Tile(abc.ABC):
             of_group = -(-of_group // 64) * 64
         return -(-of_group // self.channels)
 
+    def constant_classes(self, problem: Conv2dProblem) -> int:
+        """Returns the number of classes of pixels if their constants are to be kept in shared
+        memory, else 0."""
+        classes = pixel_classes(problem)
+        return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
+
     def fits(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> bool:
         """Returns whether a device has the instruction and room for as many work-groups as it is to
         hold at once."""
         most = limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
+        if self.instruction == "mma":
+            most -= self.constant_classes(problem) * self.channels * 4
         return ((limits.wgmma if self.instruction == "wgmma" else limits.mma)
                 and self.shared_bytes(problem, word_bits) <= most)
 
@@ -84,8 +109,8 @@ class MmaTile(Tile):
 
     warps_p, warps_c, warps_k: warps along the output pixels, the output channels and the inner
     product. tiles_p: tiles of 16 pixels of a warp. tiles_c: tiles of 8 channels of a warp, an even
-    number. stages: parts of shared memory, each of which holds warps_k steps. blocks_per_unit:
-    work-groups that a multiprocessor is to hold at once.
+    number. stages: parts of shared memory, each of which holds some steps of each warp.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
     instruction = "mma"
@@ -113,20 +138,22 @@ class MmaTile(Tile):
     def work_group(self) -> int:
         return 32 * self.warps_p * self.warps_c * self.warps_k
 
-    def phases(self, problem: Conv2dProblem, word_bits: int) -> int:
-        return -(-steps_of(problem, word_bits) // self.warps_k)
+    @property
+    def parts(self) -> int:
+        return self.warps_k
 
     def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
+        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits) * self.warps_k
         return Tables(problem, word_bits, self.tiles_c * 8,
-                      self.channel_tiles(problem) * self.warps_c,
-                      self.phases(problem, word_bits) * self.warps_k, True)
+                      self.channel_tiles(problem) * self.warps_c, self.warps_c, steps, True)
 
     def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
         return -(-problem.pixels // self.pixels)
 
     def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
         weights = binary_form(problem).planes * self.channels * STEP_BITS // 8
-        stage = self.warps_k * (_input_bytes(problem, word_bits, self.pixels) + weights)
+        steps = self.warps_k * self.at_once(problem, word_bits)
+        stage = steps * (_input_bytes(problem, word_bits, self.pixels) + weights)
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
@@ -137,7 +164,7 @@ class WgmmaTile(Tile):
     in shared memory.
 
     tile_c: output channels of a work-group. warpgroups: warpgroups, which take tiles of 64 output
-    pixels in turn. stages: parts of shared memory of a warpgroup, each of which holds one step.
+    pixels in turn. stages: parts of shared memory of a warpgroup, each of which holds some steps.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
@@ -160,12 +187,13 @@ class WgmmaTile(Tile):
     def work_group(self) -> int:
         return 128 * self.warpgroups
 
-    def phases(self, problem: Conv2dProblem, word_bits: int) -> int:
-        return steps_of(problem, word_bits)
+    @property
+    def parts(self) -> int:
+        return 1
 
     def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
-        return Tables(problem, word_bits, self.tile_c, self.channel_tiles(problem),
-                      steps_of(problem, word_bits), False)
+        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits)
+        return Tables(problem, word_bits, self.tile_c, self.channel_tiles(problem), 1, steps, False)
 
     def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
         at_once = limits.compute_units * self.blocks_per_unit
@@ -174,29 +202,33 @@ class WgmmaTile(Tile):
                    max(1, at_once // (self.channel_tiles(problem) * problem.groups)))
 
     def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
-        step = binary_form(problem).planes * self.tile_c * STEP_BITS // 8
-        # each step has a barrier of 8 bytes
-        return (steps_of(problem, word_bits) * (step + 8)
-                + self.warpgroups * self.stages * _input_bytes(problem, word_bits, self.pixels))
+        at_once, phases = self.at_once(problem, word_bits), self.phases(problem, word_bits)
+        weights = binary_form(problem).planes * self.tile_c * STEP_BITS // 8
+        taps = STEP_BITS // word_bits * 8
+        inputs = self.warpgroups * self.stages * _input_bytes(problem, word_bits, self.pixels)
+        # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
+        constants = self.constant_classes(problem) * 4 * (self.tile_c + 16)
+        return phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
 
 
 WGMMA_TILES = (
-    WgmmaTile(256, 2, 6, 1),
-    WgmmaTile(128, 3, 6, 1),
-    WgmmaTile(128, 2, 6, 1),
-    WgmmaTile(64, 4, 6, 1),
-    WgmmaTile(64, 2, 6, 2),
+    WgmmaTile(256, 2, 4, 1),
+    WgmmaTile(128, 3, 4, 1),
+    WgmmaTile(128, 2, 4, 1),
+    WgmmaTile(64, 4, 4, 1),
+    WgmmaTile(64, 2, 4, 2),
 )
 MMA_TILES = (
-    MmaTile(2, 4, 1, 4, 8, 4, 1),
-    MmaTile(4, 2, 1, 4, 8, 4, 1),
+    MmaTile(4, 2, 1, 4, 8, 3, 1),
+    MmaTile(2, 4, 1, 4, 8, 3, 1),
     MmaTile(2, 2, 1, 4, 8, 3, 2),
-    MmaTile(2, 2, 1, 2, 8, 4, 3),
-    MmaTile(1, 2, 2, 2, 8, 3, 3),
-    MmaTile(1, 1, 4, 2, 8, 2, 3),
-    MmaTile(1, 2, 4, 2, 4, 2, 2),
-    MmaTile(1, 2, 4, 1, 4, 2, 2),
-    MmaTile(1, 1, 8, 1, 4, 2, 2),
+    MmaTile(2, 2, 1, 2, 8, 3, 3),
+    MmaTile(1, 2, 2, 2, 8, 4, 2),
+    MmaTile(1, 2, 4, 2, 4, 4, 2),
+    MmaTile(1, 4, 2, 1, 4, 4, 2),
+    MmaTile(1, 1, 4, 1, 4, 6, 4),
+    MmaTile(1, 2, 4, 1, 4, 4, 2),
+    MmaTile(1, 1, 8, 1, 4, 4, 2),
 )
 """Large tiles for large layers, and small ones whose warps share the inner product, for layers of
 which a device can hold all at once."""
