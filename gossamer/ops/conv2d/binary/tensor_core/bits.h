@@ -134,13 +134,9 @@ INLINE Operand load_operand(const uchar *words, int line_bytes)
     return operand;
 }
 
-/* The output, and what makes it of sums.
- *
- * flips: bits of the channels whose results are the other way round, in the order of the tiles.
- * classes: of the output's rows, then of its columns. */
+/* The output, and what makes it of sums. classes: of the output's rows, then of its columns. */
 struct Target {
     uchar *y;
-    const uchar *flips;
     const int *thresholds;
     const float *alphas;
     const int *classes;
@@ -166,15 +162,32 @@ INLINE Place place_of(const Target &target, const Position &at)
                        + target.classes[target.rows + at.column]};
 }
 
+/* The bits of COUNT channels whose results are the other way round. */
+template <int COUNT> struct Flips {
+    uint words[COUNT > 32 ? COUNT / 32 : 1];
+};
+
+template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_tiles)
+{
+    Flips<COUNT> found = {};
+#if FOLDED
+    const uchar *first = flips + in_tiles / 8;
+    UNROLL for (int part = 0; part < CEIL_DIV(COUNT, 32); part++)
+        found.words[part] = COUNT >= 32   ? ((const uint *)first)[part]
+                            : COUNT == 16 ? *(const unsigned short *)first
+                                          : *first;
+#endif
+    return found;
+}
+
 /* Writes COUNT consecutive channels of a pixel: 8, 16, 32 or 64, the first of which is a multiple of
  * COUNT. ones: the pixel's sums of products. constants: for each of the channels what is added to
- * the sum; where FOLDED the largest 2 ones - counted that gives a 0. in_tiles: number of the first
- * of the channels as the tiles count them. channel: its number. end: end of the channels of its
- * group. position: the pixel's, for operands of the epilogue beside packed outputs. */
+ * the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel: number of the first of
+ * the channels. end: end of the channels of its group. position: the pixel's, for operands of the epilogue beside packed outputs. */
 template <int COUNT>
 INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &target,
                            const Place &place, const Position &position, const int *constants,
-                           int in_tiles, int channel, int end EPILOGUE_PARAMETERS)
+                           const Flips<COUNT> &flips, int channel, int end EPILOGUE_PARAMETERS)
 {
     constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
     [[maybe_unused]] uint words[2][PARTS] = {};
@@ -187,11 +200,8 @@ INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &
         word = word << 1 | (uint)(largest.y + counted - 2 * ones[first + 1]) >> 31;
         word = word << 1 | (uint)(largest.x + counted - 2 * ones[first]) >> 31;
     }
-    const uchar *flips = target.flips + in_tiles / 8;
     UNROLL for (int part = 0; part < PARTS; part++)
-        words[0][part] ^= COUNT >= 32   ? ((const uint *)flips)[part]
-                          : COUNT == 16 ? *(const unsigned short *)flips
-                                        : *flips;
+        words[0][part] ^= flips.words[part];
 #else
     [[maybe_unused]] int floats = position.image * target.stride_n
                                   + position.row * target.stride_h

@@ -131,9 +131,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     UNROLL for (int number = 0; number < STAGES - 1; number++)
         copy_phase(first_taps[number], number, number);
 
-    const Target target = {y,           flips,     thresholds, alphas,         classes,
-                           out_channels, out_words, out_pixels / out_width,     out_width,
-                           column_classes, stride_n, stride_c, stride_h,        stride_w};
+    const Target target = {y,         thresholds,   alphas,    classes,
+                           out_channels, out_words, out_pixels / out_width,
+                           out_width, column_classes, stride_n, stride_c, stride_h, stride_w};
     if (item < TILE_P) {
         counts[item] = 0;
         places[item] = place_of(target, own_position);
@@ -144,6 +144,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                                           + number % TILE_C];
 #endif
 
+    int in_tile = (warp_c * 4 + lane % 4) * (2 * TILES_C);
+    int in_tiles = tile_c * TILE_C + in_tile;
+    Flips<2 * TILES_C> own_flips = flips_of<2 * TILES_C>(flips, in_tiles);
     int ones[TILES_P][TILES_C][4] = {};
     int counted[TILES_P][2] = {};
     int stage = 0;
@@ -211,8 +214,6 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                     sums[(other * WARPS_OF_PART * SUMS + n) * 32];
 #endif
 
-    int in_tile = (warp_c * 4 + lane % 4) * (2 * TILES_C);
-    int in_tiles = tile_c * TILE_C + in_tile;
     int channel = in_tiles - group * (tiles_c * TILE_C) + group * group_channels;
     if (part == 0)
         UNROLL for (int tile = 0; tile < TILES_P; tile++)
@@ -229,8 +230,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                     UNROLL for (int n = 0; n < 2 * TILES_C; n++)
                         own[n] = ones[tile][n / 2][half * 2 + n % 2];
                     write_channels(own, counts[row], target, place,
-                                   position_of(first_pixel + row), added, in_tiles, channel,
-                                   (group + 1) * group_channels EPILOGUE_ARGUMENTS);
+                                   position_of(first_pixel + row), added, own_flips,
+                                   channel, (group + 1) * group_channels EPILOGUE_ARGUMENTS);
                 }
             }
 }

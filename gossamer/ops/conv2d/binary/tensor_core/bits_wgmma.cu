@@ -13,6 +13,8 @@
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WORDS)
 #define STAGE_BYTES (LINES * LINE)
+/* Taps that a work-item loads at once: half of those of one, two or three steps. */
+#define TAPS (WORDS / 2 * (AT_ONCE % 3 == 0 && WORD_BITS == 64 ? 3 : 1))
 /* The weights of a step: of each plane, the lower and then the upper half of the step. */
 #define PLANE_BYTES (TILE_C * 32)
 #define STEP_BYTES (PLANES * PLANE_BYTES)
@@ -164,9 +166,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         if (next_pixel - item % TILE_P < pixels) {
             uint start = address_of(ring) + next_stage * STAGE_BYTES + item % TILE_P * PLACE_BYTES;
-            UNROLL for (int turn = 0; turn < LINES / 2; turn++) {
-                int line = 2 * turn + item / TILE_P;
-                copy_tap(start + line * LINE, source, window, own_taps[next_phase * LINES + line]);
+            UNROLL for (int first = 0; first < LINES / 2; first += TAPS) {
+                /* all are loaded before the first is waited for */
+                int2 some[TAPS];
+                UNROLL for (int turn = 0; turn < TAPS; turn++)
+                    some[turn] = own_taps[next_phase * LINES + 2 * (first + turn) + item / TILE_P];
+                UNROLL for (int turn = 0; turn < TAPS; turn++)
+                    copy_tap(start + (2 * (first + turn) + item / TILE_P) * LINE, source, window,
+                             some[turn]);
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -179,11 +186,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     for (int number = 0; number < STAGES - 1; number++)
         copy_phase();
 
-    const Target target = {y,           flips,     thresholds, alphas,         classes,
-                           out_channels, out_words, out_pixels / out_width,     out_width,
-                           column_classes, stride_n, stride_c, stride_h,        stride_w};
+    const Target target = {y,         thresholds,   alphas,    classes,
+                           out_channels, out_words, out_pixels / out_width,
+                           out_width, column_classes, stride_n, stride_c, stride_h, stride_w};
     int in_tiles = (tile_c * 4 + lane % 4) * CHANNELS_OF_LANE;
     int channel = in_tiles - group * (tiles_c * TILE_C) + group * group_channels;
+    Flips<CHANNELS_OF_LANE> own_flips = flips_of<CHANNELS_OF_LANE>(flips, in_tiles);
     bool is_first = true;
     int stage = 0;
     for (; tile * TILE_P < pixels; tile += turns) {
@@ -250,7 +258,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 UNROLL for (int n = 0; n < CHANNELS_OF_LANE; n++)
                     own[n] = sums[n / 2 * 4 + half * 2 + n % 2];
                 write_channels(own, counted[half], target, places[half], position_of(pixel), added,
-                               in_tiles, channel, (group + 1) * group_channels
+                               own_flips, channel, (group + 1) * group_channels
                                EPILOGUE_ARGUMENTS);
             }
         }
