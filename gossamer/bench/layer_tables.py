@@ -185,3 +185,28 @@ PRODUCTS = (
 )
 """Square products, skinny ones, the last layers of image classifiers, and the products of the
 convolutions of detectors and of ResNet-50."""
+
+BINARY = (
+    # the body of ResNet-18, whose shortcuts are 1x1; Kaiming He et al., as in resnet50
+    ConvLayer("resnet18/layer1.3x3", 64, 56, 64, 3, 1, 1),
+    ConvLayer("resnet18/layer2.first", 64, 56, 128, 3, 2, 1),
+    ConvLayer("resnet18/layer2.shortcut", 64, 56, 128, 1, 2),
+    ConvLayer("resnet18/layer2.3x3", 128, 28, 128, 3, 1, 1),
+    ConvLayer("resnet18/layer3.first", 128, 28, 256, 3, 2, 1),
+    ConvLayer("resnet18/layer3.shortcut", 128, 28, 256, 1, 2),
+    ConvLayer("resnet18/layer3.3x3", 256, 14, 256, 3, 1, 1),
+    ConvLayer("resnet18/layer4.first", 256, 14, 512, 3, 2, 1),
+    ConvLayer("resnet18/layer4.shortcut", 256, 14, 512, 1, 2),
+    ConvLayer("resnet18/layer4.3x3", 512, 7, 512, 3, 1, 1),
+    # Karen Simonyan and Andrew Zisserman: Very Deep Convolutional Networks for Large-Scale Image
+    # Recognition. ICLR 2015
+    ConvLayer("vgg/conv2_2", 128, 112, 128, 3, 1, 1),
+    ConvLayer("vgg/conv3_1", 128, 56, 256, 3, 1, 1),
+    ConvLayer("vgg/conv3_2", 256, 56, 256, 3, 1, 1),
+    ConvLayer("vgg/conv4_1", 256, 28, 512, 3, 1, 1),
+    ConvLayer("vgg/conv4_2", 512, 28, 512, 3, 1, 1),
+    ConvLayer("vgg/conv5_1", 512, 14, 512, 3, 1, 1),
+    ConvLayer("pointwise/256", 256, 28, 256, 1),
+    ConvLayer("pointwise/512", 512, 14, 512, 1),
+)
+"""Layers that binary networks have, with inputs of whole words."""

@@ -33,7 +33,8 @@ class Limits:
     mma : bool
         Whether CUDA's matrix multiply-accumulate instructions (mma, from sm_80 on) exist.
     wgmma : bool
-        Whether four warps can multiply together straight from shared memory (wgmma, sm_90a).
+        Whether four warps can multiply together straight from shared memory (wgmma), which only
+        sm_90 has.
     cluster : int
         Largest number of work-groups that can access one another's shared memory.
     """

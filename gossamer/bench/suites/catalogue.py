@@ -10,11 +10,13 @@ import numpy as np
 
 from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.layer_tables import (
+    BINARY,
     PRODUCTS,
     ConvLayer,
     LinearLayer,
     distinct_convolutions,
 )
+from gossamer.bench.suites.binary_layers import binary_case as binary_layer
 from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
 from gossamer.bench.suites.binary_networks import binary_case, binary_networks
 from gossamer.bench.suites.layers import convolution, layer_case, linear
@@ -139,6 +141,15 @@ def _detector(name: str, batch: int) -> PeerNetwork:
     return PeerNetwork(name, graph, torch_form)
 
 
+def binary_layers(batch: int, files: Files) -> list[Item]:
+    """Returns convolutions of signs, one by one."""
+    def item(layer: ConvLayer) -> Item:
+        return Item("binary-layers", layer.name, batch, lambda setting: binary_layer(
+            "binary-layers", layer, batch, setting), is_layer=True)
+
+    return [item(layer) for layer in BINARY]
+
+
 def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
     """A network that is also run by plans that force one algorithm."""
     return Item(suite, name, batch, lambda setting: network_case(
@@ -249,8 +260,8 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
-                            "darknet": darknet, "networks": networks,
-                            "sparse-layers": sparse_layers,
+                            "darknet": darknet, "binary-layers": binary_layers,
+                            "networks": networks, "sparse-layers": sparse_layers,
                             "sparse-networks": pruned_networks, BINARY_NETWORKS: binary,
                             "tuning": tuning,
                             "backprop": backprop, "train-many": train_many}

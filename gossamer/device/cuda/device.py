@@ -157,9 +157,10 @@ class CudaDevice(Device):
         return kernels
 
     def _load(self, source: KernelSource) -> CudaKernel:
+        architecture = source.built_for(self.architecture)
         (kernel,) = self._loaded(
-            nvrtc.key(source, self.architecture),
-            lambda: nvrtc.compile_cubin(source, self.architecture)[0],
+            nvrtc.key(source, architecture),
+            lambda: nvrtc.compile_cubin(source, architecture)[0],
             lambda cubin: [CudaKernel(source, cubin, self)],
             f"{source.function} of {source.path.name}")
         return kernel
