@@ -58,6 +58,10 @@
 #define PLACE_WORDS (ROW_TILES * 4)
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES)
 #define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
+/* what chunks need; the sums of a work-group without a cluster take its place at the end */
+#define CHUNK_WORDS ((EXPANDS ? 1 : STAGES) * EXPANDED_WORDS + CONVOLVED_WORDS \
+                     + STAGES * WEIGHT_WORDS)
+#define MIDDLE_WORDS (CLUSTER == 1 && FRAGMENTS * 32 > CHUNK_WORDS ? FRAGMENTS * 32 : CHUNK_WORDS)
 /* the projection's warps: SIDES share the channels, the others the pixels */
 #define HEIGHTS (WARPS / SIDES)
 #define SUM_TILES CEIL_DIV(PIXEL_TILES, HEIGHTS)
@@ -78,11 +82,14 @@
 #else
 #define IN_CLUSTERS
 #define CLUSTER_ARRIVE()
-#define CLUSTER_WAIT()
+#define CLUSTER_WAIT() BARRIER()
+#define CLUSTER_BARRIER() BARRIER()
 #endif
 
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL_BY(count) PRAGMA(unroll count)
+/* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
+#define ONCE_EACH UNROLL_BY(1)
 #define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */
 
 /* With BEGINS_EARLY the kernel begins while the one before it still runs, and copies weights; what
@@ -389,9 +396,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     REAL *expanded = (REAL *)(memory + X_WORDS);
     REAL *convolved = expanded + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS * WIDTH;
     uint4 *staged = (uint4 *)(convolved + CONVOLVED_WORDS * WIDTH);
-    float *of_result = (float *)(staged + STAGES * WEIGHT_WORDS);
+    float *of_result = (float *)(memory + X_WORDS + MIDDLE_WORDS);
     int *places = (int *)(of_result + RESULT_WORDS * 4);
-    float4 *partial = (float4 *)(places + PLACE_WORDS * 4);
+    float4 *partial = CLUSTER == 1 ? (float4 *)(memory + X_WORDS)
+                                   : (float4 *)(places + PLACE_WORDS * 4);
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     int rank = GROUP_ID(0) % CLUSTER;
@@ -411,13 +419,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                              * CHANNELS;
 
     auto copy_weights = [&](int chunk, int stage) {
-        for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
+        ONCE_EACH for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
             copy_later(staged + stage * WEIGHT_WORDS + i, weights + chunk * WEIGHT_WORDS + i, true);
     };
     /* Copies a chunk of the input's channels to where an expansion would store them. */
     auto copy_hidden = [&](int chunk, int stage) {
         REAL *target = expanded + stage * EXPANDED_WORDS * WIDTH;
-        for (int i = item; i < pixels * (CHUNK / WIDTH); i += WORK_GROUP_SIZE) {
+        ONCE_EACH for (int i = item; i < pixels * (CHUNK / WIDTH); i += WORK_GROUP_SIZE) {
             int pixel = i / (CHUNK / WIDTH), word = i % (CHUNK / WIDTH) * WIDTH;
             int row = quotient(pixel, of_columns), column = pixel - row * columns;
             bool exists = !PADDED || chunk * CHUNK + word < CHANNELS;
@@ -430,24 +438,24 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     int chunks = CEIL_DIV(hidden, CHUNK);
     if (rank < chunks)
         copy_weights(rank, 0);
-    for (int i = item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
+    ONCE_EACH for (int i = item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
         copy_later((uint4 *)of_result + i, constants + i, true);
     if (pixels < HALO_H * HALO_W) {
-        for (int i = item; i < (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS; i += WORK_GROUP_SIZE)
+        ONCE_EACH for (int i = item; i < (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS; i += WORK_GROUP_SIZE)
             ((uint4 *)expanded)[i] = make_uint4(0, 0, 0, 0);
         if (!EXPANDS)
             BARRIER();
     }
 #if EXPANDS
     UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)
-        for (int pixel = item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE)
+        ONCE_EACH for (int pixel = item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE)
             ((uint4 *)(inputs + pixel * X_ROW))[word] = make_uint4(0, 0, 0, 0);
-    for (int pixel = item; pixel < pixels; pixel += WORK_GROUP_SIZE) {
+    ONCE_EACH for (int pixel = item; pixel < pixels; pixel += WORK_GROUP_SIZE) {
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
         places[pixel] = ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW;
     }
     PREDECESSOR_WAIT();
-    for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
+    ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
         copy_later(inputs + pixel * X_ROW + word, source + (row * width + column) * CHANNELS + word,
@@ -592,47 +600,21 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     }
 
     PROJECT_OPERANDS
-    auto store_results = [&](int tile, int first_channel, const float *values) {
-        int channel = first_channel + (int)lane % 4 * 2;
-        UNROLL for (int i = 0; i < 2; i++) {
-            int pixel = tile * 16 + (int)lane / 4 + 8 * i;
-            int row = pixel / TILE_W, column = pixel % TILE_W;
-            int y_row = first_row + row, y_column = first_column + column;
-            if (pixel < TILE_H * TILE_W && y_row < out_height && y_column < out_width) {
-                int index = ((GROUP_ID(2) * out_height + y_row) * out_width + y_column)
-                            * OUT_CHANNELS + channel;
-                /* the place of the same pixel and channel in x, which is added to the result */
-                int operand = EXPANDS ? ((y_row - above - top) * columns + y_column - left - start)
-                                            * X_ROW + channel
-                                      : index;
-                float first = values[2 * i], second = values[2 * i + 1];
-                PROJECT_EPILOGUE(first, channel, operand)
-                PROJECT_EPILOGUE(second, channel + 1, operand + 1)
-                store_two(y + index, first, second);
-            }
-        }
-    };
-#if CLUSTER > 1
     CLUSTER_WAIT();
-#endif
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
             int tile = level * SUM_TILES + m, channels = side * SUM_PAIRS * 2 + n;
             if (tile < PIXEL_TILES && channels < OUT_TILES) {
-#if CLUSTER > 1
                 int fragment = tile * OUT_TILES + channels;
                 float4 *own = partial + (fragment / CLUSTER * CLUSTER + rank) * 32 + lane;
                 *of_group(own, fragment % CLUSTER) =
                     MAKE4(sums[m][n][0], sums[m][n][1], sums[m][n][2], sums[m][n][3]);
-#else
-                store_results(tile, channels * 8, sums[m][n]);
-#endif
             }
         }
-#if CLUSTER > 1
     CLUSTER_BARRIER();
-    for (int slot = warp; slot < SHARE; slot += WARPS) {
+    ONCE_EACH for (int slot = warp; slot < SHARE; slot += WARPS) {
         int fragment = slot * CLUSTER + rank;
+        int channel = fragment % OUT_TILES * 8 + (int)lane % 4 * 2;
         if (fragment < FRAGMENTS) {
             float values[4] = {0.0f, 0.0f, 0.0f, 0.0f};
             UNROLL for (int other = 0; other < CLUSTER; other++) {
@@ -642,8 +624,22 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                 values[2] += part.z;
                 values[3] += part.w;
             }
-            store_results(fragment / OUT_TILES, fragment % OUT_TILES * 8, values);
+            UNROLL for (int i = 0; i < 2; i++) {
+                int pixel = fragment / OUT_TILES * 16 + (int)lane / 4 + 8 * i;
+                int row = first_row + pixel / TILE_W, column = first_column + pixel % TILE_W;
+                if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
+                    int index = ((GROUP_ID(2) * out_height + row) * out_width + column)
+                                * OUT_CHANNELS + channel;
+                    /* the place of the same pixel and channel in x, which is added to the result */
+                    int operand = EXPANDS ? ((row - above - top) * columns + column - left - start)
+                                                * X_ROW + channel
+                                          : index;
+                    float first = values[2 * i], second = values[2 * i + 1];
+                    PROJECT_EPILOGUE(first, channel, operand)
+                    PROJECT_EPILOGUE(second, channel + 1, operand + 1)
+                    store_two(y + index, first, second);
+                }
+            }
         }
     }
-#endif
 }

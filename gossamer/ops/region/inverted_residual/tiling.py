@@ -167,10 +167,11 @@ class BlockTiling:
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
         convolved = self.pixel_tiles * _ROWS * chunk_row
         results = self.constants[2] * self.block.out_channels // 4
-        shares = (0 if self.tile.cluster == 1 else
-                  -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32)
-        return 16 * (inputs + expanded + convolved + self.stages * self.weight_words + results
-                     + self.row_tiles * 4 + shares)
+        chunks = expanded + convolved + self.stages * self.weight_words
+        sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
+        # without a cluster the sums take the place of the chunks at the end
+        middle = max(chunks, sums) if self.tile.cluster == 1 else chunks + sums
+        return 16 * (inputs + middle + results + self.row_tiles * 4)
 
     @cached_property
     def sides(self) -> int:
