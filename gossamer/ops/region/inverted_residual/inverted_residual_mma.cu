@@ -28,50 +28,6 @@
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
  * SIDES     warps that share the channels of a tile of outputs */
 
-#define WORK_GROUP_SIZE (32 * WARPS)
-#define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
-#define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
-#define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16)
-#define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
-#define PRODUCTS (HALVES || TF32)    /* whether tensor cores multiply */
-#define DEPTH (HALVES ? 16 : TF32 ? 8 : 4) /* input channels that a step multiplies */
-#define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25) /* whether tensor cores convolve */
-#define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
-#define PROJECT_STEPS (CHUNK / DEPTH)
-#define PAIR_WORDS (PRODUCTS ? 32 : 16) /* words of 16 bytes of a step's weights for 16 channels */
-#define CHUNK_PAIRS (CHUNK / 16)
-#define OUT_PAIRS CEIL_DIV(OUT_CHANNELS, 16)
-#define OUT_TILES (OUT_CHANNELS / 8)
-/* rows in shared memory: an odd number of words, so that eight rows are in different banks */
-#define X_ROW (EXPAND_STEPS * DEPTH + WIDTH)
-#define CHUNK_ROW (CHUNK + WIDTH)
-/* the parts of shared memory, in words of 16 bytes */
-#define X_WORDS (EXPANDS ? ROW_TILES * 16 * X_ROW / WIDTH : 0)
-#define EXPANDED_WORDS (HALO_H * HALO_W * CHUNK_ROW / WIDTH)
-#define CONVOLVED_WORDS (PIXEL_TILES * 16 * CHUNK_ROW / WIDTH)
-#define EXPAND_WORDS (EXPANDS ? EXPAND_STEPS * CHUNK_PAIRS * PAIR_WORDS : 0)
-#define TAP_WORDS (KERNEL_H * KERNEL_W * CHUNK / (CONVOLVES ? 8 : 4))
-#define CONSTANT_WORDS (TAP_WORDS + (EXPAND_CONSTANTS + DEPTHWISE_CONSTANTS) * CHUNK / 4)
-#define PROJECT_WORDS (PROJECT_STEPS * OUT_PAIRS * PAIR_WORDS)
-#define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
-#define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
-#define PLACE_WORDS (ROW_TILES * 4)
-#define FRAGMENTS (PIXEL_TILES * OUT_TILES)
-#define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
-/* what chunks need; the sums of a work-group without a cluster take its place at the end */
-#define CHUNK_WORDS ((EXPANDS ? 1 : STAGES) * EXPANDED_WORDS + CONVOLVED_WORDS \
-                     + STAGES * WEIGHT_WORDS)
-#define MIDDLE_WORDS (CLUSTER == 1 && FRAGMENTS * 32 > CHUNK_WORDS ? FRAGMENTS * 32 : CHUNK_WORDS)
-/* the projection's warps: SIDES share the channels, the others the pixels */
-#define HEIGHTS (WARPS / SIDES)
-#define SUM_TILES CEIL_DIV(PIXEL_TILES, HEIGHTS)
-#define SUM_PAIRS CEIL_DIV(OUT_PAIRS, SIDES)
-#define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
-/* a column of outputs is RUN of them below one another */
-#define COLUMNS (TILE_H / RUN * TILE_W)
-#define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
-#define TAP_PAIRS CEIL_DIV(KERNEL_H * KERNEL_W, 2)
-
 #if CLUSTER > 1
 #define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
 #define CLUSTER_ARRIVE() asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
@@ -86,12 +42,6 @@
 #define CLUSTER_BARRIER() BARRIER()
 #endif
 
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL_BY(count) PRAGMA(unroll count)
-/* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
-#define ONCE_EACH UNROLL_BY(1)
-#define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */
-
 /* With BEGINS_EARLY the kernel begins while the one before it still runs, and copies weights; what
  * that one wrote is read only after PREDECESSOR_WAIT. */
 #if BEGINS_EARLY && __CUDA_ARCH__ >= 900
@@ -101,26 +51,6 @@
 #define SUCCESSOR_MAY_BEGIN()
 #define PREDECESSOR_WAIT()
 #endif
-
-/* One instruction each, where the dialect's need two comparisons; NaN where one is NaN. */
-#undef MAXIMUM
-#undef MINIMUM
-#define MAXIMUM(a, b) larger(a, b)
-#define MINIMUM(a, b) smaller(a, b)
-
-INLINE float larger(float a, float b)
-{
-    float result;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-}
-
-INLINE float smaller(float a, float b)
-{
-    float result;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-}
 
 /* Starts a copy of 16 bytes to shared memory, or of zeros. */
 INLINE void copy_later(void *target, const void *source, bool exists)
@@ -141,128 +71,10 @@ INLINE void wait_for_copies()
     asm volatile("cp.async.wait_group %0;" :: "n"(0) : "memory");
 }
 
-#if PRODUCTS
-typedef uint4 Pixels;
-struct Weights {
-    uint4 tiles;
-};
-
-/* Loads a step of 16 rows. first: the first element of the first row. */
-INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
-{
-    uint address = (uint)__cvta_generic_to_shared(
-        first + (lane % 16) * row + lane / 16 * WIDTH + step * 2 * WIDTH);
-    Pixels found;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-                 : "r"(address) : "memory");
-    return found;
-}
-
-/* Loads a step's weights for two tiles of channels. */
-INLINE Weights load_weights(const uint4 *first, uint lane)
-{
-    return {first[lane]};
-}
-
-INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels, const Weights &weights, int tile)
-{
-    multiply(sum, pixels, tile ? weights.tiles.z : weights.tiles.x,
-             tile ? weights.tiles.w : weights.tiles.y);
-}
-#else
-struct Pixels {
-    float4 upper, lower;
-};
-struct Weights {
-    float4 tiles[2][2];
-};
-
-INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
-{
-    const REAL *pixel = first + lane / 4 * row + step * WIDTH;
-    return {*(const float4 *)pixel, *(const float4 *)(pixel + 8 * row)};
-}
-
-INLINE Weights load_weights(const uint4 *first, uint lane)
-{
-    const float4 *words = (const float4 *)first + lane % 4 * 2;
-    return {{{words[0], words[1]}, {words[8], words[9]}}};
-}
-
-INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels, const Weights &weights, int tile)
-{
-    float4 first = weights.tiles[tile][0], last = weights.tiles[tile][1];
-    UNROLL for (int i = 0; i < 2; i++) {
-        float4 pixel = i ? pixels.lower : pixels.upper;
-        sum[2 * i] = FMA(pixel.x, first.x, sum[2 * i]);
-        sum[2 * i + 1] = FMA(pixel.x, first.y, sum[2 * i + 1]);
-        sum[2 * i] = FMA(pixel.y, first.z, sum[2 * i]);
-        sum[2 * i + 1] = FMA(pixel.y, first.w, sum[2 * i + 1]);
-        sum[2 * i] = FMA(pixel.z, last.x, sum[2 * i]);
-        sum[2 * i + 1] = FMA(pixel.z, last.y, sum[2 * i + 1]);
-        sum[2 * i] = FMA(pixel.w, last.z, sum[2 * i]);
-        sum[2 * i + 1] = FMA(pixel.w, last.w, sum[2 * i + 1]);
-    }
-}
-#endif
-
-/* Returns a value as the tensor cores read it: TF32 rounded, where they would truncate it. */
-INLINE float rounded(float value)
-{
-#if TF32
-    return __int_as_float(__float_as_int(value) + 0x1000);
-#else
-    return value;
-#endif
-}
-
-#if HALVES
-/* Returns two values as 16-bit floats, the first in the lower half. */
-INLINE uint two_halves(float first, float second)
-{
-    uint packed;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
-    return packed;
-}
-
-/* The larger and the smaller ones of two pairs of 16-bit floats; NaN where one is NaN. */
-INLINE uint larger_halves(uint a, uint b)
-{
-    uint result;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-    return result;
-}
-
-INLINE uint smaller_halves(uint a, uint b)
-{
-    uint result;
-    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-    return result;
-}
-#endif
-
 /* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
 INLINE int quotient(int number, float reciprocal)
 {
     return (int)(((float)number + 0.5f) * reciprocal);
-}
-
-/* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
- * precede the odd ones, so that those that a tap meets are neighbours. */
-INLINE int column_place(int column)
-{
-    return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
-}
-
-/* Stores two neighbours. */
-INLINE void store_two(REAL *target, float first, float second)
-{
-#if HALVES
-    *(uint *)target = two_halves(first, second);
-#else
-    *(float2 *)target = make_float2(first, second);
-#endif
 }
 
 /* Returns the address of the same element in the shared memory of another work-group of the
@@ -277,114 +89,6 @@ INLINE float4 *of_group(float4 *own, int other)
     return own;
 #endif
 }
-
-#if CONVOLVES
-/* rows of inputs that are in registers: those of two neighbouring outputs */
-#define HELD_ROWS (KERNEL_H + STRIDE_Y)
-
-/* Loads 8 neighbouring channels of 16 pixels for each tap of a row of a filter. address: that of the
- * first tap's input; lanes from 16 on give that of the second tap's. */
-INLINE void load_row(uint (&row)[KERNEL_W][2], uint address)
-{
-    UNROLL for (int tap = 0; tap < KERNEL_W - 1; tap += 2) {
-        uint of_tap = address + column_place(tap) * CHUNK_ROW * 2;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(row[tap][0]), "=r"(row[tap][1]), "=r"(row[tap + 1][0]),
-                       "=r"(row[tap + 1][1])
-                     : "r"(of_tap) : "memory");
-    }
-    if (KERNEL_W % 2) {
-        uint of_tap = address + column_place(KERNEL_W - 1) * CHUNK_ROW * 2;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(row[KERNEL_W - 1][0]), "=r"(row[KERNEL_W - 1][1])
-                     : "r"(of_tap) : "memory");
-    }
-}
-
-/* Convolves a chunk: reads `expanded` and writes `convolved`. store: stores two results of
- * neighbouring channels behind the epilogue. start: returns what a channel's sums begin with. real:
- * the channels of the chunk that exist. */
-template <class Store, class Start>
-INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
-                     const Store &store, const Start &start, int real)
-{
-    const int UNITS = CHUNK / 8 * COLUMN_TILES;
-    int held = -1;
-    uint weights[TAP_PAIRS][2];
-    for (int unit = warp * UNITS / WARPS; unit < (int)(warp + 1) * UNITS / WARPS; unit++) {
-        int channel = unit / COLUMN_TILES * 8, tile = unit % COLUMN_TILES;
-        if (channel != held) {
-            /* a lane holds column lane / 4 of the right operand, and of each tap rows 2 (lane % 4)
-             * and the next */
-            uint mask = lane / 8 == lane % 4 ? 0xffffu << lane / 4 % 2 * 16 : 0;
-            UNROLL for (int pair = 0; pair < TAP_PAIRS; pair++)
-                UNROLL for (int i = 0; i < 2; i++) {
-                    int tap = 2 * pair + i;
-                    uint weight = tap < KERNEL_H * KERNEL_W ? taps[tap * CHUNK + channel + lane / 4]
-                                                            : 0;
-                    weights[pair][i] = weight * 0x10001u & mask;
-                }
-            held = channel;
-        }
-        int place = tile * 16 + lane % 16 < COLUMNS ? tile * 16 + (int)lane % 16 : COLUMNS - 1;
-        uint address = (uint)__cvta_generic_to_shared(
-            expanded + channel
-            + (place / TILE_W * RUN * STRIDE_Y * HALO_W
-               + place % TILE_W * (STRIDE_X == 2 ? 1 : STRIDE_X)
-               + (int)lane / 16 * column_place(1)) * CHUNK_ROW);
-        int first_channel = channel + (int)lane % 4 * 2;
-        float first_sum = start(first_channel), second_sum = start(first_channel + 1);
-        REAL *targets[2];
-        bool exist[2];
-        UNROLL for (int i = 0; i < 2; i++) {
-            int result = tile * 16 + (int)lane / 4 + 8 * i;
-            exist[i] = result < COLUMNS;
-            targets[i] = convolved + first_channel
-                         + (result / TILE_W * RUN * TILE_W + result % TILE_W) * CHUNK_ROW;
-        }
-        uint rows[HELD_ROWS][KERNEL_W][2];
-        /* two rows at a time, so that one multiplies while the other waits */
-        UNROLL for (int r = 0; r < RUN; r += 2) {
-            const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
-                                              ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
-            const int count = r + 1 < RUN ? 2 : 1;
-            UNROLL for (int row = from; row < (r + count - 1) * STRIDE_Y + KERNEL_H; row++)
-                load_row(rows[row % HELD_ROWS], address + row * HALO_W * CHUNK_ROW * 2);
-            float sums[2][4];
-            UNROLL for (int j = 0; j < count; j++)
-                UNROLL for (int i = 0; i < 4; i++)
-                    sums[j][i] = i % 2 ? second_sum : first_sum;
-            UNROLL for (int pair = 0; pair < TAP_PAIRS; pair++)
-                UNROLL for (int j = 0; j < count; j++) {
-                    const int tap = 2 * pair, next = 2 * pair + 1;
-                    const int above = (r + j) * STRIDE_Y;
-                    const uint(&upper)[2] = rows[(above + tap / KERNEL_W) % HELD_ROWS]
-                                                [tap % KERNEL_W];
-                    uint4 pixels = {upper[0], upper[1], 0, 0};
-                    if (next < KERNEL_H * KERNEL_W) {
-                        const uint(&lower)[2] = rows[(above + next / KERNEL_W) % HELD_ROWS]
-                                                    [next % KERNEL_W];
-                        pixels.z = lower[0];
-                        pixels.w = lower[1];
-                    }
-                    multiply(sums[j], pixels, weights[pair][0], weights[pair][1]);
-                }
-            UNROLL for (int j = 0; j < count; j++)
-                UNROLL for (int i = 0; i < 2; i++)
-                    if (exist[i]) {
-                        REAL *target = targets[i] + (r + j) * TILE_W * CHUNK_ROW;
-                        store(target, sums[j][2 * i], sums[j][2 * i + 1], first_channel);
-#if PADDED
-                        /* an epilogue may make anything of channels that do not exist */
-                        UNROLL for (int k = 0; k < 2; k++)
-                            if (first_channel + k >= real)
-                                target[k] = 0;
-#endif
-                    }
-        }
-    }
-}
-#endif
 
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const REAL *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
