@@ -21,8 +21,8 @@
  * EXPANDS   1: the block begins with an expansion; 0: its hidden channels are those of x
  * CHANNELS  channels of x, and OUT_CHANNELS those of y, multiples of 8
  * PADDED    1: the last chunk has channels that do not exist
- * ROW_TILES tiles of 16 that hold the pixels under a tile's windows
- * EXPAND_PAIRS  pairs of channel tiles that a warp expands at once
+ * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
+ * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once
  * STRIP     neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W
  * RUN       outputs below one another that a warp convolves at once, a divisor of TILE_H
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
@@ -197,28 +197,37 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         EXPAND_OPERANDS
         DEPTHWISE_OPERANDS
 #if EXPANDS
-        for (int unit = warp; unit < CEIL_DIV(pixels, 16) * EXPAND_PARTS; unit += WARPS) {
-            int part = unit % EXPAND_PARTS * EXPAND_PAIRS, tile = unit / EXPAND_PARTS;
-            float values[2 * EXPAND_PAIRS][4];
-            UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++)
-                UNROLL for (int i = 0; i < 4; i++)
-                    values[n][i] = EXPAND_START(part * 16 + n * 8 + (int)lane % 4 * 2 + i % 2);
+        for (int unit = warp; unit < CEIL_DIV(pixels, 16 * EXPAND_TILES) * EXPAND_PARTS;
+             unit += WARPS) {
+            int part = unit % EXPAND_PARTS * EXPAND_PAIRS;
+            int tile = unit / EXPAND_PARTS * EXPAND_TILES;
+            float values[EXPAND_TILES][2 * EXPAND_PAIRS][4];
+            UNROLL for (int m = 0; m < EXPAND_TILES; m++)
+                UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++)
+                    UNROLL for (int i = 0; i < 4; i++)
+                        values[m][n][i] = EXPAND_START(part * 16 + n * 8 + (int)lane % 4 * 2
+                                                       + i % 2);
             UNROLL_BY(STEPS_AT_ONCE) for (int step = 0; step < EXPAND_STEPS; step++) {
-                Pixels found = load_pixels(inputs + tile * 16 * X_ROW, X_ROW, step, lane);
+                Pixels found[EXPAND_TILES];
+                UNROLL for (int m = 0; m < EXPAND_TILES; m++)
+                    found[m] = load_pixels(inputs + (tile + m) * 16 * X_ROW, X_ROW, step, lane);
                 UNROLL for (int pair = 0; pair < EXPAND_PAIRS; pair++) {
                     Weights factors = load_weights(
                         expand + (step * CHUNK_PAIRS + part + pair) * PAIR_WORDS, lane);
-                    multiply_tile(values[2 * pair], found, factors, 0);
-                    multiply_tile(values[2 * pair + 1], found, factors, 1);
+                    UNROLL for (int m = 0; m < EXPAND_TILES; m++) {
+                        multiply_tile(values[m][2 * pair], found[m], factors, 0);
+                        multiply_tile(values[m][2 * pair + 1], found[m], factors, 1);
+                    }
                 }
             }
-            UNROLL for (int i = 0; i < 2; i++) {
-                int pixel = tile * 16 + lane / 4 + 8 * i;
+            UNROLL for (int i = 0; i < 2 * EXPAND_TILES; i++) {
+                int pixel = tile * 16 + (int)lane / 4 + 8 * i;
                 if (pixel < pixels) {
                     REAL *target = expanded + places[pixel];
                     UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++) {
-                        int channel = part * 16 + n * 8 + lane % 4 * 2;
-                        float first = values[n][2 * i], second = values[n][2 * i + 1];
+                        int channel = part * 16 + n * 8 + (int)lane % 4 * 2;
+                        float first = values[i / 2][n][i % 2 * 2];
+                        float second = values[i / 2][n][i % 2 * 2 + 1];
                         EXPAND_STORE(target + channel, first, second, channel)
                     }
                 }
