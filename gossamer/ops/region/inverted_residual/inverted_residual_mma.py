@@ -30,8 +30,8 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
-_HEADERS = (*DIALECT, TENSOR_CORES, *(
-    Path(__file__).with_name(f"mma_{name}.h") for name in ("sizes", "products", "depthwise")))
+_HEADERS = (*DIALECT, TENSOR_CORES, *map(Path(__file__).with_name, (
+    "mma_sizes.h", "mma_products.h", "mma_depthwise.h")))
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
