@@ -36,9 +36,9 @@ class KernelSource:
     headers : tuple of pathlib.Path
         Files that several kernels share; they precede the kernel's own file.
     begins_early : bool
-        Whether CUDA may begin the kernel before the one before it in the stream has ended. The
-        kernel then waits for that itself (griddepcontrol.wait) before it reads or writes memory
-        that others write.
+        Whether CUDA may begin the kernel before the one before it in the stream has ended, from
+        sm_90 on. The kernel then waits for that itself (griddepcontrol.wait) before it reads or
+        writes memory that others write.
     """
 
     path: Path

@@ -12,6 +12,7 @@ from tests.ops.region.test_inverted_residual_mma import PROBLEMS, check, variant
 @pytest.mark.parametrize("mode, name, precision, tile", [
     ("plain", "residual", "fp16", BlockTile(5, 4, 16, 3, 4)),
     ("bounds", "residual", "fp16", BlockTile(4, 5, 16, 1, 2)),
+    ("bounds", "residual", "fp32", BlockTile(3, 4, 32, 2, 2)),
     ("bounds", "strided", "tf32", BlockTile(3, 3, 32, 2, 4)),
     ("bounds", "strided", "fp16", BlockTile(2, 5, 16, 3, 4)),
     ("bounds", "large filter", "fp32", BlockTile(4, 4, 16, 2, 4)),

@@ -60,6 +60,7 @@ class CudaDevice(Device):
         except DriverError as error:
             raise DeviceError(f"cuda:{index} cannot be opened: {error}") from None
         self.architecture = "sm_{}{}".format(*capability)
+        self._launches_early = capability >= (9, 0)
         self._chip = name
         self.description = f"{name} ({self.architecture})"
         self.driver = driver_version()
@@ -281,9 +282,9 @@ class CudaDevice(Device):
         with self.current():
             try:
                 kernel.allow_dynamic(shared_bytes)
-                if kernel.source.begins_early:
-                    config = _early_launch((gx, gy, gz), (bx, by, bz), shared_bytes,
-                                           self.stream_handle(stream))
+                if kernel.source.begins_early and self._launches_early:
+                    config = early_launch((gx, gy, gz), (bx, by, bz), shared_bytes,
+                                          self.stream_handle(stream))
                     check(driver.cuLaunchKernelEx(config, kernel.function, parameters, 0))
                     return
                 check(driver.cuLaunchKernel(
@@ -423,8 +424,8 @@ class _EventPair:
             weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
 
 
-def _early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
-                  shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
+def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
+                 shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
     """Returns the configuration of a launch that may begin before the one before it has ended."""
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION

@@ -18,7 +18,7 @@ BIAS_SILU = Epilogue(
     Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)),
                    ExpressionStep("mul", (2, 3)))), ("channel",))
 BIAS_RESIDUAL = Epilogue(apply("add").then(apply("add")), ("channel", "tensor"))
-EXP_OF_QUOTIENT = Epilogue(
+QUOTIENT = Epilogue(
     Expression(2, (ExpressionStep("abs", (1,)), ExpressionStep("div", (0, 2)),
                    ExpressionStep("clip", (3,), (-1.0, 1.0)))), ("channel",))
 """An epilogue that is not a number for channels whose operand is 0."""

@@ -20,7 +20,7 @@ from tests.ops.region.blocks import (
     BIAS_RELU6,
     BIAS_RESIDUAL,
     BIAS_SILU,
-    EXP_OF_QUOTIENT,
+    QUOTIENT,
     block,
 )
 
@@ -57,7 +57,7 @@ def test_every_variant(compiled_device: Device, expands: bool) -> None:
 def test_channels_that_fill_a_chunk_count_for_nothing(compiled_device: Device,
                                                       expands: bool) -> None:
     """The epilogue divides by 0 for channels that do not exist."""
-    check(block(1, 6, 18, 8, (5, 5), activation=EXP_OF_QUOTIENT, expands=expands), compiled_device,
+    check(block(1, 6, 18, 8, (5, 5), activation=QUOTIENT, expands=expands), compiled_device,
           taken=lambda variants: variants[:2])
 
 

@@ -24,7 +24,7 @@ from tests.ops.recording import RecordingDevice
 from tests.ops.region.blocks import (
     BIAS_HARD_SWISH,
     BIAS_SILU,
-    EXP_OF_QUOTIENT,
+    QUOTIENT,
     block,
 )
 from tests.tolerances import normalised_error, tolerance
@@ -33,7 +33,7 @@ RESIDUAL = block(2, 24, 40, 24, (9, 10))
 STRIDED = block(1, 16, 48, 40, (11, 9), stride=(2, 2), activation=BIAS_SILU)
 LARGE_FILTER = block(1, 8, 32, 16, (7, 12), kernel=(5, 5), stride=(1, 2), pads=(2, 1, 2, 3),
                      activation=BIAS_HARD_SWISH)
-UNUSED_CHANNELS = block(1, 16, 56, 8, (6, 6), activation=EXP_OF_QUOTIENT)
+UNUSED_CHANNELS = block(1, 16, 56, 8, (6, 6), activation=QUOTIENT)
 SEPARABLE = block(1, 0, 40, 24, (9, 7), stride=(2, 1), expands=False)
 SEPARABLE_RESIDUAL = block(2, 0, 64, 64, (6, 5), expands=False)
 PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILTER,

@@ -30,6 +30,9 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
+_HEADERS = (*DIALECT, TENSOR_CORES, *map(Path(__file__).with_name, (
+    "mma_sizes.h", "mma_products.h", "mma_depthwise.h")))
+"""The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
 _BATCHES = (1, 64)
@@ -106,7 +109,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         kernel = device.compile(KernelSource.of(
             _SOURCE, "fused_block", block_macros(divided, variant.outputs[0].dtype),
             architectures=("sm_90" if tile.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_shared=True, headers=(*DIALECT, TENSOR_CORES), begins_early=True))
+            dynamic_shared=True, headers=_HEADERS, begins_early=True))
         chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}",
                                 lambda arrays: pack_chunks(divided, arrays))
         constants = weights.packed("constants of the results",

@@ -25,7 +25,8 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
         "KERNEL_H": p.kernel[0], "KERNEL_W": p.kernel[1],
         "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
         "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
-        "EXPAND_PAIRS": divided.expand_pairs, "STRIP": divided.strip, "RUN": divided.run,
+        "EXPAND_TILES": divided.expand_tiles, "EXPAND_PAIRS": divided.expand_pairs,
+        "STRIP": divided.strip, "RUN": divided.run,
         "STAGES": divided.stages, "SIDES": divided.sides,
         "BLOCKS_PER_UNIT": divided.blocks_per_unit, "BEGINS_EARLY": 1}
     for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):

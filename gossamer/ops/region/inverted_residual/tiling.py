@@ -13,12 +13,14 @@ _ROWS = 16
 """Pixels of a tile that is multiplied at once."""
 _MOST_SUMS = 96
 """Sums of the projection that fit the registers of a work-item."""
+_MOST_SUMS_BESIDE = 24
+"""Sums of the projection beside which the registers hold two tiles of an expansion in float32."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
            (8, 16), (14, 14), (16, 16))
 """Rows and columns of a tile of outputs, about."""
-_CHUNKS = (16, 32, 48, 64, 96)
+_CHUNKS = (16, 32, 48, 64, 96, 128)
 _CLUSTERS = (1, 2, 3, 4, 6, 8)
 _MOST_SHARED = 3
 """Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
@@ -78,9 +80,23 @@ class BlockTiling:
 
     @cached_property
     def row_tiles(self) -> int:
-        """Tiles of 16 pixels that hold what is under a tile's windows."""
+        """Tiles of 16 pixels that hold what is under a tile's windows, with those that fill the
+        last unit of an expansion."""
+        return -(-self._windows // (_ROWS * self.expand_tiles)) * self.expand_tiles
+
+    @cached_property
+    def _windows(self) -> int:
+        """Pixels under a tile's windows, at most."""
         p = self.block.depthwise
-        return -(-min(self.halo[0], p.height) * min(self.halo[1], p.width) // _ROWS)
+        return min(self.halo[0], p.height) * min(self.halo[1], p.width)
+
+    @cached_property
+    def expand_tiles(self) -> int:
+        """Tiles of 16 pixels that a warp expands at once. Multiply-adds wait for shared memory, and
+        two tiles take less of it."""
+        several = self._windows > _ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
+        fits = self.precision == "fp32" and self.sums <= _MOST_SUMS_BESIDE
+        return 2 if fits and self.block.expand is not None and several else 1
 
     @property
     def pixel_tiles(self) -> int:
@@ -167,10 +183,11 @@ class BlockTiling:
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
         convolved = self.pixel_tiles * _ROWS * chunk_row
         results = self.constants[2] * self.block.out_channels // 4
-        shares = (0 if self.tile.cluster == 1 else
-                  -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32)
-        return 16 * (inputs + expanded + convolved + self.stages * self.weight_words + results
-                     + self.row_tiles * 4 + shares)
+        chunks = expanded + convolved + self.stages * self.weight_words
+        sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
+        # without a cluster the sums take the place of the chunks at the end
+        middle = max(chunks, sums) if self.tile.cluster == 1 else chunks + sums
+        return 16 * (inputs + middle + results + self.row_tiles * 4)
 
     @cached_property
     def sides(self) -> int:
@@ -191,7 +208,9 @@ class BlockTiling:
     def _project_cycles(self, sides: int) -> tuple[float, float]:
         tiles, pairs = self._sum_tiles(sides)
         of_step = 2 * tiles * pairs * _CYCLES[self.precision]
-        return (self.project_steps * (of_step + 4 * tiles + 4 * pairs),
+        loaded = (16 * (2 * tiles + 4 * pairs) if self.precision == "fp32"
+                  else of_step + 4 * tiles + 4 * pairs)
+        return (self.project_steps * max(of_step, loaded),
                 self.project_steps * max(of_step, _CHAIN) + _PHASE)
 
     @property
@@ -204,14 +223,19 @@ class BlockTiling:
     def expand_pairs(self) -> int:
         """Pairs of channel tiles that a warp expands at once."""
         pairs = self.tile.chunk // 16
-        return min((count for count in (1, 2, 3, 4) if pairs % count == 0),
+        most = 4 // self.expand_tiles
+        return min((count for count in range(1, most + 1) if pairs % count == 0),
                    key=lambda count: self._longer(self._expand_cycles(count)))
 
     def _expand_cycles(self, pairs: int) -> tuple[float, float]:
-        units = -(-self.row_tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
-        of_step = 2 * pairs * _CYCLES[self.precision]
-        finished = pairs * (24 if self.convolves else 60) + 40
-        return (units * (self.expand_steps * (of_step + 4 + 4 * pairs) + finished),
+        tiles = self.expand_tiles
+        units = -(-self.row_tiles // tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
+        of_step = 2 * tiles * pairs * _CYCLES[self.precision]
+        finished = tiles * pairs * (24 if self.convolves else 60) + 40
+        # a load from shared memory takes four of its cycles, which four schedulers share
+        loaded = (16 * (2 * tiles + 4 * pairs) if self.precision == "fp32"
+                  else of_step + 4 * tiles + 4 * pairs)
+        return (units * (self.expand_steps * max(of_step, loaded) + finished),
                 units * (self.expand_steps * max(of_step, _CHAIN) + 2 * finished) + _PHASE)
 
     @property
@@ -240,7 +264,8 @@ class BlockTiling:
     @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
-        return max(1, (8 if self.sums > 32 else 16) // self.tile.warps)
+        crowded = self.sums > 32 or (not self.convolves and self.sums + 4 * self.strip > 44)
+        return max(1, (8 if crowded else 16) // self.tile.warps)
 
     @cached_property
     def strip(self) -> int:

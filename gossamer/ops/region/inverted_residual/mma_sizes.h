@@ -1,0 +1,51 @@
+/* Sizes that follow from the macros of inverted_residual_mma.cu, which says what these are. */
+
+#define WORK_GROUP_SIZE (32 * WARPS)
+#define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
+#define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
+#define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16)
+#define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
+#define PRODUCTS (HALVES || TF32)    /* whether tensor cores multiply */
+#define DEPTH (HALVES ? 16 : TF32 ? 8 : 4) /* input channels that a step multiplies */
+#define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25) /* whether tensor cores convolve */
+#define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
+#define PROJECT_STEPS (CHUNK / DEPTH)
+#define PAIR_WORDS (PRODUCTS ? 32 : 16) /* words of 16 bytes of a step's weights for 16 channels */
+#define CHUNK_PAIRS (CHUNK / 16)
+#define OUT_PAIRS CEIL_DIV(OUT_CHANNELS, 16)
+#define OUT_TILES (OUT_CHANNELS / 8)
+/* rows in shared memory: an odd number of words, so that eight rows are in different banks */
+#define X_ROW (EXPAND_STEPS * DEPTH + WIDTH)
+#define CHUNK_ROW (CHUNK + WIDTH)
+/* the parts of shared memory, in words of 16 bytes */
+#define X_WORDS (EXPANDS ? ROW_TILES * 16 * X_ROW / WIDTH : 0)
+#define EXPANDED_WORDS (HALO_H * HALO_W * CHUNK_ROW / WIDTH)
+#define CONVOLVED_WORDS (PIXEL_TILES * 16 * CHUNK_ROW / WIDTH)
+#define EXPAND_WORDS (EXPANDS ? EXPAND_STEPS * CHUNK_PAIRS * PAIR_WORDS : 0)
+#define TAP_WORDS (KERNEL_H * KERNEL_W * CHUNK / (CONVOLVES ? 8 : 4))
+#define CONSTANT_WORDS (TAP_WORDS + (EXPAND_CONSTANTS + DEPTHWISE_CONSTANTS) * CHUNK / 4)
+#define PROJECT_WORDS (PROJECT_STEPS * OUT_PAIRS * PAIR_WORDS)
+#define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
+#define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
+#define PLACE_WORDS (ROW_TILES * 4)
+#define FRAGMENTS (PIXEL_TILES * OUT_TILES)
+#define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
+/* what chunks need; the sums of a work-group without a cluster take its place at the end */
+#define CHUNK_WORDS ((EXPANDS ? 1 : STAGES) * EXPANDED_WORDS + CONVOLVED_WORDS \
+                     + STAGES * WEIGHT_WORDS)
+#define MIDDLE_WORDS (CLUSTER == 1 && FRAGMENTS * 32 > CHUNK_WORDS ? FRAGMENTS * 32 : CHUNK_WORDS)
+/* the projection's warps: SIDES share the channels, the others the pixels */
+#define HEIGHTS (WARPS / SIDES)
+#define SUM_TILES CEIL_DIV(PIXEL_TILES, HEIGHTS)
+#define SUM_PAIRS CEIL_DIV(OUT_PAIRS, SIDES)
+#define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
+/* a column of outputs is RUN of them below one another */
+#define COLUMNS (TILE_H / RUN * TILE_W)
+#define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
+#define TAP_PAIRS CEIL_DIV(KERNEL_H * KERNEL_W, 2)
+
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL_BY(count) PRAGMA(unroll count)
+/* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
+#define ONCE_EACH UNROLL_BY(1)
+#define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */
