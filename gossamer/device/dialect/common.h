@@ -27,6 +27,9 @@
  *                                where the predicate is true; `index` is the same for the warp. All
  *                                of the warp call it, and a BARRIER follows before it is read. */
 
+/* EXACT_WORK_GROUP(items) before the `void` of a kernel says that its work-groups have exactly so
+ * many work-items along dimension 0, so that the compiler gives each no more registers than fit. */
+
 /* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
 #define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))

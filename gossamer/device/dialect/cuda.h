@@ -11,6 +11,7 @@
 #define INLINE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups) __launch_bounds__(threads, groups)
+#define EXACT_WORK_GROUP(threads) __launch_bounds__(threads, 1)
 #define BARRIER() __syncthreads()
 #define GLOBAL_BARRIER() __syncthreads()
 #define LOCAL_ID(d) ((int)((d) == 0 ? threadIdx.x : (d) == 1 ? threadIdx.y : threadIdx.z))

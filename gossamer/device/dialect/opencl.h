@@ -11,6 +11,7 @@
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups)
+#define EXACT_WORK_GROUP(threads) __attribute__((reqd_work_group_size(threads, 1, 1)))
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL assumes that all work-items agree on a branch directly after a barrier, even where they do
  * not. An empty instruction between the two avoids this. */
